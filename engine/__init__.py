@@ -1,0 +1,73 @@
+"""Run decoder language models: token ids in, token ids out, batched continuously over a paged KV cache.
+
+Names are loaded on first use, so that `import engine.messages` costs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.core import Engine
+    from engine.errors import (
+        EngineDied,
+        EngineError,
+        EngineStartError,
+        InvalidConfigError,
+        InvalidParamsError,
+        InvalidRequestError,
+        ModelLoadError,
+        UnsupportedModelError,
+    )
+    from engine.llm import LLM
+    from engine.outputs import CompletionOutput, EngineStats, Logprob, RequestOutput
+    from engine.params import SamplingParams
+    from engine.process import EngineProcess
+
+_HOME = {
+    "LLM": "llm",
+    "CompletionOutput": "outputs",
+    "Engine": "core",
+    "EngineConfig": "config",
+    "EngineDied": "errors",
+    "EngineError": "errors",
+    "EngineProcess": "process",
+    "EngineStartError": "errors",
+    "EngineStats": "outputs",
+    "InvalidConfigError": "errors",
+    "InvalidParamsError": "errors",
+    "InvalidRequestError": "errors",
+    "Logprob": "outputs",
+    "ModelLoadError": "errors",
+    "RequestOutput": "outputs",
+    "SamplingParams": "params",
+    "UnsupportedModelError": "errors",
+}
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Engine",
+    "EngineConfig",
+    "EngineDied",
+    "EngineError",
+    "EngineProcess",
+    "EngineStartError",
+    "EngineStats",
+    "InvalidConfigError",
+    "InvalidParamsError",
+    "InvalidRequestError",
+    "Logprob",
+    "ModelLoadError",
+    "RequestOutput",
+    "SamplingParams",
+    "UnsupportedModelError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"engine.{_HOME[name]}"), name)

@@ -1,0 +1,157 @@
+"""The engine process's own side: read messages, step the engine, send progress. Run as `python -m engine.child`.
+
+Token ids in, token ids out; the pipe's other end is `engine/process.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.messages import (
+    Abort,
+    Add,
+    Configure,
+    Fatal,
+    FromEngine,
+    Progress,
+    Ready,
+    Shutdown,
+    ToEngine,
+    decode_to_engine,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from engine.core import Engine
+
+HEARTBEAT_SECONDS = 0.5
+"""Longest silence of an idle engine; the worker's contract is one second."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the pipe on the given file descriptor until told to end; return the exit code."""
+    die_with_parent(int(arguments[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(int(arguments[1]))
+    try:
+        first = decode_to_engine(connection.recv_bytes())
+        assert isinstance(first, Configure), f"first message was {type(first).__name__}"
+        engine = _load(first.config, connection)
+        return 1 if engine is None else _serve(engine, connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0  # the worker has closed its end; nobody is left to report to
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that happens."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # the parent ended before the call above
+        os._exit(1)
+
+
+def _load(config: EngineConfig, connection: Connection) -> Engine | None:
+    try:
+        from engine.core import Engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
+
+        engine = Engine(config)
+    except Exception as error:  # noqa: BLE001 - the edge of the process: every reason goes to the worker
+        _send(connection, Fatal(_sentence(error)))
+        return None
+    gc.collect()
+    gc.freeze()  # weights and warm-up objects never die; collections must not walk them
+    info = engine.info
+    _send(
+        connection,
+        Ready(
+            num_kv_blocks=info.num_kv_blocks,
+            block_size=info.block_size,
+            max_model_len=info.max_model_len,
+            vocab_size=info.vocab_size,
+            eos_token_ids=list(info.eos_token_ids),
+            device=info.device,
+            dtype=info.dtype,
+        ),
+    )
+    return engine
+
+
+def _serve(engine: Engine, connection: Connection) -> int:
+    inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
+    last_sent = time.monotonic()
+    try:
+        while _take_messages(engine, inbox, last_sent):
+            outputs = engine.step() if engine.has_work else []
+            now = time.monotonic()
+            if outputs or now - last_sent >= HEARTBEAT_SECONDS:
+                stats = engine.stats()
+                _send(connection, Progress(outputs, stats, stats.num_steps_total))
+                last_sent = now
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault in a step ends the process; the worker starts a new one
+        _send(connection, Fatal(_sentence(error)))
+        return 1
+    return 0
+
+
+def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine], last_sent: float) -> bool:
+    """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
+    is_idle = not engine.has_work
+    while True:
+        try:
+            if is_idle:
+                message = inbox.get(timeout=max(0.001, last_sent + HEARTBEAT_SECONDS - time.monotonic()))
+            else:
+                message = inbox.get_nowait()
+        except queue.Empty:
+            return True
+        is_idle = False
+        if isinstance(message, Add):
+            engine.add(
+                message.request_id,
+                message.prompt_token_ids,
+                params=message.params,
+                priority=message.priority,
+                deadline=message.deadline,
+                salt=message.salt,
+            )
+        elif isinstance(message, Abort):
+            engine.abort(message.request_ids)
+        elif isinstance(message, Shutdown):
+            return False
+
+
+def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine]) -> None:
+    """Keep the pipe empty, so that the worker's sends never wait for a step."""
+    try:
+        while True:
+            inbox.put(decode_to_engine(connection.recv_bytes()))
+    except (EOFError, OSError):
+        inbox.put(Shutdown())
+
+
+def _send(connection: Connection, message: FromEngine) -> None:
+    connection.send_bytes(encode(message))
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, EngineError) else f"{type(error).__name__}: {text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,60 @@
+"""The errors the engine raises; each message says what was given, what is allowed, what to do.
+
+EngineError
+├── InvalidParamsError     a sampling parameter is out of range (also a ValueError)
+├── InvalidConfigError     an engine setting is out of range (also a ValueError)
+├── InvalidRequestError    a request cannot be run as given (also a ValueError)
+├── ModelLoadError         the model directory is missing, incomplete or unreadable
+│   └── UnsupportedModelError   the model needs something this engine does not have
+├── EngineStartError       the engine process did not become ready
+└── EngineDied             the engine process ended while in use
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class EngineError(Exception):
+    """Base of every error of the engine."""
+
+
+class InvalidParamsError(EngineError, ValueError):
+    """A sampling parameter is out of range."""
+
+
+class InvalidConfigError(EngineError, ValueError):
+    """An engine setting is out of range."""
+
+
+class InvalidRequestError(EngineError, ValueError):
+    """A request cannot be run as given: empty, too long for the model, or larger than the KV cache."""
+
+
+class ModelLoadError(EngineError):
+    """The model directory is missing, incomplete or unreadable."""
+
+
+class UnsupportedModelError(ModelLoadError):
+    """The model's configuration asks for something this engine does not have."""
+
+
+class EngineStartError(EngineError):
+    """The engine process did not become ready; the message is the child's reason in one sentence."""
+
+
+class EngineDied(EngineError):
+    """The engine process ended while in use.
+
+    `exit_code` is negative for a signal (−9 = SIGKILL) and None when it is not known yet; `request_ids` are the
+    requests that were in flight, none of which will report again.
+    """
+
+    def __init__(self, exit_code: int | None, request_ids: Iterable[int], reason: str | None = None) -> None:
+        self.exit_code = exit_code
+        self.request_ids = tuple(request_ids)
+        self.reason = reason
+        tail = f": {reason}" if reason else "."
+        super().__init__(
+            f"The engine process ended with exit code {exit_code} and {len(self.request_ids)} requests in flight{tail}"
+        )

@@ -1,0 +1,122 @@
+"""What comes out of the engine: token deltas and statistics per step, and the finished results users see.
+
+Plain values; knows nothing of scheduling or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log-probabilities of one generated token, natural log, from the raw distribution.
+
+    `rank` is the chosen token's place, 1 = most likely; the `top_*` lists are in falling order.
+    """
+
+    logprob: float
+    rank: int
+    top_token_ids: list[int]
+    top_logprobs: list[float]
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenDelta:
+    """New tokens of one child of a request; `finish_reason` is set on its last delta.
+
+    `num_cached_tokens` counts prompt tokens taken from the prefix cache. `stop_reason` is the stop token, if it was
+    one of `stop_token_ids`. `error` is set only with finish_reason "error".
+    """
+
+    request_id: int
+    index: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStats:
+    """Counters since the start (`num_*_total`) and the present state of the engine."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_kv_blocks: int = 0
+    num_used_blocks: int = 0
+    num_cached_blocks: int = 0
+    num_steps_total: int = 0
+    num_prompt_tokens_total: int = 0
+    num_output_tokens_total: int = 0
+    num_computed_tokens_total: int = 0
+    num_cached_tokens_total: int = 0
+    num_preemptions_total: int = 0
+    num_finished_total: int = 0
+    num_seqs_total: int = 0
+    num_block_steps_total: int = 0
+    num_slot_steps_total: int = 0
+    num_written_slot_steps_total: int = 0
+
+    @property
+    def mean_batch(self) -> float:
+        """Return sequences per step, averaged over all steps."""
+        return self.num_seqs_total / max(1, self.num_steps_total)
+
+    @property
+    def kv_use(self) -> float:
+        """Return the share of the pool's blocks that sequences held, averaged over all steps."""
+        return self.num_block_steps_total / max(1, self.num_kv_blocks * self.num_steps_total)
+
+    @property
+    def kv_waste(self) -> float:
+        """Return the share of allocated token slots that held no token, averaged over all steps."""
+        return 1.0 - self.num_written_slot_steps_total / max(1, self.num_slot_steps_total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprob:
+    """One token's log-probability, its rank (1 = most likely) and, with a tokenizer, its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionOutput:
+    """One finished child of a request."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[Mapping[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """A finished request: its prompt and one output per child, in order."""
+
+    request_id: int
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool = True
+    num_cached_tokens: int = 0
