@@ -1,0 +1,98 @@
+"""Causal attention over a paged KV cache, for any mix of prefill chunks and decodes in one batch.
+
+    out[t, h] = softmax(scale · q[t, h] · K[s, h // group]ᵀ + mask) · V[s, h // group]
+
+Token j of sequence s sits at position p = context_lens[s] − query_len[s] + j and sees keys in (p − window, p].
+Accumulation: fp32 online softmax; probabilities are rounded to the value's dtype for the second product on a GPU.
+Sources: FlashAttention-2 (Dao 2023, arXiv 2307.08691), PagedAttention (Kwon et al. 2023, arXiv 2309.06180),
+split-KV decoding (Flash-Decoding, Dao et al. 2023).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def paged_attention(  # noqa: PLR0917  the order is the call order of every paged-attention op
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    max_query_len: int,
+    max_context_len: int,
+) -> Tensor:
+    """Attend each query token to its own sequence's cached keys; this step's keys and values are already written.
+
+    Shapes: query `[tokens, heads, head_dim]` (last axis contiguous), caches
+    `[num_blocks, kv_heads, block_size, head_dim]`, block_tables `[seqs, max_blocks]` int32, query_start `[seqs + 1]`
+    int32, context_lens `[seqs]` int32 (cached plus new tokens). `window` is transformers' sliding_window, in tokens,
+    itself included. The result is a new `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows
+    from `query_start[-1]` on are unspecified.
+    """
+    return paged_attention_reference(
+        query,
+        key_cache,
+        value_cache,
+        block_tables,
+        query_start,
+        context_lens,
+        scale=scale,
+        window=window,
+        max_query_len=max_query_len,
+        max_context_len=max_context_len,
+    )
+
+
+def paged_attention_reference(  # noqa: PLR0917  the same arguments as paged_attention
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    max_query_len: int,
+    max_context_len: int,
+) -> Tensor:
+    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; the two maxima are not used."""
+    del max_query_len, max_context_len
+    output = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    bounds = query_start.tolist()
+    for sequence, context_len in enumerate(context_lens.tolist()):
+        begin, end = bounds[sequence], bounds[sequence + 1]
+        if begin == end or context_len == 0:
+            continue
+        keys = gather_sequence(key_cache, block_tables[sequence], context_len)
+        values = gather_sequence(value_cache, block_tables[sequence], context_len)
+        output[begin:end] = _attend(query[begin:end], keys, values, scale=scale, window=window)
+    return output
+
+
+def gather_sequence(cache: Tensor, block_table: Tensor, context_len: int) -> Tensor:
+    """Copy one sequence out of the paged cache: `[kv_heads, context_len, head_dim]`."""
+    num_blocks = -(-context_len // cache.shape[2])
+    pages = cache[block_table[:num_blocks].long()]
+    return pages.transpose(0, 1).flatten(1, 2)[:, :context_len]
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None) -> Tensor:
+    query_len, heads, _ = query.shape
+    kv_heads, context_len, _ = keys.shape
+    wide_keys = keys.float().repeat_interleave(heads // kv_heads, dim=0)
+    wide_values = values.float().repeat_interleave(heads // kv_heads, dim=0)
+    scores = torch.einsum("qhd,hkd->hqk", query.float(), wide_keys) * scale
+    key_positions = torch.arange(context_len, device=query.device)
+    positions = key_positions[context_len - query_len :, None]
+    visible = key_positions <= positions
+    if window is not None:
+        visible &= key_positions > positions - window
+    probabilities = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    return torch.einsum("hqk,hkd->qhd", probabilities, wide_values).to(query.dtype)

@@ -1,0 +1,29 @@
+"""Where Triton comes in: op files take `jit`, `tl` and `cdiv` from here. Holds no kernel.
+
+Triton has wheels for Linux only. Elsewhere the op files must still import, for their CPU path; there `jit` leaves a
+kernel as an ordinary function that nobody calls, because no CUDA tensor can exist.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+triton: Any = None
+tl: Any = None
+if HAS_TRITON:
+    triton = importlib.import_module("triton")
+    tl = importlib.import_module("triton.language")
+
+
+def jit(function: Any) -> Any:
+    """Compile `function` as a Triton kernel, lazily; leave it alone where Triton is not installed."""
+    return triton.jit(function) if HAS_TRITON else function
+
+
+def next_power_of_2(number: int) -> int:
+    """Round up to a power of two: the only lengths `tl.arange` takes."""
+    return 1 << max(number - 1, 0).bit_length()
