@@ -1,0 +1,188 @@
+"""The engine host against a fake engine that dies on command."""
+
+import queue
+import threading
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from engine.errors import EngineDied, EngineStartError
+from engine.messages import EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.params import SamplingParams
+from workers.engine_host import EngineHost, EngineRequest
+
+POISON = 666
+
+
+class FakeEngine:
+    """Echoes each prompt back in one delta when told to work; dies when a poison prompt is among its requests."""
+
+    def __init__(self, *, starts: int = 100) -> None:
+        self.generations: list[list[int]] = []  # prompts' first tokens, per life
+        self._starts_left = starts
+        self._requests: dict[int, list[int]] = {}
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def start(self) -> Ready:
+        if self._starts_left == 0:
+            raise EngineStartError("no more starts")
+        self._starts_left -= 1
+        self._requests.clear()
+        self.generations.append([])
+        return Ready(
+            num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=[1], device="cpu", dtype="f"
+        )
+
+    def add(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        salt: str = "",
+    ) -> None:
+        self._requests[request_id] = list(prompt_token_ids)
+        self.generations[-1].append(prompt_token_ids[0])
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def kill(self) -> None:
+        self._events.put("kill")
+
+    def work(self) -> None:
+        self._events.put("work")
+
+    def poll(self, timeout_seconds: float) -> Progress | None:
+        try:
+            event = self._events.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+        if event == "kill" or any(prompt[0] == POISON for prompt in self._requests.values()):
+            raise EngineDied(-9, list(self._requests))
+        done, self._requests = self._requests, {}
+        deltas = [
+            TokenDelta(request_id=request_id, token_ids=prompt, finish_reason=FinishReason.STOP)
+            for request_id, prompt in done.items()
+        ]
+        return Progress(deltas, EngineStats(), 1)
+
+    def close(self) -> None:
+        self._requests.clear()
+
+
+class Recorder:
+    """Collects the deltas of one request; `finished` is set with the last."""
+
+    def __init__(self) -> None:
+        self.deltas: list[TokenDelta] = []
+        self.num_restarts = 0
+        self.finished = threading.Event()
+
+    def take(self, delta: TokenDelta) -> None:
+        self.deltas.append(delta)
+        if delta.finish_reason is not None:
+            self.finished.set()
+
+    def start_over(self) -> None:
+        self.num_restarts += 1
+        self.deltas.clear()
+
+    def wait(self) -> TokenDelta:
+        assert self.finished.wait(10), "the request never finished"
+        return self.deltas[-1]
+
+
+class Stage:
+    """A host on a fake engine; `settle` lets the engine work until every recorder has finished."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.gone: list[str] = []
+        self.gone_event = threading.Event()
+        self.host = EngineHost(engine, on_gone=self._on_gone)
+        self.host.start()
+
+    def _on_gone(self, reason: str) -> None:
+        self.gone.append(reason)
+        self.gone_event.set()
+
+    def submit(self, token: int) -> Recorder:
+        recorder = Recorder()
+        self.host.submit(EngineRequest(prompt_token_ids=[token], params=SamplingParams()), recorder)
+        return recorder
+
+    def settle(self, recorders: Iterable[Recorder]) -> None:
+        for recorder in recorders:
+            for _ in range(100):
+                self.engine.work()
+                if recorder.finished.wait(0.05):
+                    break
+
+
+@pytest.fixture
+def stage() -> Iterable[Stage]:
+    stage = Stage(FakeEngine())
+    yield stage
+    stage.host.close()
+
+
+def test_a_request_gets_its_tokens(stage: Stage) -> None:
+    recorder = stage.submit(7)
+    stage.engine.work()
+    assert recorder.wait().token_ids == [7]
+
+
+def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -> None:
+    recorders = [stage.submit(token) for token in (1, 2, 3)]
+    stage.engine.kill()
+    stage.settle(recorders)
+    assert [recorder.wait().token_ids for recorder in recorders] == [[1], [2], [3]]
+    assert [recorder.num_restarts for recorder in recorders] == [1, 1, 1]
+    assert len(stage.engine.generations) == 2
+
+
+def test_a_request_that_kills_engines_fails_alone(stage: Stage) -> None:
+    innocent = [stage.submit(token) for token in range(8)]
+    poison = stage.submit(POISON)
+    stage.settle([*innocent, poison])
+    assert all(recorder.wait().finish_reason is FinishReason.STOP for recorder in innocent)
+    last = poison.wait()
+    assert last.finish_reason is FinishReason.ERROR
+    assert last.error is not None
+    assert "died" in last.error
+
+
+def test_newcomers_wait_while_suspects_run_and_then_finish(stage: Stage) -> None:
+    poison, innocent = stage.submit(POISON), stage.submit(1)
+    stage.engine.kill()
+    stage.engine.work()  # the second death starts the isolation
+    while len(stage.engine.generations) < 3:
+        threading.Event().wait(0.01)
+    newcomer = stage.submit(5)
+    stage.settle([poison, innocent, newcomer])
+    assert newcomer.wait().token_ids == [5]
+    assert newcomer.num_restarts == 0
+    assert innocent.wait().finish_reason is FinishReason.STOP
+
+
+def test_an_aborted_request_is_not_heard_of_again(stage: Stage) -> None:
+    recorder, other = Recorder(), stage.submit(2)
+    request_id = stage.host.submit(EngineRequest(prompt_token_ids=[1], params=SamplingParams()), recorder)
+    stage.host.abort([request_id])
+    stage.engine.kill()
+    stage.settle([other])
+    assert recorder.deltas == []
+    assert other.wait().token_ids == [2]
+
+
+def test_an_engine_that_does_not_start_again_is_reported_once() -> None:
+    stage = Stage(FakeEngine(starts=1))
+    stage.submit(1)
+    stage.engine.kill()
+    assert stage.gone_event.wait(10)
+    assert stage.gone == ["no more starts"]
+    stage.host.close()

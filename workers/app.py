@@ -1,0 +1,62 @@
+"""The Celery application: how hints travel. Tasks are registered by the role that runs them.
+
+Every setting here follows from one fact: a message may be lost or repeated, because Postgres is asked again.
+"""
+
+import socket
+from typing import Final
+
+from celery import Celery
+from kombu import Queue
+
+VALIDATE_TASK: Final = "tokenmill.validate_batch"
+FINALISE_TASK: Final = "tokenmill.finalise_batch"
+RUN_CHUNK_TASK: Final = "tokenmill.run_chunk"
+CONTROL_QUEUE: Final = "control"
+
+
+def model_queue(model: str) -> str:
+    """Return the name of the queue that carries the hints of one model."""
+    return f"model.{model}"
+
+
+def make_app(redis_url: str, *, queue: str | None = None) -> Celery:
+    """Return a Celery app on `redis_url`; `queue` names the one queue that a worker of this app reads."""
+    app = Celery("tokenmill", broker=redis_url, set_as_current=False)
+    app.conf.update(
+        # Early acknowledgement: the lease in Postgres, not the broker, brings work back.
+        task_acks_late=False,
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_serializer="json",
+        accept_content=["json"],
+        # Fetch a hint only when a slot is free: a hint waiting inside a busy worker helps nobody.
+        worker_disable_prefetch=True,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=False,
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry=True,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "socket_timeout": 5.0,
+            "socket_connect_timeout": 2.0,
+            "socket_keepalive": True,
+            "socket_keepalive_options": _keepalive_options(),
+            "health_check_interval": 10,
+            "visibility_timeout": 60,
+        },
+        task_publish_retry=False,
+    )
+    if queue is not None:
+        app.conf.task_queues = [Queue(queue, routing_key=queue)]
+        app.conf.task_default_queue = queue
+    return app
+
+
+def _keepalive_options() -> dict[int, int]:
+    """Notice a vanished broker after 10 + 3 × 5 seconds instead of the kernel's two hours."""
+    return {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}

@@ -1,0 +1,172 @@
+"""What one GPU worker does: keeps up to K chunks open on one engine, beats its heart, drains at the end.
+
+Chunks come by hint, or, when none comes, by the worker's own claim.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import chunks, fleet
+from jobs.chunks import ClaimedChunk
+from jobs.settings import Settings
+from jobs.storage import Storage
+from workers.chunk_run import ChunkRun, Drain
+from workers.completion import Completer
+from workers.engine_host import EngineHost
+
+log = logging.getLogger(__name__)
+
+
+class ChunkService:
+    """Owns the open chunks of this process. `start` and `close` are called once, by the pool."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        model: str,
+        host: EngineHost,
+        make_completer: Callable[[int], Completer],
+        sessions: sessionmaker[Session],
+        storage: Storage,
+        settings: Settings,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker_id = worker_id
+        self._model = model
+        self._host = host
+        self._make_completer = make_completer
+        self._sessions = sessions
+        self._storage = storage
+        self._settings = settings
+        self._monotonic = monotonic
+        self._completer: Completer | None = None
+        self._drain = Drain(monotonic)
+        self._stop = threading.Event()
+        self._slots = threading.Semaphore(settings.worker_chunks)
+        self._last_hint = monotonic()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, executor: Executor) -> None:
+        """Start the engine, announce the worker, and begin to look for work. Raises EngineStartError."""
+        ready = self._host.start()
+        self._completer = self._make_completer(ready.max_model_len)
+        with self._sessions.begin() as session:
+            fleet.register(
+                session,
+                worker_id=self._worker_id,
+                model=self._model,
+                max_chunks=self._settings.worker_chunks,
+                max_model_len=ready.max_model_len,
+            )
+        for name, target in (("heartbeat", self._beat), ("claim-alone", lambda: self._claim_alone(executor))):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        log.info("worker ready worker_id=%s model=%s device=%s", self._worker_id, self._model, ready.device)
+
+    def run_hinted(self, chunk_id: int) -> None:
+        """Claim and run the chunk that a hint names; a repeated hint finds nothing to claim."""
+        self._last_hint = self._monotonic()
+        if self._drain.is_on:
+            return
+        with self._slots:
+            with self._sessions.begin() as session:
+                claim = chunks.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
+            if claim is not None:
+                self._run(claim)
+
+    def begin_drain(self) -> None:
+        """Take no more chunks; open ones get `drain_seconds` to finish, then give their rest back."""
+        if not self._drain.is_on:
+            log.info("drain started worker_id=%s", self._worker_id)
+            self._drain.begin(self._settings.drain_seconds)
+
+    def drain(self) -> None:
+        """Begin to drain and wait until no chunk is open."""
+        self.begin_drain()
+        for _ in range(self._settings.worker_chunks):
+            self._slots.acquire()
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def close(self) -> None:
+        """Say goodbye in the fleet and stop the engine."""
+        try:
+            with self._sessions.begin() as session:
+                fleet.stop(session, self._worker_id)
+        except DBAPIError as error:
+            log.warning("could not sign off worker_id=%s error=%s", self._worker_id, error.orig)
+        self._host.close()
+        log.info("worker stopped worker_id=%s", self._worker_id)
+
+    def _run(self, claim: ClaimedChunk) -> None:
+        assert self._completer is not None, "start() first"
+        ChunkRun(
+            claim,
+            host=self._host,
+            completer=self._completer,
+            sessions=self._sessions,
+            storage=self._storage,
+            settings=self._settings,
+            drain=self._drain,
+            monotonic=self._monotonic,
+        ).run()
+
+    def _claim_alone(self, executor: Executor) -> None:
+        """Help ourselves while slots are free and hints are absent: a dead broker slows work and stops nothing."""
+        while not self._stop.wait(self._settings.claim_alone_seconds / 4):
+            silent_for = self._monotonic() - self._last_hint
+            if silent_for < self._settings.claim_alone_seconds or self._drain.is_on:
+                continue
+            while self._slots.acquire(blocking=False):
+                if not self._claim_one(executor):
+                    self._slots.release()
+                    break
+
+    def _claim_one(self, executor: Executor) -> bool:
+        """Claim the next chunk into the slot already taken; return whether there was one."""
+        try:
+            with self._sessions.begin() as session:
+                claim = chunks.claim_next(
+                    session, model=self._model, worker_id=self._worker_id, lease=self._settings.lease
+                )
+        except DBAPIError as error:
+            log.warning("claiming failed error=%s", error.orig)
+            return False
+        if claim is None:
+            return False
+        executor.submit(self._run_in_slot, claim)
+        return True
+
+    def _run_in_slot(self, claim: ClaimedChunk) -> None:
+        try:
+            self._run(claim)
+        except Exception:
+            log.exception("chunk failed chunk_id=%s", claim.chunk_id)
+        finally:
+            self._slots.release()
+
+    def _beat(self) -> None:
+        """Write the heartbeat row; a database that is away costs a warning."""
+        while not self._stop.wait(self._settings.heartbeat_seconds):
+            try:
+                with self._sessions.begin() as session:
+                    fleet.heartbeat(session, self._worker_id, engine_stats=_as_dict(self._host))
+            except DBAPIError as error:
+                log.warning("heartbeat failed error=%s", error.orig)
+
+
+def _as_dict(host: EngineHost) -> dict[str, int]:
+    stats = host.stats
+    return {
+        name: getattr(stats, name)
+        for name in ("num_running", "num_waiting", "num_used_blocks", "num_kv_blocks", "num_output_tokens_total")
+    }

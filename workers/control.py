@@ -1,0 +1,99 @@
+"""The control worker: validates new batches and writes the files of finished ones. CPU only.
+
+Thin tasks around `jobs`; each takes an advisory lock, so a repeated hint does nothing.
+"""
+
+import logging
+import sys
+import threading
+from typing import Any
+
+from celery import Celery
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import batches
+from jobs.database import connect, sessions
+from jobs.errors import ServiceError
+from jobs.results import finalise_batch
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.validation import validate_batch
+from workers import logs
+from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
+
+log = logging.getLogger(__name__)
+
+_CONCURRENCY = 2
+
+
+class Control:
+    """What the control tasks do. Losing one to an error is fine: the dispatcher hints again."""
+
+    def __init__(self, sessions: sessionmaker[Session], storage: Storage, settings: Settings) -> None:
+        self._sessions = sessions
+        self._storage = storage
+        self._settings = settings
+
+    def validate(self, batch_id: str) -> None:
+        with self._sessions.begin() as session:
+            outcome = validate_batch(session, self._storage, batch_id, settings=self._settings)
+        log.info("batch validated batch_id=%s outcome=%s", batch_id, outcome)
+
+    def finalise(self, batch_id: str) -> None:
+        with self._sessions.begin() as session:
+            outcome = finalise_batch(session, self._storage, batch_id)
+        log.info("batch finalised batch_id=%s outcome=%s", batch_id, outcome)
+
+    def help_alone(self, stop: threading.Event) -> None:
+        """Without hints (the broker is down), look for overdue work in Postgres until `stop` is set."""
+        while not stop.wait(self._settings.claim_alone_seconds):
+            try:
+                self._help_once()
+            except (DBAPIError, ServiceError) as error:
+                log.warning("looking for overdue work failed error=%s", error)
+
+    def _help_once(self) -> None:
+        overdue_seconds = self._settings.claim_alone_seconds
+        with self._sessions.begin() as session:
+            validate = batches.overdue_validation(session, hinted_before_seconds=overdue_seconds)
+            finalise = batches.overdue_finalizing(session, hinted_before_seconds=overdue_seconds)
+        for batch_id in validate:
+            self.validate(batch_id)
+        for batch_id in finalise:
+            self.finalise(batch_id)
+
+
+def register(app: Celery, control: Control) -> None:
+    """Make the control tasks known to `app`."""
+    app.task(name=VALIDATE_TASK)(control.validate)
+    app.task(name=FINALISE_TASK)(control.finalise)
+
+
+def main(settings: Settings) -> None:
+    """Run the control role until SIGTERM."""
+    logs.configure("control")
+    app = make_app(settings.redis_url, queue=CONTROL_QUEUE)
+    control = Control(sessions(connect(settings.database_url)), Storage(settings.storage_url), settings)
+    register(app, control)
+    stop = threading.Event()
+    helper = threading.Thread(target=control.help_alone, args=(stop,), name="help-alone", daemon=True)
+    helper.start()
+    exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=_CONCURRENCY)
+    stop.set()
+    sys.exit(exit_code)
+
+
+def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:
+    """Run a Celery worker in this process until a signal ends it; return its exit code."""
+    worker = app.Worker(
+        hostname=f"{name}@%h",
+        pool_cls=pool_cls,
+        concurrency=concurrency,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)

@@ -1,0 +1,109 @@
+"""The dispatcher: returns lost leases, moves batches on, picks the next chunks by fair share, sends hints.
+
+Any number may run; an advisory lock lets one lead each tick. It decides inside one transaction and sends hints after
+the commit: a hint sent before could be answered before there is anything to claim.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import batches, chunks, fairshare, fleet
+from jobs.database import connect, sessions, try_advisory_lock
+from jobs.settings import Settings
+from workers import logs
+from workers.app import make_app
+from workers.hints import HintSender
+
+log = logging.getLogger(__name__)
+
+_LEADER_LOCK = "dispatcher"
+
+
+class Hints(Protocol):
+    """What the dispatcher needs of `workers.hints.HintSender`."""
+
+    def validate(self, batch_id: str) -> bool: ...
+    def finalise(self, batch_id: str) -> bool: ...
+    def run_chunk(self, chunk_id: int, *, model: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The hints of one tick."""
+
+    validate: Sequence[str] = ()
+    finalise: Sequence[str] = ()
+    run: Sequence[tuple[str, int]] = field(default=())  # (model, chunk id), best first
+
+
+class Dispatcher:
+    def __init__(self, sessions: sessionmaker[Session], hints: Hints, settings: Settings) -> None:
+        self._sessions = sessions
+        self._hints = hints
+        self._settings = settings
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until `stop` is set. A database that is away costs a warning per tick, nothing else."""
+        while not stop.wait(self._settings.dispatch_seconds):
+            try:
+                self.tick()
+            except DBAPIError as error:
+                log.warning("database unreachable, tick skipped error=%s", error.orig)
+
+    def tick(self) -> Plan:
+        """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
+        with self._sessions.begin() as session:
+            if not try_advisory_lock(session, _LEADER_LOCK):
+                return Plan()
+            plan = self._decide(session)
+        self._send(plan)
+        return plan
+
+    def _decide(self, session: Session) -> Plan:
+        chunks.reap_expired(session)
+        batches.expire_overdue(session)
+        batches.finish_ready(session)
+        again = self._settings.hint_again_seconds
+        return Plan(
+            validate=batches.due_for_validation(session, again_seconds=again),
+            finalise=batches.due_for_finalizing(session, again_seconds=again),
+            run=self._pick_chunks(session),
+        )
+
+    def _pick_chunks(self, session: Session) -> list[tuple[str, int]]:
+        picked = []
+        for model in fleet.live_models(session):
+            allowance = fleet.hint_allowance(session, model)
+            if allowance > 0:
+                chunk_ids = fairshare.pick_ready(
+                    session, model=model, limit=allowance, again_seconds=self._settings.hint_again_seconds
+                )
+                picked.extend((model, chunk_id) for chunk_id in chunk_ids)
+        return picked
+
+    def _send(self, plan: Plan) -> None:
+        for batch_id in plan.validate:
+            self._hints.validate(batch_id)
+        for batch_id in plan.finalise:
+            self._hints.finalise(batch_id)
+        for model, chunk_id in plan.run:
+            self._hints.run_chunk(chunk_id, model=model)
+
+
+def main(settings: Settings) -> None:
+    """Run the dispatcher role until SIGTERM or SIGINT."""
+    logs.configure("dispatch")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    hints = HintSender(make_app(settings.redis_url), lifetime_seconds=settings.hint_again_seconds)
+    log.info("dispatcher started")
+    Dispatcher(sessions(connect(settings.database_url)), hints, settings).run(stop)
+    log.info("dispatcher stopped")

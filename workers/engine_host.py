@@ -1,0 +1,243 @@
+"""Keeps one engine alive: hands requests over, routes tokens to their owners, and survives the engine's death.
+
+Token ids only. A request that kills engines is found by running suspects in ever smaller groups, so it fails alone.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from engine.errors import EngineDied, EngineStartError
+from engine.messages import EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.params import SamplingParams
+
+log = logging.getLogger(__name__)
+
+MAX_CRASHES: Final = 3
+"""Engine deaths after which a request that ran alone at the last of them is given up."""
+_POLL_SECONDS: Final = 0.2
+
+
+class Engine(Protocol):
+    """What the host needs of `engine.process.EngineProcess`; tests hand in a fake."""
+
+    def start(self) -> Ready: ...
+    def add(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        salt: str = "",
+    ) -> None: ...
+    def abort(self, request_ids: Iterable[int]) -> None: ...
+    def poll(self, timeout_seconds: float) -> Progress | None: ...
+    def close(self) -> None: ...
+
+
+class Owner(Protocol):
+    """Who asked for a request. Called from the host's reader thread: return quickly, raise nothing."""
+
+    def take(self, delta: TokenDelta) -> None:
+        """Receive new tokens of one child; a finish reason on its last delta."""
+
+    def start_over(self) -> None:
+        """Forget all tokens so far: the engine died and the request runs again from its prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One prompt to run. Lower `priority` runs first; `deadline` is in seconds since the epoch."""
+
+    prompt_token_ids: Sequence[int]
+    params: SamplingParams
+    priority: int = 0
+    deadline: float | None = None
+    salt: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    request_id: int
+    request: EngineRequest
+    owner: Owner
+    open_children: int
+    crashes: int = 0
+
+
+class EngineHost:
+    """Owns the engine process. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        on_gone: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_gone(reason)` is called once when the engine cannot be started again."""
+        self._engine = engine
+        self._on_gone = on_gone
+        self._monotonic = monotonic
+        self._ids = count(1)
+        self._lock = threading.RLock()
+        self._in_engine: dict[int, _Flight] = {}
+        self._suspects: deque[list[_Flight]] = deque()  # groups that run one after the other, each alone
+        self._held: list[_Flight] = []  # newcomers wait while suspects run
+        self._last_progress = monotonic()
+        self._stats = EngineStats()
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
+
+    def start(self) -> Ready:
+        """Start the engine and wait until it is warm. Raises EngineStartError with the reason."""
+        ready = self._engine.start()
+        self._last_progress = self._monotonic()
+        self._reader.start()
+        return ready
+
+    def close(self) -> None:
+        """Stop the reader, then the engine; unfinished requests report nothing more."""
+        self._closing.set()
+        if self._reader.is_alive():
+            self._reader.join()
+        self._engine.close()
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def seconds_since_progress(self) -> float:
+        """Return the engine's silence; even an idle engine reports every second."""
+        return self._monotonic() - self._last_progress
+
+    def submit(self, request: EngineRequest, owner: Owner) -> int:
+        """Hand a request over and return its id. Refusals arrive at the owner as a delta with an error."""
+        with self._lock:
+            flight = _Flight(next(self._ids), request, owner, request.params.n)
+            if self._suspects or self._is_isolating():
+                self._held.append(flight)
+            else:
+                self._add(flight)
+            return flight.request_id
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """Drop requests: their owners hear nothing more of them."""
+        wanted = set(request_ids)
+        with self._lock:
+            in_engine = [request_id for request_id in wanted if self._in_engine.pop(request_id, None)]
+            self._held = [flight for flight in self._held if flight.request_id not in wanted]
+            for group in self._suspects:
+                group[:] = [flight for flight in group if flight.request_id not in wanted]
+            if in_engine:
+                self._call_engine(lambda: self._engine.abort(in_engine))
+            self._next_suspects()
+
+    def _is_isolating(self) -> bool:
+        return any(flight.crashes > 1 for flight in self._in_engine.values())
+
+    def _add(self, flight: _Flight) -> None:
+        request = flight.request
+        self._in_engine[flight.request_id] = flight
+        flight.open_children = request.params.n
+        self._call_engine(
+            lambda: self._engine.add(
+                flight.request_id,
+                request.prompt_token_ids,
+                request.params,
+                priority=request.priority,
+                deadline=request.deadline,
+                salt=request.salt,
+            )
+        )
+
+    def _call_engine(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except EngineDied:
+            # The reader learns of the death from poll() and runs everything in `_in_engine` again.
+            log.debug("engine gone during a call")
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            try:
+                progress = self._engine.poll(_POLL_SECONDS)
+            except EngineDied as death:
+                if not self._closing.is_set() and not self._recover(death):
+                    return
+                continue
+            if progress is not None:
+                self._last_progress = self._monotonic()
+                self._stats = progress.stats
+                self._route(progress.outputs)
+
+    def _route(self, deltas: Sequence[TokenDelta]) -> None:
+        for delta in deltas:
+            with self._lock:
+                flight = self._in_engine.get(delta.request_id)
+                if flight is None:
+                    continue  # aborted meanwhile
+                if delta.finish_reason is not None:
+                    # An error ends the whole request; otherwise each of its n children ends by itself.
+                    flight.open_children -= 1
+                    if flight.open_children == 0 or delta.finish_reason is FinishReason.ERROR:
+                        del self._in_engine[delta.request_id]
+                        self._next_suspects()
+            flight.owner.take(delta)
+
+    def _recover(self, death: EngineDied) -> bool:
+        """Start the engine again and re-run what it took down. Returns False when it does not start."""
+        log.error(
+            "engine died, restarting exit_code=%s requests=%d reason=%s",
+            death.exit_code, len(self._in_engine), death.reason,
+        )  # fmt: skip
+        try:
+            self._engine.start()
+        except EngineStartError as error:
+            log.error("engine does not start reason=%s", error)
+            self._on_gone(str(error))
+            return False
+        self._last_progress = self._monotonic()
+        with self._lock:
+            victims = list(self._in_engine.values())
+            self._in_engine.clear()
+            for flight in victims:
+                flight.crashes += 1
+                flight.owner.start_over()
+            self._regroup(victims)
+        return True
+
+    def _regroup(self, victims: list[_Flight]) -> None:
+        """Decide how the victims of a death run again: all together once, then in halves, at last alone."""
+        if len(victims) == 1 and victims[0].crashes >= MAX_CRASHES:
+            self._give_up(victims[0])
+        elif victims and max(flight.crashes for flight in victims) == 1:
+            # A first death says little of the requests: it may have been a kill from outside.
+            for flight in victims:
+                self._add(flight)
+        else:
+            middle = (len(victims) + 1) // 2
+            self._suspects.extendleft(group for group in (victims[middle:], victims[:middle]) if group)
+        self._next_suspects()
+
+    def _give_up(self, flight: _Flight) -> None:
+        log.error("request gave up request_id=%d crashes=%d", flight.request_id, flight.crashes)
+        message = f"The engine died {flight.crashes} times while it ran this request, the last time with no other."
+        flight.owner.take(TokenDelta(request_id=flight.request_id, finish_reason=FinishReason.ERROR, error=message))
+
+    def _next_suspects(self) -> None:
+        """When the engine is empty, run the next group of suspects, or let the newcomers in again."""
+        while self._suspects and not self._in_engine:
+            for flight in self._suspects.popleft():
+                self._add(flight)
+        if not self._suspects and not self._is_isolating():
+            held, self._held = self._held, []
+            for flight in held:
+                self._add(flight)

@@ -1,0 +1,50 @@
+"""Sends hints. Losing one is harmless, so a broker that is down costs a warning and a pause, never an error."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from workers.app import CONTROL_QUEUE, FINALISE_TASK, RUN_CHUNK_TASK, VALIDATE_TASK, model_queue
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 2.0
+
+
+class HintSender:
+    """Publishes hints through `app`; each expires after `lifetime_seconds`, when the dispatcher sends it anew."""
+
+    def __init__(
+        self, app: Celery, *, lifetime_seconds: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._app = app
+        self._lifetime_seconds = lifetime_seconds
+        self._monotonic = monotonic
+        self._paused_until = 0.0
+
+    def validate(self, batch_id: str) -> bool:
+        return self._send(VALIDATE_TASK, batch_id, queue=CONTROL_QUEUE)
+
+    def finalise(self, batch_id: str) -> bool:
+        return self._send(FINALISE_TASK, batch_id, queue=CONTROL_QUEUE)
+
+    def run_chunk(self, chunk_id: int, *, model: str) -> bool:
+        return self._send(RUN_CHUNK_TASK, chunk_id, queue=model_queue(model))
+
+    def _send(self, task: str, argument: str | int, *, queue: str) -> bool:
+        """Return whether the broker took the hint. While it is down, do not even try for PAUSE_SECONDS."""
+        if self._monotonic() < self._paused_until:
+            return False
+        try:
+            self._app.send_task(
+                task, args=[argument], queue=queue, routing_key=queue, expires=self._lifetime_seconds, retry=False
+            )
+        except (OperationalError, RedisError, OSError) as error:
+            self._paused_until = self._monotonic() + PAUSE_SECONDS
+            log.warning("broker unreachable, hint dropped task=%s error=%s", task, error)
+            return False
+        return True

@@ -1,0 +1,39 @@
+"""Celery's pool for a GPU worker: K threads, each with one open chunk, around one long-lived engine.
+
+A bootstep would be the wrong place for the engine: bootsteps stop before the pool has drained.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from celery.concurrency.thread import TaskPool
+
+if TYPE_CHECKING:
+    from workers.chunk_service import ChunkService
+
+
+class EnginePool(TaskPool):
+    """Runs `run_chunk` tasks in threads; starts the app's chunk service with the pool and drains it at the end.
+
+    The app carries the service as `app.chunk_service`.
+    """
+
+    @property
+    def _service(self) -> "ChunkService":
+        return self.app.chunk_service
+
+    def on_start(self) -> None:
+        self._service.start(self.executor)
+
+    def on_stop(self) -> None:
+        # Called by a warm shutdown (SIGTERM) once no more hints are taken: finish what is nearly done, give back
+        # the rest, and only then end the threads and the engine.
+        self._service.drain()
+        super().on_stop()
+        self._service.close()
+
+    def on_terminate(self) -> None:
+        self.on_stop()
+
+    def terminate_job(self, pid: int | None = None, signal: Any = None) -> None:
+        """Drain everything: chunks share one engine, so none is ended alone (cold shutdown, SIGQUIT)."""
+        self._service.begin_drain()
