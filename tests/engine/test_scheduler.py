@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.config import Admission, Batching
+
+from .conftest import SimulatedEngine, expected_output
+
+
+def mixed_prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:
+    rng = random.Random(seed)
+    return [([rng.randrange(97) for _ in range(rng.randint(1, 40))], rng.randint(1, 30)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("batching", list(Batching))
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("budget", [8, 13, 512])
+def test_every_request_gets_its_own_tokens(batching: Batching, caching: bool, budget: int) -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=budget, batching=batching, enable_prefix_caching=caching)
+    work = mixed_prompts(30)
+    ids = [engine.add(prompt, max_tokens) for prompt, max_tokens in work]
+    engine.run()
+    for request_id, (prompt, max_tokens) in zip(ids, work, strict=True):
+        (sequence,) = engine.finished[request_id]
+        assert sequence.token_ids[len(prompt) :] == expected_output(prompt, max_tokens)
+
+
+def test_running_sequences_come_before_waiting_ones() -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=8)
+    engine.add([1] * 4, 5)
+    engine.step()
+    engine.add([2] * 20, 5)
+    assert [count for _, count in engine.step()] == [1, 7]
+
+
+def test_a_long_prompt_is_cut_into_chunks_and_mixed_with_decodes() -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=8)
+    engine.add([1] * 4, 10)
+    engine.add([2] * 20, 5)
+    counts = [[count for _, count in engine.step()] for _ in range(4)]
+    assert counts == [[4, 4], [1, 7], [1, 7], [1, 2]]
+
+
+def test_a_tiny_pool_preempts_and_the_output_stays_right() -> None:
+    engine = SimulatedEngine(num_blocks=19, admission=Admission.PROMPT)
+    work = mixed_prompts(30)
+    ids = [engine.add(prompt, max_tokens) for prompt, max_tokens in work]
+    engine.run()
+    assert engine.scheduler.counters.num_preemptions > 0
+    for request_id, (prompt, max_tokens) in zip(ids, work, strict=True):
+        assert engine.finished[request_id][0].token_ids[len(prompt) :] == expected_output(prompt, max_tokens)
+
+
+def test_preemption_does_not_thrash() -> None:
+    engine = SimulatedEngine(num_blocks=19, admission=Admission.PROMPT, enable_prefix_caching=False)
+    work = mixed_prompts(40)
+    for prompt, max_tokens in work:
+        engine.add(prompt, max_tokens)
+    steps = engine.run()
+    # One sequence at a time, its prompt in one chunk more than it needs, is the worst that may happen.
+    assert steps <= sum(len(prompt) // 32 + 2 + max_tokens for prompt, max_tokens in work)
+
+
+def test_the_oldest_request_always_advances() -> None:
+    engine = SimulatedEngine(num_blocks=19, admission=Admission.PROMPT)
+    for prompt, max_tokens in mixed_prompts(20):
+        engine.add(prompt, max_tokens)
+    while engine.scheduler.has_work:
+        oldest = min((s for s in engine.scheduler.running_sequences()), key=lambda s: s.request.arrival, default=None)
+        before = oldest.num_computed_tokens if oldest else 0
+        engine.step()
+        assert oldest is None or oldest.num_computed_tokens > before
+
+
+def test_known_lengths_never_preempt_under_peak_admission() -> None:
+    engine = SimulatedEngine(num_blocks=40, max_num_seqs=16, admission=Admission.PEAK)
+    for prompt, max_tokens in mixed_prompts(60):
+        engine.add(prompt, max_tokens)
+    engine.run()
+    assert engine.scheduler.counters.num_preemptions == 0
+
+
+def test_the_victim_is_of_the_worst_priority_then_the_latest() -> None:
+    engine = SimulatedEngine(num_blocks=7, block_size=4, admission=Admission.PROMPT)
+    bulk = engine.add([1] * 8, 12, priority=1)
+    early = engine.add([2] * 4, 12, priority=0)
+    late = engine.add([3] * 4, 12, priority=0)
+    order = []
+    while engine.scheduler.has_work:
+        engine.step()
+        order = [request_id for request_id in engine.finished]
+    assert engine.scheduler.counters.num_preemptions > 0
+    assert order == [early, late, bulk]
+
+
+def test_an_urgent_request_takes_the_seat_of_a_bulk_one() -> None:
+    engine = SimulatedEngine(max_num_seqs=1)
+    bulk = engine.add([1] * 4, 20, priority=2)
+    engine.step()
+    urgent = engine.add([2] * 4, 3, priority=0)
+    engine.run()
+    assert list(engine.finished) == [urgent, bulk]
+    assert engine.finished[bulk][0].token_ids[4:] == expected_output([1] * 4, 20)
+
+
+def test_the_earlier_deadline_runs_first_within_a_priority() -> None:
+    engine = SimulatedEngine(max_num_seqs=1)
+    ids = [engine.add([1] * 4, 2, deadline=deadline) for deadline in (None, 30.0, 10.0)]
+    engine.run()
+    assert list(engine.finished) == [ids[2], ids[1], ids[0]]
+
+
+def test_a_block_is_shareable_only_after_its_last_token_was_computed() -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=8)
+    prompt = list(range(16))
+    engine.add(prompt, 4)
+    engine.step()
+    pool = engine.scheduler.pool
+    assert len(pool.match(pool.chain(""), prompt, 4)[0]) == 2
+    engine.step()
+    assert len(pool.match(pool.chain(""), prompt, 4)[0]) == 4
+
+
+def test_a_prefix_hit_leaves_one_token_to_compute() -> None:
+    engine = SimulatedEngine()
+    prompt = list(range(16))
+    engine.add(prompt, 1)
+    engine.run()
+    second = engine.add(prompt, 1)
+    engine.run()
+    assert engine.finished[second][0].num_cached_tokens == 12
+
+
+def test_two_salts_never_share_a_block() -> None:
+    engine = SimulatedEngine()
+    prompt = list(range(16))
+    engine.add(prompt, 2, salt="a")
+    engine.run()
+    other = engine.add(prompt, 2, salt="b")
+    engine.run()
+    assert engine.finished[other][0].num_cached_tokens == 0
+
+
+def test_a_hash_collision_does_not_poison_the_cache() -> None:
+    engine = SimulatedEngine(digest=lambda _: b"same")
+    work = mixed_prompts(20)
+    ids = [engine.add(prompt, max_tokens) for prompt, max_tokens in work]
+    engine.run()
+    for request_id, (prompt, max_tokens) in zip(ids, work, strict=True):
+        assert engine.finished[request_id][0].token_ids[len(prompt) :] == expected_output(prompt, max_tokens)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_children_share_the_prompt_of_the_first(caching: bool) -> None:
+    engine = SimulatedEngine(enable_prefix_caching=caching, max_num_batched_tokens=64)
+    prompt = list(range(18))
+    request_id = engine.add(prompt, 6, n=4)
+    assert [count for _, count in engine.step()] == [18]
+    assert [count for _, count in engine.step()] == [1, 2, 2, 2]
+    assert engine.scheduler.pool.num_used == 4 + 4
+    engine.run()
+    assert len(engine.finished[request_id]) == 4
+
+
+def test_an_abort_leaves_nothing_behind() -> None:
+    engine = SimulatedEngine()
+    ids = [engine.add([7] * 10, 10, n=3) for _ in range(6)]
+    engine.step()
+    engine.step()
+    for request_id in ids:
+        assert len(engine.scheduler.abort(request_id)) == 3
+        engine.scheduler.check_integrity()
+    assert engine.scheduler.abort(ids[0]) == []
+    assert not engine.scheduler.has_work
+    assert engine.scheduler.pool.num_used == 0
+
+
+def test_a_static_batch_waits_for_its_longest() -> None:
+    engine = SimulatedEngine(batching=Batching.STATIC, max_num_seqs=2)
+    engine.add([1] * 4, 2)
+    engine.add([2] * 4, 10)
+    third = engine.add([3] * 4, 2)
+    for _ in range(10):
+        plan_ids = {sequence.request.request_id for sequence, _ in engine.step()}
+        assert third not in plan_ids
+    assert third in {sequence.request.request_id for sequence, _ in engine.step()}
+
+
+def test_sizes_that_can_never_fit_are_known_at_once() -> None:
+    engine = SimulatedEngine(num_blocks=5, block_size=4)
+    assert engine.scheduler.can_ever_hold(16)
+    assert not engine.scheduler.can_ever_hold(17)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random adds, steps and aborts on a small pool; everything adds up after each of them."""
+
+    @initialize(
+        num_blocks=st.integers(12, 40),
+        budget=st.integers(6, 40),
+        caching=st.booleans(),
+        batching=st.sampled_from(Batching),
+        admission=st.sampled_from(Admission),
+    )
+    def start(self, num_blocks: int, budget: int, caching: bool, batching: Batching, admission: Admission) -> None:
+        self.engine = SimulatedEngine(
+            num_blocks=num_blocks,
+            max_num_seqs=6,
+            max_num_batched_tokens=budget,
+            enable_prefix_caching=caching,
+            batching=batching,
+            admission=admission,
+        )
+        self.asked: dict[int, tuple[list[int], int]] = {}
+        self.aborted: set[int] = set()
+
+    @rule(
+        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=24),
+        max_tokens=st.integers(1, 20),
+        n=st.integers(1, 3),
+        priority=st.integers(0, 2),
+        has_stop=st.booleans(),
+        salt=st.sampled_from(["", "other"]),
+    )
+    def add(self, prompt: list[int], max_tokens: int, n: int, priority: int, has_stop: bool, salt: str) -> None:
+        if self.engine.scheduler.can_ever_hold(len(prompt) + max_tokens - 1):
+            # A stop token that never comes makes the length unknown to the forecast.
+            stop = (1000,) if has_stop else ()
+            request_id = self.engine.add(prompt, max_tokens, n=n, priority=priority, salt=salt, stop_token_ids=stop)
+            self.asked[request_id] = (prompt, max_tokens)
+
+    @precondition(lambda self: self.engine.scheduler.has_work)
+    @rule(count=st.integers(1, 5))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            if self.engine.scheduler.has_work:
+                assert self.engine.step()
+
+    @precondition(lambda self: self.asked)
+    @rule(pick=st.integers(0, 1000))
+    def abort(self, pick: int) -> None:
+        request_id = sorted(self.asked)[pick % len(self.asked)]
+        if self.engine.scheduler.abort(request_id):
+            self.aborted.add(request_id)
+
+    @invariant()
+    def everything_adds_up(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.scheduler.check_integrity()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.engine.run()
+        assert self.engine.scheduler.pool.num_used == 0
+        for request_id, (prompt, max_tokens) in self.asked.items():
+            for sequence in self.engine.finished.get(request_id, []):
+                assert sequence.token_ids[len(prompt) :] == expected_output(prompt, max_tokens)
+            assert request_id in self.aborted or request_id in self.engine.finished
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
