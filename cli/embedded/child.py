@@ -1,0 +1,145 @@
+"""One child process: started so that it dies with us, logged to a file, stopped by stages."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from jobs.errors import ServiceError
+
+_LAUNCHER: Final = Path(__file__).with_name("launch.py")
+_KEEP_LOG_BYTES: Final = 16 * 1024 * 1024
+_POLL_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemUser:
+    """Whom a child runs as when we are root. `keeps_reach`: it passes folders that are closed to that user."""
+
+    uid: int
+    gid: int
+    keeps_reach: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """What to run. `stop_signal` asks it to end within `stop_seconds`; then it is killed.
+
+    `death_signal` is what the kernel sends it when we die without a goodbye.
+    """
+
+    name: str
+    command: Sequence[str]
+    log_path: Path
+    is_ready: Callable[[], bool]
+    environment: Mapping[str, str] | None = None  # None: ours
+    user: SystemUser | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    death_signal: signal.Signals = signal.SIGTERM
+    stop_seconds: float = 30.0
+    ready_seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class Child:
+    """A running `spec`. Start it from the main thread: the kernel's death signal follows the starting thread."""
+
+    spec: ChildSpec
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        spec = self.spec
+        with open_log(spec.log_path) as log:
+            self._process = subprocess.Popen(
+                launch_command(spec.command, death_signal=spec.death_signal, user=spec.user),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=None if spec.environment is None else dict(spec.environment),
+                cwd="/",
+                start_new_session=True,  # Ctrl-C in the terminal reaches us alone; we stop the children in order
+            )
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs or before it was started; negative: minus the signal that ended it."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait_until_ready(self) -> None:
+        """Raise ServiceError, with the end of its log, if it exits or is not ready within `ready_seconds`."""
+        deadline = time.monotonic() + self.spec.ready_seconds
+        while not self.spec.is_ready():
+            if not self.is_running:
+                raise ServiceError(f"{self.spec.name} stopped while starting{self.last_words()}")
+            if time.monotonic() > deadline:
+                raise ServiceError(
+                    f"{self.spec.name} was not ready after {self.spec.ready_seconds:.0f} s{self.last_words()}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def last_words(self) -> str:
+        """Return `: <last line of the log> (more in <log>)`."""
+        lines = self.spec.log_path.read_bytes()[-4096:].decode(errors="replace").splitlines()
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+        return f": {last} (more in {self.spec.log_path})"
+
+    def ask_to_stop(self) -> None:
+        self.send(self.spec.stop_signal)
+
+    def send(self, signal_: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal_)
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it has ended, waiting at most `seconds`."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Ask it to end, wait `stop_seconds`, then kill it."""
+        self.ask_to_stop()
+        if not self.wait(self.spec.stop_seconds):
+            self.kill()
+
+    def kill(self) -> None:
+        """End it and what it started, now."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def launch_command(command: Sequence[str], *, death_signal: int, user: SystemUser | None = None) -> list[str]:
+    """Return `command` wrapped so that it dies with this process and runs as `user`."""
+    identity = ["-", "-", "-"]
+    if user is not None:
+        identity = [str(user.uid), str(user.gid), "reach" if user.keeps_reach else "-"]
+    launcher = [sys.executable, "-I", "-S", str(_LAUNCHER)]
+    return [*launcher, str(int(death_signal)), str(os.getpid()), *identity, *command]
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open `path` for appending; what a long earlier run left moves to `<name>.1`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > _KEEP_LOG_BYTES:
+        path.replace(path.with_name(path.name + ".1"))
+    return path.open("ab")

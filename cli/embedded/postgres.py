@@ -1,0 +1,189 @@
+"""The embedded Postgres: one cluster in one folder, reached over a unix socket that only its owner can open."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import psutil
+import psycopg
+
+from cli.embedded.binaries import PostgresBinaries, find_postgres
+from cli.embedded.child import ChildSpec, SystemUser, launch_command
+from cli.embedded.sockets import socket_folder
+from cli.embedded.system_user import can_run, user_for_postgres
+from jobs.errors import ServiceError
+
+SUPERUSER: Final = "tokenmill"
+DATABASE: Final = "tokenmill"
+_OLD_SERVER_SECONDS: Final = 30.0
+_INITDB_SECONDS: Final = 300.0
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "logging_collector": "off",
+}
+THROWAWAY_SETTINGS: Final[Mapping[str, str]] = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postgres:
+    """A cluster that is ready to be started as `spec`. Make one with `prepare_postgres`."""
+
+    spec: ChildSpec
+    sockets: Path
+
+    def url(self, database: str = DATABASE) -> str:
+        return f"postgresql://{SUPERUSER}@/{database}?host={quote(str(self.sockets))}"
+
+    def create_database(self, name: str = DATABASE, *, template: str = "template1") -> str:
+        """Create `name` unless it exists; return its URL."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
+                connection.execute(
+                    psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                        psycopg.sql.Identifier(name), psycopg.sql.Identifier(template)
+                    )
+                )
+        return self.url(name)
+
+
+def prepare_postgres(
+    folder: Path, *, log_path: Path, run_dir: Path, settings: Mapping[str, str] | None = None
+) -> Postgres:
+    """Create the cluster in `folder` unless it is there, and clear what a killed server left behind.
+
+    The caller must own `folder` alone (the data directory's lock). `settings` override ours. Raises ServiceError.
+    """
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    binaries = find_postgres(major=_major_of(folder))
+    user = _user_with_reach(folder, binaries)
+    if not (folder / "PG_VERSION").exists():
+        _initialise(folder, binaries=binaries, user=user)
+    else:
+        _settle_leftovers(folder)
+    sockets = socket_folder(run_dir, uid=None if user is None else user.uid)
+    chosen = {**_SETTINGS, "unix_socket_directories": str(sockets), **(settings or {})}
+    command = [str(binaries.postgres), "-D", str(folder), "-p", "5432"]
+    for name, value in chosen.items():
+        command += ["-c", f"{name}={value}"]
+    return Postgres(
+        sockets=sockets,
+        spec=ChildSpec(
+            name="postgres",
+            command=command,
+            log_path=log_path,
+            is_ready=lambda: _answers(sockets),
+            environment=_clean_environment(),
+            user=user,
+            stop_signal=signal.SIGINT,  # fast shutdown: sessions are ended, data is written out
+            death_signal=signal.SIGINT,
+        ),
+    )
+
+
+def _answers(sockets: Path) -> bool:
+    try:
+        with psycopg.connect(host=str(sockets), user=SUPERUSER, dbname="postgres", connect_timeout=2):
+            return True
+    except psycopg.OperationalError:
+        return False
+
+
+def _major_of(folder: Path) -> int | None:
+    version = folder / "PG_VERSION"
+    return int(version.read_text().split(".")[0]) if version.exists() else None
+
+
+def _user_with_reach(folder: Path, binaries: PostgresBinaries) -> SystemUser | None:
+    owned = folder if folder.exists() else folder.parent
+    user = user_for_postgres(owned)
+    if user is None or can_run(user, binaries.postgres, folder=owned):
+        return user
+    user = replace(user, keeps_reach=True)
+    if can_run(user, binaries.postgres, folder=owned):
+        return user
+    raise ServiceError(
+        f"Postgres does not run as root, and its user (uid {user.uid}) may not enter {owned} or run "
+        f"{binaries.postgres}. Choose folders that others may enter, or start tokenmill as an ordinary user."
+    )
+
+
+def _initialise(folder: Path, *, binaries: PostgresBinaries, user: SystemUser | None) -> None:
+    """Run initdb beside `folder` and rename, so that a start cut short leaves no half-made cluster."""
+    unfinished = folder.with_name(folder.name + ".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(unfinished, user.uid, user.gid)
+    # fmt: off
+    command = [
+        str(binaries.initdb), "-D", str(unfinished), "--username", SUPERUSER, "--auth", "trust",
+        "--encoding", "UTF8", "--locale", "C", "--no-instructions",
+    ]
+    # fmt: on
+    answer = subprocess.run(
+        launch_command(command, death_signal=signal.SIGKILL, user=user),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd="/",
+        check=False,
+        env=_clean_environment(),
+        timeout=_INITDB_SECONDS,
+    )  # fmt: skip
+    if answer.returncode != 0:
+        said = " ".join(answer.stderr.split()) or f"exit status {answer.returncode}"
+        raise ServiceError(f"initdb could not make a Postgres cluster in {folder}: {said}")
+    unfinished.rename(folder)
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return our environment without what would redirect Postgres (PGDATA, PGPORT …) or translate its log."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**kept, "LC_ALL": "C"}
+
+
+def _settle_leftovers(folder: Path) -> None:
+    """Wait for a server that is still going down, and remove a lock file whose pid now belongs to another program.
+
+    Postgres itself handles a stale lock file whose pid is free. It gives up where the pid was reused, as it is soon in
+    a container that was restarted.
+    """
+    old = _servers_in(folder)
+    _, alive = psutil.wait_procs(old, timeout=_OLD_SERVER_SECONDS)
+    if alive:
+        raise ServiceError(
+            f"a Postgres (pid {alive[0].pid}) still runs on {folder}. Stop it, or choose another --data-dir."
+        )
+    lock = folder / "postmaster.pid"
+    if lock.exists():
+        pid = lock.read_text().split("\n", 1)[0].strip()
+        if not pid.isdigit() or psutil.pid_exists(int(pid)):
+            lock.unlink()
+
+
+def _servers_in(folder: Path) -> list[psutil.Process]:
+    """Return the postgres processes that work in `folder`; each has it as its current directory."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() == "postgres" and process.cwd() == str(folder):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
