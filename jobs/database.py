@@ -1,0 +1,176 @@
+"""Connections to Postgres: engine, sessions, readiness, schema upgrades and advisory locks.
+
+Knows no table; queries live in the modules of the things they concern.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.errors import InputError, ServiceError
+
+MIGRATIONS: Final = Path(__file__).resolve().parent.parent / "migrations"
+
+# A statement waits for a lock at most 30 s and a forgotten transaction holds its locks at most 5 min;
+# statements themselves may be long (a million-line validation is one transaction).
+_SERVER_OPTIONS: Final = (
+    "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=5min -c client_min_messages=warning"
+)
+# The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
+_CONNECT_ARGS: Final[dict[str, Any]] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "application_name": "tokenmill",
+    "options": _SERVER_OPTIONS,
+}
+# SQLSTATEs of a server that is going down, starting or full: not the caller's fault, worth another try.
+_UNAVAILABLE_STATES: Final = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
+
+
+def connect(database_url: str, *, pool_size: int = 10) -> Engine:
+    """Return an engine for a libpq-style URL (`postgresql://` or `postgres://`); connects at the first use.
+
+    `pool_size` connections are kept and as many again opened under load; waiting for one ends after 10 s. Parameters
+    in the URL win over our defaults. Raises InputError where the URL is not one of Postgres.
+    """
+    url = parse_url(database_url)
+    arguments = {name: value for name, value in _CONNECT_ARGS.items() if name not in url.query}
+    return create_engine(
+        url, connect_args=arguments, pool_pre_ping=True, pool_size=pool_size, max_overflow=pool_size, pool_timeout=10
+    )
+
+
+def parse_url(database_url: str) -> URL:
+    """Return the SQLAlchemy URL with our driver. Raises InputError saying which form is expected."""
+    try:
+        url = make_url(database_url)
+    except ArgumentError:
+        raise InputError(_wrong_url("it cannot be parsed")) from None
+    if url.get_backend_name() not in {"postgresql", "postgres"}:
+        raise InputError(_wrong_url(f"it names {url.drivername}, and only Postgres is supported"))
+    return url.set(drivername="postgresql+psycopg")
+
+
+def sessions(engine: Engine) -> sessionmaker[Session]:
+    """Return the factory of sessions; rows stay readable after the edge's commit."""
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+@contextmanager
+def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
+    """Run one request or task: commit at the end, roll back on any error.
+
+    A connection that cannot be made or breaks becomes ServiceError.
+    """
+    with reported_as_service_error(maker.kw["bind"].url), maker.begin() as session:
+        yield session
+
+
+@contextmanager
+def reported_as_service_error(url: URL) -> Iterator[None]:
+    """Turn an unreachable or overloaded Postgres into ServiceError; every other error passes."""
+    try:
+        yield
+    except PoolTimeoutError:
+        raise ServiceError(
+            f"every connection to Postgres at {_address(url)} is in use; try again, or run more API processes"
+        ) from None
+    except (OperationalError, InterfaceError) as error:
+        if not is_connection_problem(error):
+            raise
+        raise ServiceError(_unreachable(url, error)) from error
+
+
+def is_connection_problem(error: DBAPIError) -> bool:
+    """Tell whether the server is away, restarting or full, as against a statement that failed."""
+    state = getattr(error.orig, "sqlstate", None)
+    return error.connection_invalidated or state is None or state in _UNAVAILABLE_STATES
+
+
+def is_ready(engine: Engine) -> bool:
+    """Tell whether Postgres answers and its schema is the one this code needs."""
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except (DBAPIError, PoolTimeoutError):
+        return False
+    return found == head_revision()
+
+
+def wait_until_ready(engine: Engine, timeout: float, *, pause: float = 0.2) -> None:
+    """Wait until Postgres answers. Raises ServiceError after `timeout` seconds, with the address and the cause."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            with engine.connect() as connection:
+                connection.execute(text("SELECT 1"))
+            return
+        except DBAPIError as error:
+            if time.monotonic() >= deadline:
+                raise ServiceError(_unreachable(engine.url, error)) from None
+        time.sleep(pause)
+
+
+def upgrade(database_url: str) -> None:
+    """Bring the schema to this code's revision; safe to call from several processes at once."""
+    from alembic import command  # noqa: PLC0415 - alembic is needed here only, and costs 0.1 s to import
+
+    engine = connect(database_url)
+    try:
+        with reported_as_service_error(engine.url), engine.connect() as connection:
+            config = _alembic_config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    finally:
+        engine.dispose()
+
+
+def head_revision() -> str | None:
+    """Return the newest revision among the migration scripts."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - see `upgrade`
+
+    return ScriptDirectory.from_config(_alembic_config()).get_current_head()
+
+
+def try_advisory_lock(session: Session, key: str) -> bool:
+    """Take the lock named `key` until the transaction ends; False where another holds it."""
+    return bool(session.scalar(select(func.pg_try_advisory_xact_lock(func.hashtextextended(key, 0)))))
+
+
+def advisory_lock(session: Session, key: str) -> None:
+    """Wait for the lock named `key` and hold it until the transaction ends."""
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+
+
+def _alembic_config() -> Any:
+    from alembic.config import Config  # noqa: PLC0415 - see `upgrade`
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _address(url: URL) -> str:
+    host = url.host or url.query.get("host") or "the local socket"
+    return f"{host}:{url.port or url.query.get('port') or 5432}/{url.database or ''}"
+
+
+def _unreachable(url: URL, error: DBAPIError) -> str:
+    cause = str(error.orig).strip().splitlines()
+    detail = f" ({cause[0]})" if cause else ""
+    return f"cannot reach Postgres at {_address(url)}{detail}; check TOKENMILL_DATABASE_URL and that the server runs"
+
+
+def _wrong_url(reason: str) -> str:
+    return f"TOKENMILL_DATABASE_URL is wrong: {reason}; give postgresql://user:password@host:5432/database"

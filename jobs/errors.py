@@ -1,0 +1,82 @@
+"""The errors of the domain, as one tree. Each says what was given, what is allowed and what to do.
+
+TokenmillError
+├── InputError              the caller sent something wrong                       400
+│   ├── AuthenticationError no key, an unknown key, a revoked key                 401
+│   ├── NotFoundError       no such object, or another tenant's                   404
+│   ├── ConflictError       the object's state does not allow this                409
+│   ├── TooLargeError       a limit on size or count is passed                    413
+│   └── OverBudgetError     the tenant's token budget does not cover the work     429
+├── FencedOutError          another worker owns this chunk by now: roll back, stop its sequences
+└── ServiceError            Postgres, the broker or the object store is not usable  503
+
+The status is the domain's opinion; only the API turns it into an answer.
+"""
+
+from typing import ClassVar
+
+
+class TokenmillError(Exception):
+    """Base of everything raised on purpose; `str(error)` is one sentence for the user."""
+
+    status: ClassVar[int] = 500
+    code: str = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InputError(TokenmillError):
+    status = 400
+    code = "invalid_request"
+
+
+class AuthenticationError(InputError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotFoundError(InputError):
+    status = 404
+    code = "not_found"
+
+
+class ConflictError(InputError):
+    status = 409
+    code = "conflict"
+
+
+class TooLargeError(InputError):
+    status = 413
+    code = "too_large"
+
+
+class OverBudgetError(InputError):
+    """Tokens: `needed` by the work, against `limit` − `spent` − `reserved` of the tenant. Retrying does not help."""
+
+    status = 429
+    code = "insufficient_quota"
+
+    def __init__(self, *, limit: int, spent: int, reserved: int, needed: int) -> None:
+        super().__init__(
+            f"this work needs about {needed:,} tokens and {limit - spent - reserved:,} are available: the limit is "
+            f"{limit:,}, {spent:,} are spent and {reserved:,} are reserved by batches in progress. "
+            "Lower max_tokens, submit fewer lines, wait for batches to end, or ask for a higher limit."
+        )
+        self.limit = limit
+        self.spent = spent
+        self.reserved = reserved
+        self.needed = needed
+
+
+class FencedOutError(TokenmillError):
+    code = "fenced_out"
+
+
+class ServiceError(TokenmillError):
+    status = 503
+    code = "service_unavailable"

@@ -1,0 +1,56 @@
+"""Every setting of the service, read from `TOKENMILL_*` variables in one place.
+
+Read by role starters only; all other code is handed the values it needs.
+"""
+
+from datetime import timedelta
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from jobs.errors import InputError
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+class Settings(BaseSettings):
+    """Limits are inclusive; sizes are bytes, durations are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="TOKENMILL_", frozen=True, extra="ignore")
+
+    database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
+    redis_url: str = "redis://localhost:6379/0"
+    storage_url: str = "file:///var/lib/tokenmill/objects"
+
+    max_batch_lines: int = Field(default=1_000_000, gt=0)
+    max_file_bytes: int = Field(default=8 * GIB, gt=0)
+    max_line_bytes: int = Field(default=8 * MIB, gt=0)
+    max_listed_errors: int = Field(default=100, gt=0)
+    default_max_tokens: int = Field(default=1024, gt=0)  # the estimate for a line that sets no limit of its own
+
+    chunk_lines: int = Field(default=64, gt=0)
+    lease_seconds: float = Field(default=20.0, gt=0)
+    heartbeat_seconds: float = Field(default=2.0, gt=0)
+    flush_seconds: float = Field(default=0.2, gt=0)
+    flush_results: int = Field(default=64, gt=0)
+    hint_again_seconds: float = Field(default=10.0, gt=0)
+    claim_alone_seconds: float = Field(default=3.0, gt=0)  # an idle worker without hints helps itself after this
+    dispatch_seconds: float = Field(default=0.25, gt=0)
+    drain_seconds: float = Field(default=20.0, ge=0)  # what a stopping worker gives its open chunks to finish
+    worker_chunks: int = Field(default=6, gt=0)  # K: chunks one worker keeps open
+    retention_days: int = Field(default=30, gt=0)
+
+    @property
+    def lease(self) -> timedelta:
+        return timedelta(seconds=self.lease_seconds)
+
+
+def load_settings() -> Settings:
+    """Read the environment. Raises InputError naming the variable that is wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        variable = "TOKENMILL_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise InputError(f"{variable} is {first['input']!r}: {first['msg']}. Correct it and start again.") from None

@@ -1,0 +1,83 @@
+"""The states of batches and chunks, and the one table of moves between them. Nobody assigns a state elsewhere."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class BatchState(StrEnum):
+    """States as the wire shows them; `jobs.batches` writes them, through `require_move`."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
+class ChunkState(StrEnum):
+    READY = "ready"  # may be hinted and claimed
+    LEASED = "leased"  # one worker owns it until its lease ends
+    DONE = "done"  # every line has a result
+    SPLIT = "split"  # bisected after lost leases; its children carry on
+    WITHDRAWN = "withdrawn"  # the batch was cancelled or expired
+
+
+class Priority(StrEnum):
+    URGENT = "urgent"
+    NORMAL = "normal"
+    BULK = "bulk"
+
+
+class InvalidLines(StrEnum):
+    """What validation does with malformed lines."""
+
+    FAIL = "fail"  # as OpenAI does: nothing runs, nothing is billed
+    SKIP = "skip"  # such lines become error lines and the rest runs
+
+
+_B, _C = BatchState, ChunkState
+
+BATCH_MOVES: Final[dict[BatchState, frozenset[BatchState]]] = {
+    _B.VALIDATING: frozenset({_B.FAILED, _B.IN_PROGRESS, _B.FINALIZING, _B.CANCELLING}),
+    _B.IN_PROGRESS: frozenset({_B.FINALIZING, _B.CANCELLING}),
+    # An expired batch passes through finalizing too: its finished lines are written out first.
+    _B.FINALIZING: frozenset({_B.COMPLETED, _B.EXPIRED, _B.FAILED}),
+    _B.CANCELLING: frozenset({_B.CANCELLED}),
+    _B.FAILED: frozenset(),
+    _B.COMPLETED: frozenset(),
+    _B.EXPIRED: frozenset(),
+    _B.CANCELLED: frozenset(),
+}
+
+CHUNK_MOVES: Final[dict[ChunkState, frozenset[ChunkState]]] = {
+    _C.READY: frozenset({_C.LEASED, _C.WITHDRAWN}),
+    _C.LEASED: frozenset({_C.READY, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
+    _C.DONE: frozenset(),
+    _C.SPLIT: frozenset(),
+    _C.WITHDRAWN: frozenset(),
+}
+
+TERMINAL_BATCH_STATES: Final = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
+OPEN_CHUNK_STATES: Final = frozenset({_C.READY, _C.LEASED})
+
+
+class IllegalMoveError(AssertionError):
+    """Our own invariant is broken: a move that is not in the table."""
+
+
+def require_move(before: BatchState | ChunkState, after: BatchState | ChunkState) -> None:
+    """Raise IllegalMoveError unless the table allows `before` → `after`."""
+    moves: frozenset[BatchState] | frozenset[ChunkState]
+    moves = BATCH_MOVES[before] if isinstance(before, BatchState) else CHUNK_MOVES[before]
+    if after not in moves:
+        raise IllegalMoveError(f"{type(before).__name__}: {before} → {after} is not in the table")
+
+
+def sources_of(after: BatchState | ChunkState) -> list[str]:
+    """Return the states from which `after` may be reached: the WHERE of a guarded UPDATE."""
+    if isinstance(after, BatchState):
+        return [state.value for state, moves in BATCH_MOVES.items() if after in moves]
+    return [state.value for state, moves in CHUNK_MOVES.items() if after in moves]

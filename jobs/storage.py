@@ -1,0 +1,182 @@
+"""The object store: immutable contents of files, by key, in a local directory or any S3.
+
+Streams with bounded memory; an object becomes visible whole or not at all. Knows no table.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, from_url
+
+from jobs.errors import InputError, NotFoundError, ServiceError
+
+if TYPE_CHECKING:
+    from obstore import ReadableFile, WritableFile
+    from obstore.store import ObjectStore
+
+MIB: Final = 1024 * 1024
+# Parts of 8 MiB, two under way: S3 allows 10,000 parts (80 GB), and one upload holds at most about 32 MiB.
+_PART_BYTES: Final = 8 * MIB
+_PARTS_UNDER_WAY: Final = 2
+_READ_BYTES: Final = 4 * MIB
+
+
+class Storage:
+    """One object store, `file:///directory`, `s3://bucket/prefix` or `memory://` (this object's own, for tests).
+
+    Thread-safe. Every method raises ServiceError in one sentence when the store fails (full, no rights, not reachable).
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._store = _open(url)
+
+    def put(self, key: str, parts: bytes | Iterable[bytes]) -> int:
+        """Store an object from bytes or a stream; return its size in bytes. A failing stream stores nothing."""
+        with self.writer(key) as writer:
+            for part in [parts] if isinstance(parts, bytes) else parts:
+                writer.write(part)
+        return writer.size_bytes
+
+    @contextmanager
+    def writer(self, key: str) -> Iterator["ObjectWriter"]:
+        """Open an object for writing; it appears when the block ends, and never does when the block raises."""
+        with self._reported():
+            stream = obstore.open_writer(
+                self._store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_UNDER_WAY
+            ).__enter__()
+        try:
+            yield ObjectWriter(stream, self._reported)
+        except BaseException as error:
+            stream.__exit__(type(error), error, error.__traceback__)  # aborts: nothing appears
+            raise
+        with self._reported():
+            stream.__exit__(None, None, None)
+            if isinstance(self._store, LocalStore):
+                self._sync(key)
+
+    def open_reader(self, key: str) -> "ReadableFile":
+        """Return a seekable file with `read`, `readline` and `seek`. Raises NotFoundError."""
+        with self._reported(key):
+            return obstore.open_reader(self._store, key)
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Return bytes start … end − 1, fewer where the object ends earlier. Raises NotFoundError."""
+        if start >= end:
+            return b""
+        with self._reported(key):
+            try:
+                return obstore.get_range(self._store, key, start=start, end=end).to_bytes()
+            except BaseError:
+                if start >= self.size(key):
+                    return b""
+                raise
+
+    def iter_chunks(
+        self, key: str, start: int = 0, *, end: int | None = None, chunk_bytes: int = _READ_BYTES
+    ) -> Iterator[bytes]:
+        """Yield the object from `start` to `end` (exclusive) in pieces of `chunk_bytes`. Raises NotFoundError.
+
+        Each piece is its own request, so a slow reader meets no time limit of a stream.
+        """
+        size = self.size(key)
+        stop = size if end is None else min(end, size)
+        for position in range(start, stop, chunk_bytes):
+            yield self.read_range(key, position, min(position + chunk_bytes, stop))
+
+    def size(self, key: str) -> int:
+        """Return the size in bytes. Raises NotFoundError."""
+        with self._reported(key):
+            return obstore.head(self._store, key)["size"]
+
+    def exists(self, key: str) -> bool:
+        try:
+            self.size(key)
+        except NotFoundError:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        with self._reported():
+            try:
+                obstore.delete(self._store, key)
+            except FileNotFoundError:
+                return
+
+    def check(self) -> None:
+        """Write and delete a small object. Raises ServiceError where that fails: for start-up and readiness."""
+        key = f".check-{os.getpid()}-{os.urandom(4).hex()}"
+        self.put(key, b"tokenmill")
+        self.delete(key)
+
+    def _sync(self, key: str) -> None:
+        """Force a local object to disk: the row that names it is durable, so its bytes must be too."""
+        assert isinstance(self._store, LocalStore)
+        assert self._store.prefix is not None
+        path = Path(self._store.prefix) / key
+        for target in (path, path.parent):
+            descriptor = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    @contextmanager
+    def _reported(self, key: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if key is None:
+                raise _failure(self.url, error) from error
+            raise NotFoundError(f"there is no object {key!r} in {self.url}", code="object_missing") from None
+        except (BaseError, OSError) as error:
+            raise _failure(self.url, error) from error
+
+
+class ObjectWriter:
+    """The open end of an object: `write` any number of times. Made by `Storage.writer`."""
+
+    def __init__(self, stream: "WritableFile", reported: Callable[[], AbstractContextManager[None]]) -> None:
+        self._stream = stream
+        self._reported = reported
+        self.size_bytes = 0
+
+    def write(self, part: bytes) -> None:
+        with self._reported():
+            self._stream.write(part)
+        self.size_bytes += len(part)
+
+
+def _open(url: str) -> "ObjectStore":
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in {"file", "s3", "s3a", "gs", "az", "memory"}:
+        raise InputError(
+            f"TOKENMILL_STORAGE_URL is {url!r}; give file:///absolute/directory or s3://bucket/prefix",
+            param="storage_url",
+        )
+    try:
+        if scheme == "memory":
+            return from_url("memory:///")
+        if scheme != "file":
+            return from_url(url)
+        if not rest.startswith("/"):
+            raise InputError(f"TOKENMILL_STORAGE_URL is {url!r}; its directory must be absolute: file:///data/objects")
+        return LocalStore.from_url(url, mkdir=True)
+    except (BaseError, OSError, ValueError) as error:
+        raise _failure(url, error) from error
+
+
+def _failure(url: str, error: Exception) -> ServiceError:
+    cause = str(error).strip().split("\n")[0]
+    if "No space left" in str(error) or "Disk quota exceeded" in str(error):
+        return ServiceError(
+            f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else",
+            code="storage_full",
+        )
+    return ServiceError(f"the object store {url} failed: {cause}; check TOKENMILL_STORAGE_URL and its access rights")

@@ -1,0 +1,310 @@
+"""Every table, as SQLAlchemy declarative classes. Columns and constraints only; queries live in their own modules."""
+
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Date,
+    DateTime,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from jobs.states import BatchState, ChunkState, InvalidLines, Priority
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+            "uq": "%(table_name)s_%(column_0_N_name)s_key",
+            "ck": "%(table_name)s_%(constraint_name)s_check",
+            "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+            "pk": "%(table_name)s_pkey",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - the mapping is SQLAlchemy's own protocol
+        datetime: DateTime(timezone=True),
+        date: Date,
+        str: Text,
+        int: BigInteger,
+        bytes: LargeBinary,
+        dict[str, Any]: JSONB,
+        list[dict[str, Any]]: JSONB,
+    }
+
+
+def _one_of(column: str, values: type[BatchState] | type[ChunkState] | type[Priority] | type[InvalidLines]) -> str:
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+
+
+def _created_at() -> Mapped[datetime]:
+    return mapped_column(server_default=func.now())
+
+
+class Tenant(Base):
+    """Owner of keys, files, batches and a budget. `weight` is its share of the GPUs against other tenants."""
+
+    __tablename__ = "tenant"
+    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    weight: Mapped[float] = mapped_column(Float, server_default="1")
+    created_at: Mapped[datetime] = _created_at()
+
+
+class ApiKey(Base):
+    """A bearer key; only its SHA-256 is stored (keys are 256 random bits, so a slow hash would add nothing)."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), index=True)
+    key_hash: Mapped[str] = mapped_column(unique=True)
+    hint: Mapped[str]  # the first characters, for lists
+    created_at: Mapped[datetime] = _created_at()
+    revoked_at: Mapped[datetime | None]
+
+
+class Model(Base):
+    """A model that batches may name. Prices are micro-units of currency per million tokens."""
+
+    __tablename__ = "model"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    path: Mapped[str]
+    input_price_micros: Mapped[int] = mapped_column(server_default="0")
+    output_price_micros: Mapped[int] = mapped_column(server_default="0")
+    created_at: Mapped[datetime] = _created_at()
+
+
+class File(Base):
+    """One immutable object. The profile columns are filled while an input file streams in."""
+
+    __tablename__ = "file"
+    __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    purpose: Mapped[str]
+    filename: Mapped[str]
+    size_bytes: Mapped[int]
+    object_key: Mapped[str]
+    created_at: Mapped[datetime] = _created_at()
+    expires_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    num_requests: Mapped[int | None]
+    estimated_input_tokens: Mapped[int | None]
+    estimated_output_tokens: Mapped[int | None]
+
+
+class Batch(Base):
+    """One submitted job. Counters and tokens change only in the transaction that inserts the results they count."""
+
+    __tablename__ = "batch"
+    __table_args__ = (
+        Index(None, "tenant_id", "created_at", "id"),
+        Index(
+            "batch_live_idx",
+            "state",
+            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+        ),
+        UniqueConstraint("tenant_id", "idempotency_key"),
+        Index("batch_fingerprint_idx", "tenant_id", "fingerprint", "created_at"),
+        CheckConstraint(_one_of("state", BatchState), name="state"),
+        CheckConstraint(_one_of("priority", Priority), name="priority"),
+        CheckConstraint(_one_of("invalid_lines", InvalidLines), name="invalid_lines"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    input_file_id: Mapped[str] = mapped_column(ForeignKey("file.id"))
+    endpoint: Mapped[str]
+    model: Mapped[str | None]  # known once validated
+    completion_window: Mapped[str]
+    priority: Mapped[str] = mapped_column(server_default=Priority.NORMAL.value)
+    invalid_lines: Mapped[str] = mapped_column(server_default=InvalidLines.FAIL.value)
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    output_expires_after_seconds: Mapped[int | None]
+    idempotency_key: Mapped[str | None]
+    fingerprint: Mapped[str]  # of the create call, to recognise the client's key-less retries
+
+    state: Mapped[str] = mapped_column(server_default=BatchState.VALIDATING.value)
+    outcome: Mapped[str | None]  # the terminal state that finalizing leads to
+    errors: Mapped[list[dict[str, Any]] | None]
+    num_unlisted_errors: Mapped[int] = mapped_column(server_default="0")
+    hinted_at: Mapped[datetime | None]  # last hint to validate or finalise
+
+    num_requests: Mapped[int] = mapped_column(server_default="0")
+    num_completed: Mapped[int] = mapped_column(server_default="0")
+    num_failed: Mapped[int] = mapped_column(server_default="0")
+    input_tokens: Mapped[int] = mapped_column(server_default="0")
+    cached_tokens: Mapped[int] = mapped_column(server_default="0")
+    output_tokens: Mapped[int] = mapped_column(server_default="0")
+    cost_micros: Mapped[int] = mapped_column(server_default="0")
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")  # what is left of the reservation
+
+    output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    error_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+
+    created_at: Mapped[datetime] = _created_at()
+    expires_at: Mapped[datetime]
+    in_progress_at: Mapped[datetime | None]
+    finalizing_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    expired_at: Mapped[datetime | None]
+    cancelling_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+
+
+class Chunk(Base):
+    """Consecutive lines of one batch: the unit of lease.
+
+    `lease_until` is not indexed and the table keeps free space in its pages, so heartbeats are HOT updates.
+    """
+
+    __tablename__ = "chunk"
+    __table_args__ = (
+        Index(
+            "chunk_ready_idx",
+            "model", "priority", "tenant_id", "expires_at", "id",
+            postgresql_where=text("state = 'ready'"),
+        ),
+        Index("chunk_leased_idx", "id", postgresql_where=text("state = 'leased'")),
+        Index("chunk_hinted_idx", "model", postgresql_where=text("state = 'ready' AND hinted_at IS NOT NULL")),
+        Index(None, "batch_id"),
+        CheckConstraint(_one_of("state", ChunkState), name="state"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    tenant_id: Mapped[str]  # with model, priority and expires_at: copied from the batch, for the ready index
+    model: Mapped[str]
+    priority: Mapped[str]
+    expires_at: Mapped[datetime]
+    first_line: Mapped[int]
+    num_lines: Mapped[int]  # line numbers first_line … first_line + num_lines − 1, blank ones included
+    num_requests: Mapped[int]  # those that are not blank: as many results make the chunk done
+    byte_start: Mapped[int]
+    byte_end: Mapped[int]  # exclusive
+    estimated_tokens: Mapped[int]
+    state: Mapped[str] = mapped_column(server_default=ChunkState.READY.value)
+    fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    losses: Mapped[int] = mapped_column(Integer, server_default="0")  # leases lost, never those given back
+    lease_until: Mapped[datetime | None]
+    worker_id: Mapped[str | None]
+    hinted_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = _created_at()
+
+
+class Result(Base):
+    """The final answer of one line; append-only. Partitioned by the day of the batch: retention is DROP PARTITION."""
+
+    __tablename__ = "result"
+    __table_args__ = (
+        UniqueConstraint("batch_day", "batch_id", "result_no"),
+        {"postgresql_partition_by": "RANGE (batch_day)"},
+    )
+
+    batch_day: Mapped[date] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    result_no: Mapped[int]  # 1, 2, 3 … in the order of arrival, given out under the batch's row lock: the live cursor
+    status_code: Mapped[int | None] = mapped_column(SmallInteger)  # None: no response, an error only
+    is_error: Mapped[bool]  # which of the two files it belongs to
+    input_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    line: Mapped[bytes]  # the whole line of the output or error file, UTF-8 JSON, no newline
+    created_at: Mapped[datetime] = _created_at()
+
+
+class Ledger(Base):
+    """Append-only usage entries, each summed from the result rows its own transaction inserted."""
+
+    __tablename__ = "ledger"
+    __table_args__ = (
+        UniqueConstraint("chunk_id", "fence", "flush_no"),
+        Index(None, "batch_id"),
+        Index(None, "tenant_id", "created_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    chunk_id: Mapped[int]
+    fence: Mapped[int]
+    flush_no: Mapped[int]
+    model: Mapped[str]
+    num_results: Mapped[int]
+    input_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    cost_micros: Mapped[int]
+    created_at: Mapped[datetime] = _created_at()
+
+
+class Budget(Base):
+    """Tokens a tenant may use. `limit_tokens` None means unlimited. limit − spent − reserved is available."""
+
+    __tablename__ = "budget"
+    __table_args__ = (
+        CheckConstraint("reserved_tokens >= 0", name="reserved"),
+        CheckConstraint("spent_tokens >= 0", name="spent"),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
+    limit_tokens: Mapped[int | None]
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")
+    spent_tokens: Mapped[int] = mapped_column(server_default="0")
+
+
+class FairShare(Base):
+    """Virtual time of a tenant in one model's priority class: tokens served ÷ weight (start-time fair queueing).
+
+    Each model is its own server with its own clock, because its workers serve nothing else.
+    """
+
+    __tablename__ = "fair_share"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    priority: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
+    virtual_time: Mapped[float] = mapped_column(Float, server_default="0")
+    served_at: Mapped[datetime | None]  # last claim; ageing counts from here
+
+
+class Worker(Base):
+    """A live GPU worker: its heartbeat is its liveness."""
+
+    __tablename__ = "worker"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    hostname: Mapped[str]
+    pid: Mapped[int] = mapped_column(Integer)
+    max_chunks: Mapped[int] = mapped_column(Integer)
+    max_model_len: Mapped[int] = mapped_column(Integer)
+    engine_stats: Mapped[dict[str, Any] | None]
+    started_at: Mapped[datetime] = _created_at()
+    heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    stopped_at: Mapped[datetime | None]

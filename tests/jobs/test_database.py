@@ -1,0 +1,145 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import database
+from jobs.errors import InputError, ServiceError
+from jobs.partitions import is_partition_name
+from jobs.tables import Base
+
+
+def tables_only(name: str | None, kind: str, _parents: object) -> bool:
+    return not (kind == "table" and is_partition_name(name or ""))
+
+
+def test_the_migrations_make_the_schema_of_the_tables(engine: Engine) -> None:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"include_name": tables_only, "compare_server_default": True}
+        )
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def dump(binaries: Path, url: str) -> str:
+    command = [str(binaries / "pg_dump"), "--schema-only", "--no-owner", "--restrict-key=x", url]
+    exclude = ["--exclude-table=alembic_version", "--exclude-table=result_2*"]
+    return subprocess.run([*command, *exclude], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_migrations_and_the_tables_dump_alike(database_url: str, empty_database: str, binaries: Path) -> None:
+    """Autogenerate ignores check constraints, storage parameters and identity options; a dump does not."""
+    engine = database.connect(empty_database)
+    Base.metadata.create_all(engine)
+    engine.dispose()
+    assert dump(binaries, database_url) == dump(binaries, empty_database)
+
+
+def test_downgrading_leaves_an_empty_schema(database_url: str) -> None:
+    from alembic import command
+
+    engine = database.connect(database_url)
+    with engine.connect() as connection:
+        config = database._alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        names = connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")).all()
+    engine.dispose()
+    assert names == ["alembic_version"]
+
+
+def test_upgrading_from_several_processes_at_once_is_safe(empty_database: str) -> None:
+    code = "import sys; from jobs.database import upgrade; upgrade(sys.argv[1])"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, empty_database], stderr=subprocess.PIPE) for _ in range(3)
+    ]
+    problems = [process.communicate(timeout=120)[1].decode() for process in processes]
+    assert problems == ["", "", ""]
+    engine = database.connect(empty_database)
+    assert database.is_ready(engine)
+    engine.dispose()
+
+
+def test_a_database_without_the_schema_is_not_ready(empty_database: str) -> None:
+    engine = database.connect(empty_database)
+    assert not database.is_ready(engine)
+    database.wait_until_ready(engine, 5)
+    engine.dispose()
+
+
+def test_an_unreachable_server_is_one_sentence_with_its_address() -> None:
+    engine = database.connect("postgresql://user:secret@127.0.0.1:1/tokenmill")
+    assert not database.is_ready(engine)
+    for call in (lambda: database.wait_until_ready(engine, 0), lambda: use(engine)):
+        with pytest.raises(ServiceError, match=r"cannot reach Postgres at 127\.0\.0\.1:1/tokenmill.*DATABASE_URL") as e:
+            call()
+        assert "secret" not in e.value.message
+
+
+def use(engine: Engine) -> None:
+    with database.transaction(database.sessions(engine)) as session:
+        session.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://x/y", "sqlite:///x.db"])
+def test_a_wrong_url_is_refused_with_the_right_form(url: str) -> None:
+    with pytest.raises(InputError, match=r"TOKENMILL_DATABASE_URL is wrong.*postgresql://user"):
+        database.connect(url)
+
+
+def test_both_libpq_spellings_select_our_driver() -> None:
+    for scheme in ("postgres", "postgresql", "postgresql+psycopg"):
+        assert database.parse_url(f"{scheme}://u@h/d").drivername == "postgresql+psycopg"
+
+
+def create_and_fail(maker: sessionmaker[Session]) -> None:
+    with database.transaction(maker) as session:
+        session.execute(text("CREATE TABLE dropped (i int)"))
+        raise ZeroDivisionError
+
+
+def lose_the_connection(maker: sessionmaker[Session]) -> None:
+    with database.transaction(maker) as session:
+        victim = session.scalar(text("SELECT pg_backend_pid()"))
+        with maker.begin() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": victim})
+        session.execute(text("SELECT 1"))
+
+
+def test_a_transaction_commits_at_the_end_and_rolls_back_on_an_error(maker: sessionmaker[Session]) -> None:
+    with database.transaction(maker) as session:
+        session.execute(text("CREATE TABLE kept (i int)"))
+    with pytest.raises(ZeroDivisionError):
+        create_and_fail(maker)
+    with maker() as session:
+        assert session.scalar(text("SELECT to_regclass('kept') IS NOT NULL AND to_regclass('dropped') IS NULL"))
+
+
+def test_a_killed_connection_is_a_service_error(maker: sessionmaker[Session]) -> None:
+    with pytest.raises(ServiceError, match="cannot reach Postgres"):
+        lose_the_connection(maker)
+
+
+def test_a_failing_statement_is_not_called_a_service_error(maker: sessionmaker[Session]) -> None:
+    from sqlalchemy.exc import ProgrammingError
+
+    with pytest.raises(ProgrammingError), database.transaction(maker) as session:
+        session.execute(text("SELECT * FROM nothing"))
+
+
+def test_an_advisory_lock_is_held_until_the_transaction_ends(maker: sessionmaker[Session]) -> None:
+    with maker() as one, maker() as two:
+        assert database.try_advisory_lock(one, "batch x")
+        assert not database.try_advisory_lock(two, "batch x")
+        assert database.try_advisory_lock(two, "batch y")
+        one.commit()
+        assert database.try_advisory_lock(two, "batch x")
+
+
+def test_time_is_read_as_utc(session: Session) -> None:
+    assert session.scalar(text("SHOW timezone")) == "UTC"
