@@ -1,0 +1,61 @@
+"""Response bodies: the official client's types accept them, field for field."""
+
+import math
+
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+
+from jobs.responses import (
+    MIN_LOGPROB,
+    GeneratedChoice,
+    TokenLogprob,
+    Usage,
+    chat_completion_body,
+    error_body,
+    text_completion_body,
+)
+
+USAGE = Usage(prompt_tokens=10, completion_tokens=4, cached_tokens=8)
+UNLIKELY = TokenLogprob(token="x", logprob=-math.inf, token_bytes=b"x")
+TOKENS = [
+    TokenLogprob(token="Hé", logprob=-0.5, token_bytes=b"H\xc3\xa9", top=[UNLIKELY]),
+    TokenLogprob(token="y", logprob=-1.0, token_bytes=b"y"),
+]
+
+
+def choices(*, with_logprobs: bool) -> list[GeneratedChoice]:
+    logprobs = TOKENS if with_logprobs else None
+    return [GeneratedChoice(index=index, text="Héy", finish_reason="stop", logprobs=logprobs) for index in range(2)]
+
+
+def test_a_chat_body_is_what_the_client_reads() -> None:
+    body = chat_completion_body("chatcmpl-1", "m", created=5, choices=choices(with_logprobs=True), usage=USAGE)
+    read = ChatCompletion.model_validate(body, strict=True)
+    assert read.choices[1].message.content == "Héy"
+    assert read.usage is not None
+    assert (read.usage.total_tokens, read.usage.prompt_tokens_details.cached_tokens) == (14, 8)  # type: ignore[union-attr]
+    assert read.choices[0].logprobs is not None
+    first = (read.choices[0].logprobs.content or [])[0]
+    assert (first.token, first.bytes, first.top_logprobs[0].logprob) == ("Hé", [72, 195, 169], MIN_LOGPROB)
+
+
+def test_a_completion_body_is_what_the_client_reads() -> None:
+    body = text_completion_body("cmpl-1", "m", created=5, choices=choices(with_logprobs=True), usage=USAGE)
+    read = Completion.model_validate(body, strict=True)
+    logprobs = read.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == ["Hé", "y"]
+    assert logprobs.text_offset == [0, 2]
+    assert logprobs.token_logprobs == [-0.5, -1.0]
+    assert logprobs.top_logprobs == [{"x": MIN_LOGPROB}, {}]
+
+
+def test_without_logprobs_the_field_is_null() -> None:
+    chat = chat_completion_body("c", "m", created=5, choices=choices(with_logprobs=False), usage=USAGE)
+    completion = text_completion_body("c", "m", created=5, choices=choices(with_logprobs=False), usage=USAGE)
+    assert chat["choices"][0]["logprobs"] is None
+    assert completion["choices"][0]["logprobs"] is None
+
+
+def test_an_error_body_has_all_four_keys() -> None:
+    assert error_body("no", code="invalid_value", param=None)["error"].keys() == {"message", "type", "param", "code"}
