@@ -93,7 +93,7 @@ def test_the_victim_is_of_the_worst_priority_then_the_latest() -> None:
     order = []
     while engine.scheduler.has_work:
         engine.step()
-        order = [request_id for request_id in engine.finished]
+        order = list(engine.finished)
     assert engine.scheduler.counters.num_preemptions > 0
     assert order == [early, late, bulk]
 
@@ -227,7 +227,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_stop=st.booleans(),
         salt=st.sampled_from(["", "other"]),
     )
-    def add(self, prompt: list[int], max_tokens: int, n: int, priority: int, has_stop: bool, salt: str) -> None:
+    def add(self, *, prompt: list[int], max_tokens: int, n: int, priority: int, has_stop: bool, salt: str) -> None:
         if self.engine.scheduler.can_ever_hold(len(prompt) + max_tokens - 1):
             # A stop token that never comes makes the length unknown to the forecast.
             stop = (1000,) if has_stop else ()

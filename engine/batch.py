@@ -1,0 +1,123 @@
+"""Turn a step's plan into flat arrays: token ids, positions, slots, block tables, sampling parameters. numpy only.
+
+What belongs to a seat (parameters, seed) is written once, when a sequence takes it; a step only gathers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.request import Sequence
+from engine.sampler import GREEDY_BELOW, SamplingRows
+from engine.scheduler import StepPlan
+
+_Int32 = npt.NDArray[np.int32]
+_Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class StepArrays:
+    """One step's inputs on the host; the fields of `StepTensors`, and the flat rows that are sampled."""
+
+    token_ids: _Int64
+    positions: _Int64
+    slots: _Int64
+    block_tables: _Int32
+    query_start: _Int32
+    context_lens: _Int32
+    max_query_len: int
+    max_context_len: int
+    sampled_rows: _Int64
+
+
+def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> StepArrays:
+    """Lay the plan's tokens out flat, sequence after sequence, padding of a static batch last.
+
+    A padding sequence repeats its last computed token: it reads its whole context and writes nothing.
+    """
+    token_ids: list[int] = []
+    for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
+        if start + count == sequence.num_tokens and count == 1:
+            token_ids.append(sequence.last_token_id)
+        else:
+            token_ids.extend(sequence.token_ids[start : start + count])
+    token_ids.extend(sequence.last_token_id for sequence in plan.padding)
+    num_padding = len(plan.padding)
+    starts = np.array(plan.starts + [sequence.num_computed_tokens - 1 for sequence in plan.padding], dtype=np.int64)
+    counts = np.array(plan.counts + [1] * num_padding, dtype=np.int64)
+    rows = np.array([sequence.row for sequence in (*plan.sequences, *plan.padding)], dtype=np.int64)
+    query_start = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=query_start[1:])
+    num_tokens = int(query_start[-1])
+    if num_tokens == len(counts):  # only decodes: one token each
+        owners, positions = rows, starts
+    else:
+        owners = np.repeat(rows, counts)
+        positions = np.arange(num_tokens) + np.repeat(starts - query_start[:-1], counts)
+    slots = block_tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size
+    if num_padding:
+        slots[-num_padding:] = -1
+    context_lens = (starts + counts).astype(np.int32)
+    max_context_len = int(context_lens.max())
+    samples = np.array(plan.samples + [True] * num_padding, dtype=np.bool_)
+    return StepArrays(
+        token_ids=np.array(token_ids, dtype=np.int64),
+        positions=positions,
+        slots=slots,
+        block_tables=block_tables[rows, : -(-max_context_len // block_size)],
+        query_start=query_start,
+        context_lens=context_lens,
+        max_query_len=int(counts.max()),
+        max_context_len=max_context_len,
+        sampled_rows=query_start[1:][samples].astype(np.int64) - 1,
+    )
+
+
+class Seats:
+    """The sampling parameters of each running sequence, in arrays by row."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._owners: list[Sequence | None] = [None] * num_rows
+        self._is_greedy = np.zeros(num_rows, dtype=np.bool_)
+        self._temperature = np.ones(num_rows, dtype=np.float32)
+        self._top_k = np.zeros(num_rows, dtype=np.int64)
+        self._top_p = np.ones(num_rows, dtype=np.float32)
+        self._min_p = np.zeros(num_rows, dtype=np.float32)
+        self._seeds = np.zeros(num_rows, dtype=np.uint64)
+        self._num_logprobs = np.zeros(num_rows, dtype=np.int64)
+        self._first_free_output = np.zeros(num_rows, dtype=np.int64)
+
+    def gather(self, sampled: list[Sequence]) -> SamplingRows:
+        """Return the parameters of the sequences that sample in this step, in their order."""
+        for sequence in sampled:
+            if self._owners[sequence.row] is not sequence:
+                self._take(sequence)
+        rows = np.array([sequence.row for sequence in sampled], dtype=np.int64)
+        positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64)
+        early = np.flatnonzero(positions < self._first_free_output[rows])
+        return SamplingRows(
+            is_greedy=self._is_greedy[rows],
+            temperature=self._temperature[rows],
+            top_k=self._top_k[rows],
+            top_p=self._top_p[rows],
+            min_p=self._min_p[rows],
+            seeds=self._seeds[rows],
+            positions=positions,
+            num_logprobs=self._num_logprobs[rows],
+            forbidden={place: sorted(sampled[place].stop_token_ids) for place in early.tolist()},
+        )
+
+    def _take(self, sequence: Sequence) -> None:
+        row, params = sequence.row, sequence.request.params
+        self._owners[row] = sequence
+        self._is_greedy[row] = params.is_greedy or params.temperature < GREEDY_BELOW
+        self._temperature[row] = max(params.temperature, GREEDY_BELOW)
+        self._top_k[row] = max(params.top_k, 0)
+        self._top_p[row] = params.top_p
+        self._min_p[row] = params.min_p
+        self._seeds[row] = sequence.seed
+        self._num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        self._first_free_output[row] = params.min_tokens if sequence.stop_token_ids else 0
