@@ -4,7 +4,7 @@ Every setting here follows from one fact: a message may be lost or repeated, bec
 """
 
 import socket
-from typing import Final
+from typing import Final, TypeVar
 
 from celery import Celery
 from kombu import Queue
@@ -20,9 +20,12 @@ def model_queue(model: str) -> str:
     return f"model.{model}"
 
 
-def make_app(redis_url: str, *, queue: str | None = None) -> Celery:
-    """Return a Celery app on `redis_url`; `queue` names the one queue that a worker of this app reads."""
-    app = Celery("tokenmill", broker=redis_url, set_as_current=False)
+App = TypeVar("App", bound=Celery)
+
+
+def make_app(redis_url: str, *, queue: str | None = None, app_class: type[App] = Celery) -> App:
+    """Return an app on `redis_url`; `queue` names the one queue that a worker of this app reads."""
+    app = app_class("tokenmill", broker=redis_url, set_as_current=False)
     app.conf.update(
         # Early acknowledgement: the lease in Postgres, not the broker, brings work back.
         task_acks_late=False,

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
+from engine.messages import Ready
 from jobs import chunks, fleet
 from jobs.chunks import ClaimedChunk
+from jobs.database import transaction
+from jobs.errors import ServiceError
 from jobs.settings import Settings
-from jobs.storage import Storage
-from workers.chunk_run import ChunkRun, Drain
-from workers.completion import Completer
+from workers.chunk_run import ChunkRun, Drain, WorkerParts
 from workers.engine_host import EngineHost
 
 log = logging.getLogger(__name__)
@@ -32,21 +32,20 @@ class ChunkService:
         worker_id: str,
         model: str,
         host: EngineHost,
-        make_completer: Callable[[int], Completer],
+        make_parts: Callable[[Ready, Drain], WorkerParts],
         sessions: sessionmaker[Session],
-        storage: Storage,
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`make_parts` is called once the engine is ready, with what it said of itself."""
         self._worker_id = worker_id
         self._model = model
         self._host = host
-        self._make_completer = make_completer
+        self._make_parts = make_parts
         self._sessions = sessions
-        self._storage = storage
         self._settings = settings
         self._monotonic = monotonic
-        self._completer: Completer | None = None
+        self._parts: WorkerParts | None = None
         self._drain = Drain(monotonic)
         self._stop = threading.Event()
         self._slots = threading.Semaphore(settings.worker_chunks)
@@ -56,8 +55,8 @@ class ChunkService:
     def start(self, executor: Executor) -> None:
         """Start the engine, announce the worker, and begin to look for work. Raises EngineStartError."""
         ready = self._host.start()
-        self._completer = self._make_completer(ready.max_model_len)
-        with self._sessions.begin() as session:
+        self._parts = self._make_parts(ready, self._drain)
+        with transaction(self._sessions) as session:
             fleet.register(
                 session,
                 worker_id=self._worker_id,
@@ -77,7 +76,7 @@ class ChunkService:
         if self._drain.is_on:
             return
         with self._slots:
-            with self._sessions.begin() as session:
+            with transaction(self._sessions) as session:
                 claim = chunks.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
             if claim is not None:
                 self._run(claim)
@@ -100,25 +99,16 @@ class ChunkService:
     def close(self) -> None:
         """Say goodbye in the fleet and stop the engine."""
         try:
-            with self._sessions.begin() as session:
+            with transaction(self._sessions) as session:
                 fleet.stop(session, self._worker_id)
-        except DBAPIError as error:
-            log.warning("could not sign off worker_id=%s error=%s", self._worker_id, error.orig)
+        except ServiceError as error:
+            log.warning("could not sign off worker_id=%s error=%s", self._worker_id, error)
         self._host.close()
         log.info("worker stopped worker_id=%s", self._worker_id)
 
     def _run(self, claim: ClaimedChunk) -> None:
-        assert self._completer is not None, "start() first"
-        ChunkRun(
-            claim,
-            host=self._host,
-            completer=self._completer,
-            sessions=self._sessions,
-            storage=self._storage,
-            settings=self._settings,
-            drain=self._drain,
-            monotonic=self._monotonic,
-        ).run()
+        assert self._parts is not None, "start() first"
+        ChunkRun(claim, self._parts).run()
 
     def _claim_alone(self, executor: Executor) -> None:
         """Help ourselves while slots are free and hints are absent: a dead broker slows work and stops nothing."""
@@ -134,12 +124,12 @@ class ChunkService:
     def _claim_one(self, executor: Executor) -> bool:
         """Claim the next chunk into the slot already taken; return whether there was one."""
         try:
-            with self._sessions.begin() as session:
+            with transaction(self._sessions) as session:
                 claim = chunks.claim_next(
                     session, model=self._model, worker_id=self._worker_id, lease=self._settings.lease
                 )
-        except DBAPIError as error:
-            log.warning("claiming failed error=%s", error.orig)
+        except ServiceError as error:
+            log.warning("claiming failed error=%s", error)
             return False
         if claim is None:
             return False
@@ -150,7 +140,7 @@ class ChunkService:
         try:
             self._run(claim)
         except Exception:
-            log.exception("chunk failed chunk_id=%s", claim.chunk_id)
+            log.exception("chunk failed chunk_id=%s", claim.id)
         finally:
             self._slots.release()
 
@@ -158,10 +148,10 @@ class ChunkService:
         """Write the heartbeat row; a database that is away costs a warning."""
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
-                with self._sessions.begin() as session:
+                with transaction(self._sessions) as session:
                     fleet.heartbeat(session, self._worker_id, engine_stats=_as_dict(self._host))
-            except DBAPIError as error:
-                log.warning("heartbeat failed error=%s", error.orig)
+            except ServiceError as error:
+                log.warning("heartbeat failed error=%s", error)
 
 
 def _as_dict(host: EngineHost) -> dict[str, int]:

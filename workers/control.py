@@ -9,11 +9,10 @@ import threading
 from typing import Any
 
 from celery import Celery
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches
-from jobs.database import connect, sessions
+from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
 from jobs.results import finalise_batch
 from jobs.settings import Settings
@@ -36,12 +35,12 @@ class Control:
         self._settings = settings
 
     def validate(self, batch_id: str) -> None:
-        with self._sessions.begin() as session:
+        with transaction(self._sessions) as session:
             outcome = validate_batch(session, self._storage, batch_id, settings=self._settings)
         log.info("batch validated batch_id=%s outcome=%s", batch_id, outcome)
 
     def finalise(self, batch_id: str) -> None:
-        with self._sessions.begin() as session:
+        with transaction(self._sessions) as session:
             outcome = finalise_batch(session, self._storage, batch_id)
         log.info("batch finalised batch_id=%s outcome=%s", batch_id, outcome)
 
@@ -50,12 +49,12 @@ class Control:
         while not stop.wait(self._settings.claim_alone_seconds):
             try:
                 self._help_once()
-            except (DBAPIError, ServiceError) as error:
+            except ServiceError as error:
                 log.warning("looking for overdue work failed error=%s", error)
 
     def _help_once(self) -> None:
         overdue_seconds = self._settings.claim_alone_seconds
-        with self._sessions.begin() as session:
+        with transaction(self._sessions) as session:
             validate = batches.overdue_validation(session, hinted_before_seconds=overdue_seconds)
             finalise = batches.overdue_finalizing(session, hinted_before_seconds=overdue_seconds)
         for batch_id in validate:
@@ -73,7 +72,7 @@ def register(app: Celery, control: Control) -> None:
 def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
-    app = make_app(settings.redis_url, queue=CONTROL_QUEUE)
+    app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
     control = Control(sessions(connect(settings.database_url)), Storage(settings.storage_url), settings)
     register(app, control)
     stop = threading.Event()

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, chunks, fairshare, fleet
-from jobs.database import connect, sessions, try_advisory_lock
+from jobs.database import connect, sessions, transaction, try_advisory_lock
+from jobs.errors import ServiceError
 from jobs.settings import Settings
 from workers import logs
 from workers.app import make_app
@@ -54,12 +54,12 @@ class Dispatcher:
         while not stop.wait(self._settings.dispatch_seconds):
             try:
                 self.tick()
-            except DBAPIError as error:
-                log.warning("database unreachable, tick skipped error=%s", error.orig)
+            except ServiceError as error:
+                log.warning("database unreachable, tick skipped error=%s", error)
 
     def tick(self) -> Plan:
         """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
-        with self._sessions.begin() as session:
+        with transaction(self._sessions) as session:
             if not try_advisory_lock(session, _LEADER_LOCK):
                 return Plan()
             plan = self._decide(session)
@@ -78,7 +78,7 @@ class Dispatcher:
         )
 
     def _pick_chunks(self, session: Session) -> list[tuple[str, int]]:
-        picked = []
+        picked: list[tuple[str, int]] = []
         for model in fleet.live_models(session):
             allowance = fleet.hint_allowance(session, model)
             if allowance > 0:

@@ -1,0 +1,90 @@
+"""The GPU worker role: one process, one engine, one served model."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from celery import Celery
+from sqlalchemy.orm import Session, sessionmaker
+
+from engine.config import EngineConfig
+from engine.llm import load_tokenizer
+from engine.messages import Ready
+from engine.model_config import resolve_model_path
+from engine.process import EngineProcess
+from jobs import models
+from jobs.database import connect, sessions, transaction
+from jobs.ids import new_id
+from jobs.settings import Settings
+from jobs.storage import Storage
+from workers import logs
+from workers.answers import AnswerMaker
+from workers.app import RUN_CHUNK_TASK, make_app, model_queue
+from workers.chunk_run import Drain, WorkerParts
+from workers.chunk_service import ChunkService
+from workers.control import run_worker
+from workers.engine_host import EngineHost
+from workers.pool import EnginePool
+from workers.prompts import PromptMaker
+
+log = logging.getLogger(__name__)
+
+
+class GpuWorkerApp(Celery):
+    """A Celery app that carries the chunk service to its pool."""
+
+    chunk_service: ChunkService
+
+
+def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[str], EngineConfig]) -> None:
+    """Serve `model` until SIGTERM. `path` registers it under that directory; without it, it must be registered.
+
+    `engine` makes the engine's configuration from the model's path. Raises NotFoundError for an unknown model.
+    """
+    logs.configure(f"worker[{model}]")
+    maker = sessions(connect(settings.database_url))
+    with transaction(maker) as session:
+        if path is not None:
+            models.put_model(session, model, path)
+        config = engine(models.find_model(session, model).path)
+    worker_id = new_id("worker")
+    host = EngineHost(EngineProcess(config), on_gone=_leave)
+    app = make_app(settings.redis_url, queue=model_queue(model), app_class=GpuWorkerApp)
+    app.chunk_service = ChunkService(
+        worker_id=worker_id,
+        model=model,
+        host=host,
+        make_parts=_parts_maker(host, config.model, model=model, sessions=maker, settings=settings),
+        sessions=maker,
+        settings=settings,
+    )
+    app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
+    sys.exit(run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=settings.worker_chunks))
+
+
+def _leave(reason: str) -> None:
+    """The engine does not start any more: drain by the front door; the supervisor starts a new worker."""
+    log.error("worker leaves: the engine is gone reason=%s", reason)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _parts_maker(
+    host: EngineHost, path: str, *, model: str, sessions: sessionmaker[Session], settings: Settings
+) -> Callable[[Ready, Drain], WorkerParts]:
+    tokenizer = load_tokenizer(resolve_model_path(path))
+
+    def make(ready: Ready, drain: Drain) -> WorkerParts:
+        return WorkerParts(
+            host=host,
+            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len),
+            answers=AnswerMaker(tokenizer, model=model),
+            tokenizer=tokenizer,
+            sessions=sessions,
+            storage=Storage(settings.storage_url),
+            settings=settings,
+            drain=drain,
+        )
+
+    return make
