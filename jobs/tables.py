@@ -190,6 +190,7 @@ class Chunk(Base):
         Index("chunk_leased_idx", "id", postgresql_where=text("state = 'leased'")),
         Index("chunk_hinted_idx", "model", postgresql_where=text("state = 'ready' AND hinted_at IS NOT NULL")),
         Index(None, "batch_id"),
+        Index("chunk_open_idx", "batch_id", postgresql_where=text("state IN ('ready','leased')")),
         CheckConstraint(_one_of("state", ChunkState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
     )  # fmt: skip

@@ -215,6 +215,9 @@ def upgrade() -> None:
     )
     op.create_index("chunk_leased_idx", "chunk", ["id"], unique=False, postgresql_where=sa.text("state = 'leased'"))
     op.create_index(
+        "chunk_open_idx", "chunk", ["batch_id"], unique=False, postgresql_where=sa.text("state IN ('ready','leased')")
+    )
+    op.create_index(
         "chunk_ready_idx",
         "chunk",
         ["model", "priority", "tenant_id", "expires_at", "id"],
@@ -250,6 +253,7 @@ def downgrade() -> None:
     op.drop_index(op.f("ledger_batch_id_idx"), table_name="ledger")
     op.drop_table("ledger")
     op.drop_index("chunk_ready_idx", table_name="chunk")
+    op.drop_index("chunk_open_idx", table_name="chunk")
     op.drop_index("chunk_leased_idx", table_name="chunk")
     op.drop_index("chunk_hinted_idx", table_name="chunk")
     op.drop_index(op.f("chunk_batch_id_idx"), table_name="chunk")

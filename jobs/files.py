@@ -1,0 +1,145 @@
+"""Files of tenants: rows that name immutable objects in the store. Expired and deleted ones are not found."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from sqlalchemy import ColumnElement, exists, func, or_, select
+from sqlalchemy.orm import Session
+
+from jobs.errors import ConflictError, NotFoundError
+from jobs.ids import new_id
+from jobs.pages import Page, read_page
+from jobs.profile import FileProfile
+from jobs.states import TERMINAL_BATCH_STATES
+from jobs.tables import Batch, File
+
+MAX_PAGE: Final = 10_000
+
+
+class Purpose(StrEnum):
+    BATCH = "batch"  # input of a batch
+    BATCH_OUTPUT = "batch_output"  # output and error files
+    USER_DATA = "user_data"
+
+
+def new_object_key(tenant_id: str) -> str:
+    """Return a fresh key in the object store; the content goes there first, then `create_file` names it."""
+    return f"{tenant_id}/{new_id('object')}"
+
+
+def create_file(
+    session: Session,
+    tenant_id: str,
+    *,
+    object_key: str,
+    filename: str,
+    purpose: str,
+    size_bytes: int,
+    profile: FileProfile | None = None,
+    expires_after_seconds: int | None = None,
+) -> File:
+    """Name an object that is in the store already. A batch input comes with its profile."""
+    assert (profile is not None) or purpose != Purpose.BATCH, "a batch input needs its profile"
+    now = session.scalar(select(func.now()))
+    assert now is not None
+    expires_at = None if expires_after_seconds is None else now + timedelta(seconds=expires_after_seconds)
+    file = File(
+        id=new_id("file"),
+        tenant_id=tenant_id,
+        purpose=purpose,
+        filename=filename,
+        size_bytes=size_bytes,
+        object_key=object_key,
+        created_at=now,
+        expires_at=expires_at,
+        num_requests=profile.num_requests if profile else None,
+        estimated_input_tokens=profile.estimated_input_tokens if profile else None,
+        estimated_output_tokens=profile.estimated_output_tokens if profile else None,
+    )
+    session.add(file)
+    session.flush()
+    return file
+
+
+def get_file(session: Session, tenant_id: str, file_id: str) -> File:
+    """Return a file of this tenant. Raises NotFoundError, also for one that is deleted, expired or another's."""
+    file = session.scalar(select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there()))
+    if file is None:
+        raise _not_found(file_id)
+    return file
+
+
+def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:
+    """Return a file that cannot be deleted until this transaction ends, or None."""
+    mine = select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there())
+    return session.scalar(mine.with_for_update(read=True))
+
+
+def list_files(
+    session: Session,
+    tenant_id: str,
+    *,
+    after: str | None = None,
+    limit: int = MAX_PAGE,
+    order: str = "desc",
+    purpose: str | None = None,
+) -> Page[File]:
+    """Return a page of a tenant's files; `order` is asc or desc by creation. Raises InputError on a wrong `after`."""
+    query = select(File).where(File.tenant_id == tenant_id, _is_there())
+    if purpose is not None:
+        query = query.where(File.purpose == purpose)
+    return read_page(
+        session, query, table=File, tenant_id=tenant_id, after=after, limit=limit, newest_first=order == "desc"
+    )
+
+
+def delete_file(session: Session, tenant_id: str, file_id: str) -> File:
+    """Mark a file as deleted; its object may be deleted once this is committed.
+
+    Raises ConflictError while a batch still reads it, NotFoundError as `get_file` does.
+    """
+    mine = select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there())
+    file = session.scalar(mine.with_for_update(), execution_options={"populate_existing": True})
+    if file is None:
+        raise _not_found(file_id)
+    batch_id = session.scalar(select(Batch.id).where(Batch.input_file_id == file_id, _is_live()).limit(1))
+    if batch_id is not None:
+        raise ConflictError(
+            f"File {file_id!r} is the input of batch {batch_id!r}, which is still running; "
+            "cancel the batch or wait for its end, then delete the file.",
+            code="file_in_use",
+        )
+    file.deleted_at = session.scalar(select(func.now()))
+    session.flush()
+    return file
+
+
+def due_for_purge(session: Session, *, limit: int = 100) -> Sequence[File]:
+    """Return expired files that no live batch reads and that are not marked deleted yet, locked, oldest first.
+
+    The caller deletes their objects and calls `mark_purged`; a crash in between repeats the deletion: harmless.
+    """
+    in_use = exists().where(Batch.input_file_id == File.id, _is_live())
+    expired = select(File).where(File.expires_at <= func.now(), File.deleted_at.is_(None), ~in_use)
+    return session.scalars(expired.order_by(File.expires_at).limit(limit).with_for_update(skip_locked=True)).all()
+
+
+def mark_purged(session: Session, files: Sequence[File]) -> None:
+    now = session.scalar(select(func.now()))
+    for file in files:
+        file.deleted_at = now
+    session.flush()
+
+
+def _is_there() -> ColumnElement[bool]:
+    return File.deleted_at.is_(None) & or_(File.expires_at.is_(None), File.expires_at > func.now())
+
+
+def _is_live() -> ColumnElement[bool]:
+    return Batch.state.not_in([state.value for state in TERMINAL_BATCH_STATES])
+
+
+def _not_found(file_id: str) -> NotFoundError:
+    return NotFoundError(f"No such File object: {file_id!r}. It may have been deleted or have expired.", param="id")

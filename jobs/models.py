@@ -1,0 +1,64 @@
+"""The models that batches may name."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.errors import ConflictError, InputError, NotFoundError
+from jobs.tables import Model
+
+
+def add_model(
+    session: Session, name: str, path: str, *, input_price_micros: int = 0, output_price_micros: int = 0
+) -> Model:
+    """Add a model under the name that batches use; prices are micro-units of currency per million tokens.
+
+    Raises ConflictError where the name is taken.
+    """
+    _check(name, path, prices=(input_price_micros, output_price_micros))
+    row = insert(Model).values(
+        name=name, path=path, input_price_micros=input_price_micros, output_price_micros=output_price_micros
+    )
+    model: Model | None = session.scalar(row.on_conflict_do_nothing().returning(Model))
+    if model is None:
+        raise ConflictError(f"a model named {name!r} exists already; choose another name", param="name")
+    return model
+
+
+def put_model(session: Session, name: str, path: str) -> Model:
+    """Add a model, or point the one of this name at `path`; its prices stay."""
+    _check(name, path, prices=())
+    row = insert(Model).values(name=name, path=path)
+    model = session.scalar(
+        row.on_conflict_do_update(index_elements=[Model.name], set_={"path": path}).returning(Model),
+        execution_options={"populate_existing": True},
+    )
+    assert isinstance(model, Model)
+    return model
+
+
+def list_models(session: Session) -> Sequence[Model]:
+    """Return all models by name."""
+    return session.scalars(select(Model).order_by(Model.name)).all()
+
+
+def find_model(session: Session, name: str) -> Model:
+    """Return a model. Raises NotFoundError (model_not_found) that names the models there are."""
+    model = session.get(Model, name)
+    if model is None:
+        known = ", ".join(session.scalars(select(Model.name).order_by(Model.name).limit(10))) or "none yet"
+        raise NotFoundError(
+            f"The model {name!r} does not exist; known are: {known}.", param="model", code="model_not_found"
+        )
+    return model
+
+
+def _check(name: str, path: str, *, prices: Sequence[int]) -> None:
+    if not name.strip() or name != name.strip():
+        raise InputError(f"the model's name is {name!r}; give one without spaces around it", param="name")
+    if not path.strip():
+        raise InputError(f"the path of model {name!r} is empty; give a directory or a hub id", param="path")
+    if any(price < 0 for price in prices):
+        raise InputError(f"the prices of model {name!r} are {prices}; give 0 or more", param="prices")

@@ -1,0 +1,59 @@
+"""Pages of objects, newest or oldest first, continued after an object id as the official client does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sqlalchemy import Select, select, tuple_
+from sqlalchemy.orm import Session
+
+from jobs.errors import InputError
+from jobs.tables import Batch, File
+
+Row = TypeVar("Row", Batch, File)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Row]):
+    """`has_more` is exact: another page with at least one object follows."""
+
+    data: Sequence[Row]
+    has_more: bool
+
+
+def read_page(
+    session: Session,
+    query: Select[Row],
+    *,
+    table: type[Row],
+    tenant_id: str,
+    after: str | None,
+    limit: int,
+    newest_first: bool = True,
+) -> Page[Row]:
+    """Return up to `limit` rows that `query` selects, after the object `after` in order of creation.
+
+    The cursor is a place in time, so it works on for an object that was deleted meanwhile or does not fit the
+    filter. Raises InputError where this tenant never had it.
+    """
+    if limit < 1:
+        raise InputError(f"limit is {limit}; give 1 or more", param="limit", code="invalid_value")
+    place = tuple_(table.created_at, table.id)
+    if after is not None:
+        cursor = _place_of(session, table, tenant_id=tenant_id, object_id=after)
+        query = query.where(place < cursor if newest_first else place > cursor)
+    ordering = (table.created_at, table.id)
+    query = query.order_by(*(column.desc() if newest_first else column.asc() for column in ordering)).limit(limit + 1)
+    rows = session.scalars(query).all()
+    return Page(data=rows[:limit], has_more=len(rows) > limit)
+
+
+def _place_of(session: Session, table: type[Row], *, tenant_id: str, object_id: str) -> tuple[object, str]:
+    created_at = session.scalar(select(table.created_at).where(table.id == object_id, table.tenant_id == tenant_id))
+    if created_at is None:
+        raise InputError(
+            f"after is {object_id!r}, which is none of your objects; give the id of the last object of a page",
+            param="after",
+            code="invalid_value",
+        )
+    return created_at, object_id
