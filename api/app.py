@@ -1,0 +1,58 @@
+"""Build the HTTP application. Nothing is opened before its lifespan begins, nothing is global."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from api import batches, files, health, models
+from api.errors import install_error_handlers
+from api.layers import install_layers
+from api.request_metrics import RequestMetrics
+from api.services import Services
+from jobs.database import connect, sessions
+from jobs.settings import Settings
+from jobs.storage import Storage
+
+_POOL_SIZE: Final = 10  # kept connections; `connect` opens as many again under load
+_SESSION_SLOTS: Final = 2 * _POOL_SIZE - 2  # two stay free for /readyz and /metrics
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application; it connects to Postgres at the first request, so it starts while Postgres is away."""
+    registry = CollectorRegistry()
+    metrics = RequestMetrics(registry)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = connect(settings.database_url, pool_size=_POOL_SIZE)
+        app.state.services = Services(
+            settings=settings,
+            engine=engine,
+            sessions=sessions(engine),
+            session_slots=anyio.Semaphore(_SESSION_SLOTS),
+            storage=Storage(settings.storage_url),
+            registry=registry,
+            metrics=metrics,
+        )
+        try:
+            yield
+        finally:
+            engine.dispose()
+
+    app = FastAPI(
+        title="Tokenmill",
+        lifespan=lifespan,
+        docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    install_error_handlers(app)
+    install_layers(app, metrics)
+    for module in (files, batches, models, health):
+        app.include_router(module.router)
+    return app

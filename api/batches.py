@@ -1,0 +1,88 @@
+"""`/v1/batches`: submit, look at, list and cancel batches, and read finished lines while one runs."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query
+from pydantic import Field
+
+from api.auth import TenantDep
+from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel, list_json
+from api.services import ServicesDep, SessionDep
+from jobs import batches
+from jobs.states import InvalidLines, Priority
+from jobs.submission import CreateBatch
+from jobs.wire import batch_json
+
+MAX_PAGE: Final = 100
+MAX_RESULTS_PAGE: Final = 10_000
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"])
+
+
+class CreateBody(StrictModel):
+    """The official fields, then ours; the official client sends ours through `extra_body`."""
+
+    input_file_id: ObjectId
+    endpoint: Annotated[Storable, Field(max_length=200)]
+    completion_window: Annotated[Storable, Field(max_length=20)]
+    metadata: dict[Storable, Storable] | None = None
+    output_expires_after: ExpiresAfter | None = None
+    priority: Priority = Priority.NORMAL
+    invalid_lines: InvalidLines = InvalidLines.FAIL
+
+
+class ListQuery(StrictModel):
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 20
+
+
+class ResultsQuery(StrictModel):
+    after: Annotated[int, Field(ge=-1, lt=2**62)] = -1
+    limit: Annotated[int, Field(ge=1, le=MAX_RESULTS_PAGE)] = 1000
+
+
+IdempotencyKey = Annotated[Storable | None, Header(min_length=1, max_length=255)]
+# The official client counts its own retries here; it has no idempotency keys.
+RetryCount = Annotated[int, Header(alias="x-stainless-retry-count", ge=0, le=1000)]
+
+
+@router.post("")
+def create(
+    body: CreateBody,
+    session: SessionDep,
+    *,
+    tenant: TenantDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+    retry_count: RetryCount = 0,
+) -> dict[str, Any]:
+    """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
+    expiry = body.output_expires_after
+    wanted = CreateBatch(
+        input_file_id=body.input_file_id,
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        metadata=body.metadata,
+        output_expires_after_seconds=expiry.seconds if expiry else None,
+        priority=body.priority,
+        invalid_lines=body.invalid_lines,
+        idempotency_key=idempotency_key,
+        retry_count=retry_count,
+    )
+    return batch_json(batches.create_batch(session, tenant, wanted, services.settings))
+
+
+@router.get("")
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> dict[str, Any]:
+    page = batches.list_batches(session, tenant.id, after=query.after, limit=query.limit)
+    return list_json([batch_json(batch) for batch in page.data], has_more=page.has_more)
+
+
+@router.get("/{batch_id}")
+def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
+    return batch_json(batches.get_batch(session, tenant.id, batch_id))
+
+
+@router.post("/{batch_id}/cancel")
+def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
+    return batch_json(batches.cancel_batch(session, tenant.id, batch_id))

@@ -1,0 +1,166 @@
+"""Turn every failure into OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`, always all four keys.
+
+Decides nothing about what is an error; the domain's errors carry their own status, code and sentence.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jobs.errors import InputError, ServiceError
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS: Final = 2
+
+# The client sends 409, 429 and 5xx again by itself. These answers are facts that a second try does not change.
+_FINAL_STATUSES: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
+
+_HTTP_CODES: Final = {
+    HTTPStatus.BAD_REQUEST: "invalid_request",
+    HTTPStatus.NOT_FOUND: "unknown_url",
+    HTTPStatus.METHOD_NOT_ALLOWED: "method_not_supported",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
+}
+
+
+def error_response(
+    status: int, message: str, *, code: str | None, param: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Build the envelope. `type` follows from the status, as the official service does it."""
+    error = {"message": message, "type": _error_type(status, code), "param": param, "code": code}
+    return JSONResponse({"error": error}, status_code=status, headers=dict(headers or {}))
+
+
+def _error_type(status: int, code: str | None) -> str:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "server_error"
+    return "insufficient_quota" if code == "insufficient_quota" else "invalid_request_error"
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every exception that an endpoint, a dependency or the router raises on purpose."""
+    app.add_exception_handler(InputError, _answer_input_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation_error)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    for error_class in (ServiceError, OperationalError, InterfaceError, PoolTimeoutError):
+        app.add_exception_handler(error_class, _answer_unavailable)
+
+
+async def _answer_input_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, InputError)
+    return error_response(
+        error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error.status)
+    )
+
+
+def _headers_for(status: int) -> dict[str, str]:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return {"www-authenticate": "Bearer"}
+    return {"x-should-retry": "false"} if status in _FINAL_STATUSES else {}
+
+
+async def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
+    # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
+    logger.warning("service unavailable: %s", error, extra=_request_fields(request.scope))
+    return unavailable_response()
+
+
+def unavailable_response() -> JSONResponse:
+    """Answer 503 with the seconds after which another try makes sense."""
+    return error_response(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "The server cannot use its database or object store right now; send the request again in a moment.",
+        code=ServiceError.code,
+        headers={"retry-after": str(RETRY_AFTER_SECONDS)},
+    )
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    message = error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        message = f"Unknown request URL: {request.method} {request.url.path}. Check the path for typos."
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        message = f"{request.method} is not allowed on {request.url.path}. Use {allowed}."
+    code = _HTTP_CODES.get(HTTPStatus(error.status_code), "invalid_request")
+    return error_response(error.status_code, message, code=code, headers=error.headers)
+
+
+async def _answer_validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    message, param, code = describe_problem(error.errors()[0])
+    return error_response(HTTPStatus.BAD_REQUEST, message, code=code, param=param)
+
+
+def describe_problem(problem: Mapping[str, Any]) -> tuple[str, str | None, str]:
+    """Say one of pydantic's findings in words: (message, param, code)."""
+    kind, param = problem["type"], _param_name(problem["loc"])
+    if kind == "json_invalid":
+        return "The request body is not valid JSON. Check it and send it again.", None, "invalid_json"
+    if param is None:
+        return "The request needs a JSON object as its body, sent as application/json.", None, "invalid_body"
+    if kind == "missing":
+        return f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
+    if kind == "extra_forbidden":
+        return f"Unknown parameter: '{param}'. Remove it; nothing is ignored silently.", param, "unknown_parameter"
+    given, wish = _shortened(problem.get("input")), str(problem["msg"]).removeprefix("Value error, ")
+    return f"Invalid value for '{param}': {given}. {wish}.", param, "invalid_value"
+
+
+def _param_name(location: Sequence[int | str]) -> str | None:
+    """Turn ("body", "output_expires_after", "seconds") into `output_expires_after.seconds`."""
+    return ".".join(str(part) for part in location[1:]) or None
+
+
+def _shortened(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 120 else shown[:117] + "…"
+
+
+def _request_fields(scope: Scope) -> dict[str, Any]:
+    return {"method": scope["method"], "path": scope["path"], "request_id": scope.get("state", {}).get("request_id")}
+
+
+class UnexpectedErrors:
+    """Answer 500 in the envelope for what nobody expected, and record it; the text never leaves the process.
+
+    Sits inside the request id, which Starlette's own handler for `Exception` would not.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        has_started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal has_started
+            has_started = has_started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except ClientDisconnect:
+            logger.info("client went away", extra=_request_fields(scope))
+        except Exception:
+            if has_started:
+                raise  # the server cuts the connection, so the client sees a broken answer and not a short one
+            logger.exception("unexpected error", extra=_request_fields(scope))
+            message = "The server met an unexpected error; it is in the server's log under this request id."
+            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
+            await response(scope, receive, send)

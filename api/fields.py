@@ -1,0 +1,44 @@
+"""The types of query and body fields that several endpoints share, with their limits."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+
+MIN_EXPIRY_SECONDS: Final = 3600
+MAX_EXPIRY_SECONDS: Final = 2_592_000
+
+
+def _storable(text: str) -> str:
+    """Refuse what Postgres cannot store: NUL, and halves of surrogate pairs from JSON escapes."""
+    if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("Text must not hold NUL characters or unpaired surrogates")
+    return text
+
+
+Storable = Annotated[str, AfterValidator(_storable)]
+ObjectId = Annotated[Storable, Field(min_length=1, max_length=100)]
+
+
+class Order(StrEnum):
+    ASC = "asc"
+    DESC = "desc"
+
+
+class StrictModel(BaseModel):
+    """Fields of a query or body; an unknown one is refused by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ExpiresAfter(StrictModel):
+    """When an object expires, counted from its creation."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[StrictInt, Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)]
+
+
+def list_json(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """Build a page; its ids are None where it is empty."""
+    first_id, last_id = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"object": "list", "data": data, "first_id": first_id, "last_id": last_id, "has_more": has_more}

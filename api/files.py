@@ -1,0 +1,158 @@
+"""`/v1/files`: upload, list, look at, delete and download files."""
+
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, BackgroundTasks, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from api.auth import DetachedTenantId, TenantDep
+from api.errors import error_response
+from api.fields import ObjectId, Order, StrictModel, list_json
+from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
+from api.services import Services, ServicesDep, SessionDep
+from api.uploads import ReceivedFile, receive_upload
+from jobs import files
+from jobs.database import transaction
+from jobs.errors import NotFoundError, ServiceError
+from jobs.files import MAX_PAGE, Purpose
+from jobs.storage import Storage
+from jobs.tables import File
+from jobs.wire import file_json
+
+CONTENT_PIECE_BYTES: Final = 1024 * 1024
+
+logger = logging.getLogger(__name__)
+router = APIRouter(prefix="/v1/files", tags=["files"])
+
+
+class ListQuery(StrictModel):
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    order: Order = Order.DESC
+    purpose: Purpose | None = None
+
+
+@router.post("")
+async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> dict[str, Any]:
+    """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
+    key = files.new_object_key(tenant_id)
+    received = await receive_upload(request, key, storage=services.storage, settings=services.settings)
+    services.metrics.upload_bytes.inc(received.size_bytes)
+    async with services.session_slots:
+        return await run_sync(_name_object, services, tenant_id, received)
+
+
+def _name_object(services: Services, tenant_id: str, received: ReceivedFile) -> dict[str, Any]:
+    """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
+
+    A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
+    """
+    with transaction(services.sessions) as session:
+        try:
+            file = files.create_file(
+                session,
+                tenant_id,
+                object_key=received.object_key,
+                filename=received.filename,
+                purpose=received.purpose,
+                size_bytes=received.size_bytes,
+                profile=received.profile,
+                expires_after_seconds=received.expires_after_seconds,
+            )
+        except BaseException:
+            _delete_object(services.storage, received.object_key)
+            raise
+    return file_json(file)
+
+
+def _delete_object(storage: Storage, object_key: str) -> None:
+    try:
+        storage.delete(object_key)
+    except ServiceError as error:
+        logger.warning("object could not be deleted: %s", error, extra={"object_key": object_key})
+
+
+@router.get("")
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> dict[str, Any]:
+    page = files.list_files(
+        session, tenant.id, after=query.after, limit=query.limit, order=query.order, purpose=query.purpose
+    )
+    return list_json([file_json(file) for file in page.data], has_more=page.has_more)
+
+
+@router.get("/{file_id}")
+def retrieve(file_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
+    return file_json(files.get_file(session, tenant.id, file_id))
+
+
+@router.delete("/{file_id}")
+def delete(
+    file_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep, after_commit: BackgroundTasks
+) -> dict[str, Any]:
+    """Mark the file as deleted; its object goes after the commit, for a row must never name a missing object."""
+    file = files.delete_file(session, tenant.id, file_id)
+    after_commit.add_task(_delete_object, services.storage, file.object_key)
+    return {"id": file.id, "object": "file", "deleted": True}
+
+
+@router.get("/{file_id}/content")
+def content(
+    file_id: str,
+    session: SessionDep,
+    *,
+    tenant: TenantDep,
+    services: ServicesDep,
+    wanted: Annotated[str | None, Header(alias="range")] = None,
+) -> Response:
+    """Stream the file, or the part that a Range header asks for."""
+    file = files.get_file(session, tenant.id, file_id)
+    try:
+        part = parse_range(wanted, file.size_bytes)
+    except UnsatisfiableRangeError:
+        return _unsatisfiable(file, str(wanted))
+    return _stream(services.storage, file, part=part)
+
+
+def _stream(storage: Storage, file: File, *, part: ByteRange | None) -> Response:
+    whole = ByteRange(start=0, end=file.size_bytes)
+    sent = part or whole
+    headers = {
+        "content-length": str(sent.size_bytes),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",  # RFC 6266
+        "accept-ranges": "bytes",
+        "etag": f'"{file.id}"',  # files are immutable
+    }
+    if part is not None:
+        headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{file.size_bytes}"
+    return StreamingResponse(
+        _read(storage, file, part=sent),
+        status_code=200 if part is None else 206,
+        headers=headers,
+        media_type="application/octet-stream",
+    )
+
+
+def _read(storage: Storage, file: File, *, part: ByteRange) -> Iterator[bytes]:
+    """Fetch the first piece at once, so that a store that fails is a 503 and not a 200 that breaks off."""
+    pieces = storage.iter_chunks(file.object_key, part.start, end=part.end, chunk_bytes=CONTENT_PIECE_BYTES)
+    try:
+        first = next(pieces, b"")
+    except NotFoundError as error:
+        raise ServiceError(f"file {file.id} has lost its object {file.object_key}") from error
+    return _chain(first, pieces)
+
+
+def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from others
+
+
+def _unsatisfiable(file: File, wanted: str) -> Response:
+    message = f"The range {wanted[:100]!r} begins behind the file's last byte; it has {file.size_bytes} bytes."
+    headers = {"content-range": f"bytes */{file.size_bytes}"}
+    return error_response(416, message, code="invalid_range", param="range", headers=headers)

@@ -1,0 +1,156 @@
+"""Read the multipart form of one upload as its bytes arrive: small fields into memory, the file into a sink.
+
+Never holds more than one field (FIELD_BYTES) and the piece of the file it was just given. Fields may come in any order.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from jobs.errors import InputError, TooLargeError
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks  # exists for type checkers only
+
+FIELD_BYTES: Final = 1024
+MAX_FILENAME_CHARACTERS: Final = 255
+FORM_FIELDS: Final = ("purpose", "expires_after[anchor]", "expires_after[seconds]", "file")
+
+# Clients write these three as percent escapes in a form's filename (HTML living standard, multipart/form-data).
+_ESCAPES: Final = {"%22": '"', "%0D": "\r", "%0A": "\n"}
+
+
+class FileSink(Protocol):
+    """Where the content of the form's file goes."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadForm:
+    """The form without its file's content; `fields` holds the values as they were sent."""
+
+    filename: str
+    fields: dict[str, str]
+
+
+class UploadReader:
+    """Feed it the body in pieces of any size, then take the form.
+
+    `check_field(name, value)` sees each field as soon as it is complete and may refuse it before the file comes.
+    """
+
+    def __init__(self, content_type: str, sink: FileSink, *, check_field: Callable[[str, str], None]) -> None:
+        self._sink, self._check_field = sink, check_field
+        self._fields: dict[str, str] = {}
+        self._filename: str | None = None
+        self._name = ""  # of the current part
+        self._value = bytearray()  # of the current part, unless it is the file
+        self._header_name, self._header_value = bytearray(), bytearray()
+        self._disposition = b""
+        self._is_complete = False
+        self._parser = MultipartParser(_boundary(content_type), self._callbacks())
+
+    def _callbacks(self) -> "MultipartCallbacks":
+        return {
+            "on_part_begin": self._begin_part,
+            "on_header_field": lambda data, start, end: self._header_name.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._header_value.extend(data[start:end]),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._begin_content,
+            "on_part_data": self._take_content,
+            "on_part_end": self._end_part,
+            "on_end": self._end_form,
+        }
+
+    def feed(self, data: bytes) -> None:
+        """Raise InputError when the form is malformed, or holds an unknown or refused field."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise InputError(
+                f"The multipart form is malformed ({error}). Send it with a standard HTTP client.", code="invalid_form"
+            ) from None
+
+    def finish(self) -> UploadForm:
+        """Return the form. Raises InputError when it ended early or has no file."""
+        if not self._is_complete:
+            raise InputError(
+                "The multipart form ended before its last boundary. Send the whole file again.", code="invalid_form"
+            )
+        if self._filename is None:
+            raise InputError("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+        return UploadForm(filename=self._filename, fields=dict(self._fields))
+
+    def _begin_part(self) -> None:
+        self._disposition = b""
+        self._value.clear()
+
+    def _end_header(self) -> None:
+        if bytes(self._header_name).lower() == b"content-disposition":
+            self._disposition = bytes(self._header_value)
+        self._header_name.clear()
+        self._header_value.clear()
+
+    def _begin_content(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._name = options.get(b"name", b"").decode(errors="replace")
+        if self._name not in FORM_FIELDS:
+            allowed = ", ".join(FORM_FIELDS)
+            raise InputError(
+                f"Unknown parameter: '{self._name[:100]}'. Allowed are {allowed}.",
+                param=self._name[:100],
+                code="unknown_parameter",
+            )
+        if self._name in self._fields or (self._name == "file" and self._filename is not None):
+            raise InputError(f"'{self._name}' was sent twice. Send it once.", param=self._name, code="invalid_value")
+        if self._name == "file":
+            self._filename = _read_filename(options.get(b"filename"))
+
+    def _take_content(self, data: bytes, start: int, end: int) -> None:
+        if self._name == "file":
+            self._sink.write(data[start:end])
+            return
+        self._value.extend(data[start:end])
+        if len(self._value) > FIELD_BYTES:
+            raise TooLargeError(
+                f"'{self._name}' has more than the {FIELD_BYTES} bytes allowed. Shorten it.", param=self._name
+            )
+
+    def _end_part(self) -> None:
+        if self._name != "file":
+            value = self._value.decode(errors="replace")
+            self._check_field(self._name, value)
+            self._fields[self._name] = value
+
+    def _end_form(self) -> None:
+        self._is_complete = True
+
+
+def _boundary(content_type: str) -> bytes:
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:  # RFC 2046 §5.1.1
+        raise InputError(
+            f"The body must be multipart/form-data with a boundary; its type is {content_type[:100]!r}. "
+            "Send the fields purpose and file as a form.",
+            code="invalid_form",
+        )
+    return boundary
+
+
+def _read_filename(raw: bytes | None) -> str:
+    if raw is None:
+        raise InputError("'file' must be sent as a file, with a filename.", param="file", code="invalid_value")
+    name = re.sub("%22|%0[DdAa]", lambda match: _ESCAPES[match[0].upper()], raw.decode(errors="replace"))
+    if not 0 < len(name) <= MAX_FILENAME_CHARACTERS or not name.isprintable():
+        raise InputError(
+            f"The filename {name[:100]!r} must have 1 to {MAX_FILENAME_CHARACTERS} printable characters. Rename it.",
+            param="file",
+            code="invalid_value",
+        )
+    return name

@@ -1,0 +1,49 @@
+"""Understand the Range header of a download (RFC 9110 §14): pure arithmetic, no HTTP objects."""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """Bytes `start` … `end` − 1 of an object."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+class UnsatisfiableRangeError(ValueError):
+    """The range begins behind the last byte: status 416."""
+
+
+_ONE_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*")
+
+
+def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
+    """Return the wanted part, or None for the whole object.
+
+    None also answers several ranges, other units and malformed headers: RFC 9110 §14.2 has a server that does not
+    serve them send everything, with status 200. Raises UnsatisfiableRangeError.
+    """
+    match = _ONE_RANGE.fullmatch(header or "")
+    if match is None or not any(match.groups()):
+        return None
+    first, last = match.groups()
+    if not first:
+        return _suffix(int(last), size_bytes)
+    start = int(first)
+    if last and int(last) < start:
+        return None
+    if start >= size_bytes:
+        raise UnsatisfiableRangeError(f"byte {start} of {size_bytes}")
+    return ByteRange(start=start, end=min(int(last) + 1, size_bytes) if last else size_bytes)
+
+
+def _suffix(num_bytes: int, size_bytes: int) -> ByteRange:
+    if num_bytes == 0 or size_bytes == 0:
+        raise UnsatisfiableRangeError(f"the last {num_bytes} bytes of {size_bytes}")
+    return ByteRange(start=max(0, size_bytes - num_bytes), end=size_bytes)

@@ -1,0 +1,61 @@
+"""What the endpoints are handed: settings, the sessions of Postgres, the object store and the counters.
+
+Made once in the app's lifespan; nothing here is global.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import anyio
+from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from api.request_metrics import RequestMetrics
+from jobs.database import transaction
+from jobs.settings import Settings
+from jobs.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """`session_slots` admits as many requests as the pool has connections.
+
+    Without it the requests that wait for a connection could hold every thread that the requests owning one need.
+    """
+
+    settings: Settings
+    engine: Engine
+    sessions: sessionmaker[Session]
+    session_slots: anyio.Semaphore
+    storage: Storage
+    registry: CollectorRegistry
+    metrics: RequestMetrics
+
+
+def get_services(request: Request) -> Services:
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+
+
+async def hold_session_slot(services: ServicesDep) -> AsyncIterator[None]:
+    async with services.session_slots:
+        yield
+
+
+def open_session(
+    services: ServicesDep, _slot: Annotated[None, Depends(hold_session_slot, scope="function")]
+) -> Iterator[Session]:
+    """Run one transaction per request: committed when the endpoint returns, rolled back when it raises."""
+    with transaction(services.sessions) as session:
+        yield session
+
+
+# scope="function": the commit comes before the answer. FastAPI's default runs it after, and "created" would be a guess.
+SessionDep = Annotated[Session, Depends(open_session, scope="function")]

@@ -1,0 +1,153 @@
+"""Stream an upload from the socket into the object store, counting and profiling the file on the way.
+
+Memory is bounded by one piece of the body and the store's own parts, whatever the size of the file. The row that names
+the object is made afterwards, so an upload that breaks off leaves neither.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from anyio.to_thread import run_sync
+from fastapi import Request
+
+from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.multipart import UploadReader
+from jobs.errors import InputError, TooLargeError
+from jobs.files import Purpose
+from jobs.profile import FileProfile, FileProfiler
+from jobs.settings import Settings
+from jobs.storage import ObjectWriter, Storage
+
+PIECE_BYTES: Final = 1024 * 1024  # of the body, per hop to a worker thread; the socket delivers 64 KiB at a time
+FORM_OVERHEAD_BYTES: Final = 64 * 1024  # boundaries, headers and the small fields around a file
+PURPOSES: Final = (Purpose.BATCH, Purpose.USER_DATA)  # outputs are made here, never uploaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedFile:
+    """A file whose content is in the object store under `object_key`, and that no row names yet."""
+
+    object_key: str
+    filename: str
+    purpose: str
+    expires_after_seconds: int | None
+    size_bytes: int
+    profile: FileProfile | None  # of a batch input only
+
+
+class Upload:
+    """One upload under way; its methods block, so they run in worker threads, one after the other."""
+
+    def __init__(self, content_type: str, object_key: str, *, storage: Storage, settings: Settings) -> None:
+        self.object_key = object_key
+        self._storage, self._max_file_bytes = storage, settings.max_file_bytes
+        self._reader = UploadReader(content_type, self, check_field=check_field)
+        self._profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
+        self._stack = ExitStack()
+        self._writer: ObjectWriter | None = None
+        self._size_bytes = 0
+
+    def feed(self, piece: bytes) -> None:
+        self._reader.feed(piece)
+
+    def write(self, data: bytes) -> None:
+        """Take content of the file, as the form's reader finds it. Raises TooLargeError at the first byte too many."""
+        self._size_bytes += len(data)
+        if self._size_bytes > self._max_file_bytes:
+            raise too_large(self._size_bytes, self._max_file_bytes)
+        self._open_writer().write(data)
+        self._profiler.feed(data)
+
+    def _open_writer(self) -> ObjectWriter:
+        if self._writer is None:
+            self._writer = self._stack.enter_context(self._storage.writer(self.object_key))
+        return self._writer
+
+    def finish(self) -> ReceivedFile:
+        """Check the form and make the object appear. Raises InputError for a form that is incomplete."""
+        form = self._reader.finish()
+        purpose, expires_after_seconds = read_fields(form.fields)
+        self._open_writer()  # an empty file is an object too
+        self._stack.close()
+        return ReceivedFile(
+            object_key=self.object_key,
+            filename=form.filename,
+            purpose=purpose,
+            expires_after_seconds=expires_after_seconds,
+            size_bytes=self._size_bytes,
+            profile=self._profiler.finish() if purpose == Purpose.BATCH else None,
+        )
+
+    def abort(self, error: BaseException) -> None:
+        """Let nothing appear in the store."""
+        self._stack.__exit__(type(error), error, error.__traceback__)
+
+
+async def receive_upload(request: Request, object_key: str, *, storage: Storage, settings: Settings) -> ReceivedFile:
+    """Take in the whole body of `request`.
+
+    Raises InputError or TooLargeError as soon as the bytes show it, ClientDisconnect when the client goes away.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > settings.max_file_bytes + FORM_OVERHEAD_BYTES:
+        raise too_large(int(announced), settings.max_file_bytes)
+    content_type = request.headers.get("content-type", "")
+    upload = Upload(content_type, object_key, storage=storage, settings=settings)
+    try:
+        async for piece in _pieces(request):
+            await run_sync(upload.feed, piece)
+        return await run_sync(upload.finish)
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):
+            await run_sync(upload.abort, error)
+        raise
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    gathered = bytearray()
+    async for chunk in request.stream():
+        gathered += chunk
+        if len(gathered) >= PIECE_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    yield bytes(gathered)
+
+
+def check_field(name: str, value: str) -> None:
+    """Raise InputError where a field of the form has a value that is not allowed."""
+    if name == "purpose" and value not in PURPOSES:
+        raise _wrong(name, value, f"Allowed are {' and '.join(PURPOSES)}")
+    if name == "expires_after[anchor]" and value != "created_at":
+        raise _wrong(name, value, "The only anchor is created_at")
+    if name == "expires_after[seconds]" and not _is_expiry(value):
+        raise _wrong(name, value, f"Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds")
+
+
+def _is_expiry(value: str) -> bool:
+    is_number = value.isascii() and value.isdecimal() and len(value) < 10
+    return is_number and MIN_EXPIRY_SECONDS <= int(value) <= MAX_EXPIRY_SECONDS
+
+
+def read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
+    """Return (purpose, expires_after_seconds) of checked fields. Raises InputError naming the one that is missing."""
+    expiry = {"expires_after[anchor]", "expires_after[seconds]"}
+    wanted = {"purpose"} | (expiry if expiry & fields.keys() else set())
+    for name in sorted(wanted - fields.keys()):
+        raise InputError(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+    seconds = fields.get("expires_after[seconds]")
+    return fields["purpose"], None if seconds is None else int(seconds)
+
+
+def _wrong(name: str, value: str, wish: str) -> InputError:
+    return InputError(f"Invalid value for '{name}': {value[:100]!r}. {wish}.", param=name, code="invalid_value")
+
+
+def too_large(size_bytes: int, max_file_bytes: int) -> TooLargeError:
+    return TooLargeError(
+        f"The file has {size_bytes:,} bytes or more; one file may have {max_file_bytes:,}. Split it into several.",
+        param="file",
+        code="file_too_large",
+    )

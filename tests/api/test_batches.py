@@ -1,0 +1,217 @@
+"""Batches through the official client: submit, look, list, cancel, retries, and every refusal with its code."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types import Batch
+
+Submit = Callable[..., Batch]
+
+
+@pytest.fixture
+def submit(input_lines: Callable[..., bytes]) -> Submit:
+    """Return a function that uploads two lines and makes a batch of them."""
+
+    def upload_and_create(client: OpenAI, **options: Any) -> Batch:
+        file = client.files.create(file=("in.jsonl", input_lines(2)), purpose="batch")
+        wanted: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h", **options}
+        return client.batches.create(input_file_id=file.id, **wanted)
+
+    return upload_and_create
+
+
+def test_a_batch_is_accepted_and_found_again(client: OpenAI, submit: Submit) -> None:
+    batch = submit(client, metadata={"team": "search"}, completion_window="2h")
+    assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", "/v1/chat/completions")
+    assert batch.metadata == {"team": "search"}
+    assert batch.expires_at == batch.created_at + 2 * 3600
+    assert batch.request_counts is not None
+    assert batch._request_id is not None
+    assert client.batches.retrieve(batch.id) == batch
+
+
+def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> None:
+    batch = submit(client, extra_body={"priority": "urgent", "invalid_lines": "skip"})
+    assert batch.model_extra is not None
+    assert (batch.model_extra["priority"], batch.model_extra["invalid_lines"]) == ("urgent", "skip")
+    assert submit(client).model_extra == {**batch.model_extra, "priority": "normal", "invalid_lines": "fail"}
+
+
+def test_the_client_pages_through_all_batches_newest_first(client: OpenAI, submit: Submit) -> None:
+    made = [submit(client).id for _ in range(5)]
+    first_page = client.batches.list(limit=2)
+    assert (first_page.has_more, len(first_page.data)) == (True, 2)
+    assert [batch.id for batch in first_page] == made[::-1]
+    assert client.batches.list(after=made[0]).data == []
+
+
+def test_a_cancelled_batch_is_cancelling_and_cancelling_again_is_no_error(client: OpenAI, submit: Submit) -> None:
+    batch = submit(client)
+    cancelled = client.batches.cancel(batch.id)
+    assert cancelled.status == "cancelling"
+    assert cancelled.cancelling_at is not None
+    assert client.batches.cancel(batch.id).status == "cancelling"
+
+
+def test_a_tenant_never_sees_the_batches_of_another(
+    client: OpenAI, new_client: Callable[..., OpenAI], submit: Submit
+) -> None:
+    batch, other = submit(client), new_client()
+    for call in (other.batches.retrieve, other.batches.cancel):
+        with pytest.raises(openai.NotFoundError):
+            call(batch.id)
+    assert other.batches.list().data == []
+    with pytest.raises(openai.NotFoundError) as caught:
+        other.batches.create(
+            input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+    assert caught.value.param == "input_file_id"
+    assert client.batches.retrieve(batch.id).status == "validating"
+
+
+def test_an_input_in_use_cannot_be_deleted_and_the_client_does_not_insist(client: OpenAI, submit: Submit) -> None:
+    batch = submit(client)
+    with pytest.raises(openai.ConflictError) as caught:
+        client.with_options(max_retries=2).files.delete(batch.input_file_id)
+    assert caught.value.code == "file_in_use"
+    assert caught.value.response.request.headers["x-stainless-retry-count"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "code"),
+    [
+        ({"endpoint": "/v1/embeddings"}, "endpoint", "invalid_value"),
+        ({"completion_window": "soon"}, "completion_window", "invalid_value"),
+        ({"metadata": {str(n): "x" for n in range(17)}}, "metadata", "invalid_value"),
+        ({"metadata": {"k" * 65: "x"}}, "metadata", "invalid_value"),
+        ({"metadata": {"k": "x" * 513}}, "metadata", "invalid_value"),
+        ({"metadata": {"k": 1}}, "metadata.k", "invalid_value"),
+        ({"metadata": {"k": "a\x00b"}}, "metadata.k", "invalid_value"),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 60}},
+            "output_expires_after.seconds",
+            "invalid_value",
+        ),
+        ({"extra_body": {"priority": "asap"}}, "priority", "invalid_value"),
+        ({"extra_body": {"invalid_lines": "ignore"}}, "invalid_lines", "invalid_value"),
+        ({"extra_body": {"colour": "red"}}, "colour", "unknown_parameter"),
+        ({"extra_body": {"input_file_id": "file-none"}}, "input_file_id", "not_found"),
+        ({"extra_body": {"input_file_id": 7}}, "input_file_id", "invalid_value"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_name(
+    client: OpenAI, submit: Submit, options: dict[str, Any], param: str, code: str
+) -> None:
+    with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as caught:
+        submit(client, **options)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert client.batches.list().data == []
+
+
+def test_a_missing_field_is_refused_by_name(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/batches", cast_to=object, body={"endpoint": "/v1/completions", "completion_window": "24h"})
+    assert (caught.value.param, caught.value.code) == ("input_file_id", "missing_required_parameter")
+
+
+def test_broken_json_is_refused_in_the_envelope(client: OpenAI) -> None:
+    for body, code in [(b"{", "invalid_json"), (b"[]", "invalid_body"), (b"", "invalid_body")]:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.post(
+                "/batches", cast_to=object, content=body, options={"headers": {"content-type": "application/json"}}
+            )
+        assert caught.value.code == code
+
+
+def test_a_file_of_another_purpose_is_no_input(client: OpenAI) -> None:
+    file = client.files.create(file=("notes.txt", b"x"), purpose="user_data")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+    assert caught.value.code == "invalid_file_purpose"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [({"limit": 0}, "limit"), ({"limit": 101}, "limit"), ({"after": "x"}, "after"), ({"a": 1}, "a")]
+)
+def test_a_wrong_list_query_is_refused_by_name(client: OpenAI, query: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.batches.list(extra_query=query)
+    assert caught.value.param == param
+
+
+def test_over_budget_is_a_429_with_the_numbers_that_the_client_does_not_repeat(
+    new_client: Callable[..., OpenAI], submit: Submit
+) -> None:
+    client = new_client(limit_tokens=10)
+    with pytest.raises(openai.RateLimitError, match="10") as caught:
+        submit(client.with_options(max_retries=2))
+    assert (caught.value.code, caught.value.type) == ("insufficient_quota", "insufficient_quota")
+    assert caught.value.response.request.headers["x-stainless-retry-count"] == "0"
+    assert client.batches.list().data == []
+
+
+def test_a_create_sent_again_after_a_lost_answer_makes_no_second_batch(client: OpenAI, submit: Submit) -> None:
+    """What the client does when the answer to its first try is lost: the same body, with its retry count grown."""
+    batch = submit(client)
+    body = {
+        "input_file_id": batch.input_file_id,
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    again = client.batches.create(**body, extra_headers={"x-stainless-retry-count": "1"})  # type: ignore[arg-type]
+    assert again.id == batch.id
+    deliberate = client.batches.create(**body)  # type: ignore[arg-type]
+    assert deliberate.id != batch.id
+
+
+def test_creates_at_the_same_time_with_one_idempotency_key_make_one_batch(
+    client: OpenAI, input_lines: Callable[..., bytes]
+) -> None:
+    file = client.files.create(file=("in.jsonl", input_lines(1)), purpose="batch")
+    start = threading.Barrier(8)
+
+    def create(_: int) -> str:
+        start.wait()
+        return client.batches.create(
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            extra_headers={"idempotency-key": "once"},
+        ).id
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(create, range(8)))) == 1
+    with pytest.raises(openai.ConflictError) as caught:
+        client.batches.create(
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="1h",
+            extra_headers={"idempotency-key": "once"},
+        )
+    assert caught.value.code == "idempotency_key_reused"
+
+
+@pytest.mark.parametrize(("header", "value"), [("idempotency-key", "x" * 256), ("x-stainless-retry-count", "many")])
+def test_a_wrong_header_is_refused_by_name(client: OpenAI, submit: Submit, header: str, value: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        submit(client, extra_headers={header: value})
+    assert caught.value.param == header
+
+
+def test_batches_of_many_clients_at_once_are_all_accepted(client: OpenAI, submit: Submit) -> None:
+    """More requests at once than connections in the pool and threads of the server: none may starve another."""
+    file_id = submit(client).input_file_id
+
+    def create(number: int) -> str:
+        metadata = {"number": str(number)}
+        return client.batches.create(
+            input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h", metadata=metadata
+        ).id
+
+    with ThreadPoolExecutor(64) as pool:
+        assert len(set(pool.map(create, range(128)))) == 128

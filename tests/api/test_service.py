@@ -1,0 +1,90 @@
+"""How the service shows its own state, and what it answers while Postgres is away or a commit fails."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
+
+UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+@pytest.fixture(scope="module")
+def cut_off(serve: Callable[..., str]) -> str:
+    """The URL of a server whose Postgres cannot be reached."""
+    return serve(database_url=UNREACHABLE)
+
+
+def test_a_live_server_is_healthy_and_ready(http: httpx.Client) -> None:
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ready"}
+
+
+def test_without_postgres_the_server_is_healthy_but_not_ready(cut_off: str) -> None:
+    assert httpx.get(f"{cut_off}/healthz").status_code == 200
+    answer = httpx.get(f"{cut_off}/readyz")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "service_unavailable")
+
+
+@pytest.mark.parametrize("call", ["list", "upload", "create"])
+def test_without_postgres_every_call_is_a_503_that_the_client_repeats_later(cut_off: str, call: str) -> None:
+    calls: dict[str, Callable[[OpenAI], Any]] = {
+        "list": lambda client: client.batches.list(),
+        "upload": lambda client: client.files.create(file=("a.jsonl", b"{}"), purpose="batch"),
+        "create": lambda client: client.batches.create(
+            input_file_id="file_1", endpoint="/v1/completions", completion_window="24h"
+        ),
+    }
+    with (
+        OpenAI(base_url=f"{cut_off}/v1", api_key="tm-any", max_retries=0) as client,
+        pytest.raises(openai.InternalServerError) as caught,
+    ):
+        calls[call](client)
+    assert (caught.value.status_code, caught.value.code) == (503, "service_unavailable")
+    assert caught.value.response.headers["retry-after"] == "2"
+    assert "127.0.0.1" not in caught.value.message
+
+
+def test_nothing_is_answered_as_done_before_it_is_committed(deploy: Callable[..., Any]) -> None:
+    """A trigger breaks the transaction at its COMMIT, as a server that goes down there would."""
+    deployment = deploy()
+    with OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key(), max_retries=0) as client:
+        file = client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
+        with commits_break(deployment, "batch"), pytest.raises(openai.InternalServerError) as caught:
+            client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        assert caught.value.status_code == 503
+        with commits_break(deployment, "file"), pytest.raises(openai.InternalServerError):
+            client.files.create(file=("b.jsonl", b"{}\n"), purpose="batch")
+        assert client.batches.list().data == []
+        assert [found.id for found in client.files.list()] == [file.id]
+
+
+@contextmanager
+def commits_break(deployment: Any, table: str) -> Iterator[None]:
+    create = [
+        "CREATE FUNCTION break_commit() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'terminating' USING ERRCODE = '57P01'; END $$",
+        f"CREATE CONSTRAINT TRIGGER break_commit AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION break_commit()",
+    ]
+    with deployment.engine.begin() as connection:
+        for statement in create:
+            connection.execute(text(statement))
+    try:
+        yield
+    finally:
+        with deployment.engine.begin() as connection:
+            connection.execute(text("DROP FUNCTION break_commit CASCADE"))
+
+
+def test_metrics_count_requests_by_route_and_need_no_key(http: httpx.Client) -> None:
+    http.get("/v1/files/file_none")
+    answer = httpx.get(http.base_url.join("/metrics"))
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    found = {tuple(sample.labels.values()): sample.value for sample in families["tokenmill_http_requests"].samples}
+    assert found["GET", "/v1/files/{file_id}", "404"] >= 1
