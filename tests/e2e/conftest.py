@@ -1,0 +1,118 @@
+"""The whole stack as a user starts it: `tokenmill up` in a process of its own, on the demo model."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import openai
+import psutil
+import psycopg
+import pytest
+
+from cli.embedded.sockets import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO_MODEL = ROOT / "examples" / "demo_model"
+START_SECONDS = 180
+STOP_SECONDS = 90
+
+_EXPORT = re.compile(r"export TOKENMILL_BASE_URL=(\S+) TOKENMILL_API_KEY=(\S+)")
+
+
+@dataclass
+class Stack:
+    """A running `tokenmill up`. `settings` are TOKENMILL_* variables without their prefix."""
+
+    data_dir: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    base_url: str = ""
+    api_key: str = ""
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            **{f"TOKENMILL_{name}": value for name, value in self.settings.items()},
+            "TOKENMILL_BASE_URL": self.base_url,
+            "TOKENMILL_API_KEY": self.api_key,
+        }
+
+    def start(self) -> None:
+        """Start and wait for the line that a user would paste into a shell."""
+        command = [*tokenmill(), "up", "--data-dir", str(self.data_dir), "--port", str(free_port())]
+        command += ["--model", str(DEMO_MODEL), "--served-name", "demo"]
+        environment = {name: value for name, value in self.environment.items() if value}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()  # the fixture's timeout bounds it: the process ends when it fails
+        found = _EXPORT.match(line)
+        assert found, f"up printed {line!r}; logs: {self.logs()}"
+        self.base_url, self.api_key = found.groups()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(STOP_SECONDS)
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.base_url, api_key=self.api_key)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a `tokenmill` command against this stack."""
+        return subprocess.run(
+            [*tokenmill(), *arguments], capture_output=True, text=True, env=self.environment, cwd=ROOT, check=False
+        )
+
+    def audit(self) -> subprocess.CompletedProcess[str]:
+        return self.run("audit", "--data-dir", str(self.data_dir))
+
+    def database_url(self) -> str:
+        return (self.data_dir / "run" / "database_url").read_text().strip()
+
+    def query(self, sql: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.database_url(), autocommit=True) as connection:
+            return connection.execute(sql).fetchall()
+
+    def role(self, name: str) -> psutil.Process | None:
+        """Return the process of a role, or of `valkey-server`, when it runs."""
+        assert self.process is not None
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                command = child.cmdline()
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            if ("cli.main" in command and name in command) or (command and Path(command[0]).name == name):
+                return child
+        return None
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted((self.data_dir / "logs").glob("*.log"))
+        )
+
+
+def tokenmill() -> list[str]:
+    return [sys.executable, "-m", "cli.main"]
+
+
+@pytest.fixture(scope="module")
+def stack_settings() -> dict[str, str]:
+    """Overridden by a module that wants other settings."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: dict[str, str]) -> Iterator[Stack]:
+    stack = Stack(tmp_path_factory.mktemp("stack"), stack_settings)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        if stack.process is not None and stack.process.poll() is None:
+            stack.stop()

@@ -1,0 +1,137 @@
+"""Processes are killed in the middle of a batch; nothing is lost, repeated or billed twice."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+NUM_LINES = 1_000
+NUM_WORKER_KILLS = 5
+TIMEOUT_SECONDS = 420
+MIN_PROGRESS = 20  # finished lines between two kills, so that each meets a working engine
+
+
+@pytest.fixture(scope="module")
+def stack_settings() -> dict[str, str]:
+    """Short leases, so that a killed worker's chunks come back in seconds."""
+    return {"LEASE_SECONDS": "5", "HEARTBEAT_SECONDS": "1", "HINT_AGAIN_SECONDS": "3", "CHUNK_LINES": "32"}
+
+
+def input_lines() -> list[dict[str, Any]]:
+    return [
+        {
+            "custom_id": f"line-{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": "demo",
+                "messages": [{"role": "user", "content": f"Invoice {number}\nTotal: {number}.25 USD"}],
+                "max_tokens": 120,
+                "ignore_eos": True,
+                "temperature": 0,
+            },
+        }
+        for number in range(NUM_LINES)
+    ]
+
+
+def patiently(call: Callable[[], Any]) -> Any:
+    """The official client retries by itself; a user would try again after that, too."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return call()
+        except (openai.APIConnectionError, openai.InternalServerError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+class Killer:
+    """Kills one thing each time the batch has moved on."""
+
+    def __init__(self, stack: Any) -> None:
+        self._stack = stack
+        self.done: list[str] = []
+        worker = ("worker", self._kill_worker)
+        self._plan = [
+            worker,
+            ("valkey", self._kill_valkey),
+            worker,
+            ("api", lambda: self._kill_role("api")),
+            worker,
+            ("postgres backends", self._kill_backends),
+            worker,
+            worker,
+        ]
+
+    @property
+    def is_finished(self) -> bool:
+        return not self._plan
+
+    def strike(self) -> None:
+        name, act = self._plan.pop(0)
+        act()
+        self.done.append(name)
+
+    def _kill_worker(self) -> None:
+        self._kill_role("worker")
+
+    def _kill_role(self, name: str) -> None:
+        process = self._stack.role(name)
+        assert process is not None, f"{name} is not running"
+        process.kill()
+
+    def _kill_valkey(self) -> None:
+        self._kill_role("valkey-server")
+        shutil.rmtree(self._stack.data_dir / "valkey", ignore_errors=True)
+
+    def _kill_backends(self) -> None:
+        self._stack.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+
+@pytest.mark.timeout(600)
+def test_every_line_comes_out_exactly_once_whatever_is_killed(stack: Any) -> None:
+    client = stack.client()
+    content = "\n".join(json.dumps(line) for line in input_lines()).encode()
+    uploaded = client.files.create(file=("in.jsonl", content), purpose="batch")
+    batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h")
+    killer, num_before = Killer(stack), 0
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while batch.status not in ("completed", "failed"):
+        assert time.monotonic() < deadline, f"{batch.request_counts} after {killer.done}; {stack.logs()}"
+        time.sleep(0.2)
+        batch = patiently(lambda: client.batches.retrieve(batch_id))
+        num_done = batch.request_counts.completed
+        if not killer.is_finished and num_done >= num_before + MIN_PROGRESS and stack.role("worker") is not None:
+            killer.strike()
+            num_before = num_done
+
+    assert killer.done.count("worker") == NUM_WORKER_KILLS, f"finished before all kills: {killer.done}"
+    assert killer.is_finished
+    assert batch.status == "completed"
+    counts = batch.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (NUM_LINES, NUM_LINES, 0)
+    output = [
+        json.loads(line)
+        for line in patiently(lambda: client.files.content(str(batch.output_file_id))).text.splitlines()
+    ]
+    assert [line["custom_id"] for line in output] == [f"line-{number}" for number in range(NUM_LINES)]
+    check_ledger(stack, batch, output)
+    audit = stack.audit()
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+def check_ledger(stack: Any, batch: Any, output: list[dict[str, Any]]) -> None:
+    """Each line was billed once: the ledger's sums are those of the output file."""
+    usages = [line["response"]["body"]["usage"] for line in output]
+    ((num, tokens_in, tokens_out),) = stack.query(
+        f"SELECT sum(num_results), sum(input_tokens), sum(output_tokens) FROM ledger WHERE batch_id = '{batch.id}'"
+    )
+    assert int(num) == NUM_LINES
+    assert int(tokens_in) == sum(usage["prompt_tokens"] for usage in usages)
+    assert int(tokens_out) == sum(usage["completion_tokens"] for usage in usages) == NUM_LINES * 120
