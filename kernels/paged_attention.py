@@ -13,6 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels import cpu_attention
+from kernels.errors import require
+from kernels.paged_attention_triton import paged_attention_triton
+
 
 def paged_attention(  # noqa: PLR0917  the order is the call order of every paged-attention op
     query: Tensor,
@@ -33,9 +37,16 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
     `[num_blocks, kv_heads, block_size, head_dim]`, block_tables `[seqs, max_blocks]` int32, query_start `[seqs + 1]`
     int32, context_lens `[seqs]` int32 (cached plus new tokens). `window` is transformers' sliding_window, in tokens,
     itself included. The result is a new `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows
-    from `query_start[-1]` on are unspecified.
+    from `query_start[-1]` on are unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
     """
-    return paged_attention_reference(
+    _check(query, key_cache, value_cache, block_tables, query_start, context_lens, window)
+    if query.is_cuda:
+        run = paged_attention_triton
+    elif query.is_cpu and query.dtype in cpu_attention.DTYPES and key_cache.dtype in cpu_attention.DTYPES:
+        run = cpu_attention.paged_attention
+    else:
+        run = paged_attention_reference
+    return run(
         query,
         key_cache,
         value_cache,
@@ -46,6 +57,44 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
         window=window,
         max_query_len=max_query_len,
         max_context_len=max_context_len,
+    )
+
+
+def _check(  # noqa: PLR0917  private; the tensors in their call order
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    window: int | None,
+) -> None:
+    """Raise `KernelInputError` for what the kernels cannot take; reads shapes only, never values."""
+    _, heads, head_dim = query.shape
+    num_seqs = context_lens.shape[0]
+    if (
+        key_cache.shape == value_cache.shape
+        and key_cache.shape[3] == head_dim
+        and heads % key_cache.shape[1] == 0
+        and query.stride(2) == 1
+        and key_cache.dtype == value_cache.dtype
+        and key_cache.is_contiguous()
+        and value_cache.is_contiguous()
+        and block_tables.shape[0] >= num_seqs == query_start.shape[0] - 1
+        and block_tables.dtype == query_start.dtype == context_lens.dtype == torch.int32
+        and block_tables.stride(1) == query_start.stride(0) == context_lens.stride(0) == 1
+        and (window is None or window > 0)
+    ):
+        return
+    require(
+        False,
+        f"query {query.dtype} {tuple(query.shape)} strides {query.stride()}, caches {key_cache.dtype} "
+        f"{tuple(key_cache.shape)} and {value_cache.dtype} {tuple(value_cache.shape)}, block_tables "
+        f"{block_tables.dtype} {tuple(block_tables.shape)}, query_start {query_start.dtype} "
+        f"{tuple(query_start.shape)}, context_lens {context_lens.dtype} {tuple(context_lens.shape)}, window {window}; "
+        "give query [tokens, heads, head_dim] with a contiguous last axis, two contiguous caches "
+        "[num_blocks, kv_heads, block_size, head_dim] of one dtype with kv_heads dividing heads, int32 block_tables "
+        "[seqs, max_blocks], int32 query_start [seqs + 1], int32 context_lens [seqs], and window None or above 0",
     )
 
 
@@ -86,11 +135,13 @@ def gather_sequence(cache: Tensor, block_table: Tensor, context_len: int) -> Ten
 def _attend(query: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None) -> Tensor:
     query_len, heads, _ = query.shape
     kv_heads, context_len, _ = keys.shape
-    wide_keys = keys.float().repeat_interleave(heads // kv_heads, dim=0)
-    wide_values = values.float().repeat_interleave(heads // kv_heads, dim=0)
+    # Keys before every row's window are left out, not masked: their blocks may have been given back, and NaN · 0 = NaN.
+    reach = 0 if window is None else max(context_len - query_len - window + 1, 0)
+    wide_keys = keys[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
+    wide_values = values[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
     scores = torch.einsum("qhd,hkd->hqk", query.float(), wide_keys) * scale
-    key_positions = torch.arange(context_len, device=query.device)
-    positions = key_positions[context_len - query_len :, None]
+    key_positions = torch.arange(reach, context_len, device=query.device)
+    positions = torch.arange(context_len - query_len, context_len, device=query.device)[:, None]
     visible = key_positions <= positions
     if window is not None:
         visible &= key_positions > positions - window

@@ -1,0 +1,123 @@
+"""What the CPU kernels use to touch tensor memory: pointers, bf16, an atomic counter, a fast exp2. Knows no op.
+
+The kernels take addresses, not arrays: wrapping ten tensors as numba arrays costs more than the smaller ops themselves,
+and numba has no bfloat16. These functions run inside numba-compiled code only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+# No nnan and no ninf: a NaN in an input must come out as NaN.
+FASTMATH = {"contract", "reassoc", "arcp", "nsz"}
+
+
+def _address_cast(target: Any) -> Any:
+    @intrinsic
+    def cast(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(target)(types.int64), generate
+
+    return cast
+
+
+float32_at = _address_cast(types.float32)
+bfloat16_at = _address_cast(types.uint16)  # the bits; `load` and `store` convert
+int32_at = _address_cast(types.int32)
+int64_at = _address_cast(types.int64)
+
+
+def _bit_cast(source: Any, target: Any, llvm_type: Any) -> Any:
+    @intrinsic
+    def cast(typing_context: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], llvm_type)
+
+        return target(source), generate
+
+    return cast
+
+
+bits_to_float32 = _bit_cast(types.uint32, types.float32, ir.FloatType())
+float32_to_bits = _bit_cast(types.float32, types.uint32, ir.IntType(32))
+bits_to_float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
+
+
+@intrinsic
+def fetch_add(typing_context: Any, counter: Any, amount: Any) -> Any:
+    """Add `amount` to the int64 at `counter` atomically and return what was there before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.atomic_rmw("add", arguments[0], arguments[1], "monotonic")
+
+    return types.int64(types.CPointer(types.int64), types.int64), generate
+
+
+def load(pointer: Any, index: Any) -> Any:
+    """Read element `index` as float32."""
+    raise NotImplementedError("runs in compiled code only")
+
+
+@overload(load)
+def _load(pointer: Any, index: Any) -> Any:
+    if pointer.dtype == types.float32:
+
+        def load_float32(pointer: Any, index: Any) -> Any:
+            return pointer[index]
+
+        return load_float32
+
+    def load_bfloat16(pointer: Any, index: Any) -> Any:
+        return bits_to_float32(np.uint32(pointer[index]) << np.uint32(16))
+
+    return load_bfloat16
+
+
+def store(pointer: Any, index: Any, number: Any) -> None:
+    """Write float32 `number` at `index`, rounded to nearest even where the memory is bf16."""
+    raise NotImplementedError("runs in compiled code only")
+
+
+@overload(store)
+def _store(pointer: Any, index: Any, number: Any) -> Any:  # numba wants the same annotations on both levels
+    if pointer.dtype == types.float32:
+
+        def store_float32(pointer: Any, index: Any, number: Any) -> None:
+            pointer[index] = np.float32(number)
+
+        return store_float32
+
+    def store_bfloat16(pointer: Any, index: Any, number: Any) -> None:
+        bits = float32_to_bits(np.float32(number))
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        pointer[index] = np.uint16(np.uint32(0x7FC0) if is_nan else rounded)
+
+    return store_bfloat16
+
+
+@njit(fastmath=FASTMATH, error_model="numpy")
+def exp2(x: Any) -> Any:
+    """Compute 2**x in float32 for vector code: exact to 2e-7 (relative) in [−126, 126], clamped outside.
+
+    Range reduction to [−0.5, 0.5] and the degree-6 least-squares polynomial on Chebyshev nodes (1.9e-9 before
+    rounding). A NaN stays NaN.
+    """
+    bounded = min(max(x, np.float32(-126.0)), np.float32(126.0)) if x == x else x  # noqa: PLR0124
+    whole = np.int32(bounded + np.float32(127.5)) - np.int32(127)
+    f = bounded - np.float32(whole)
+    p = np.float32(1.5337577e-04)
+    p = p * f + np.float32(1.3399860e-03)
+    p = p * f + np.float32(9.6185198e-03)
+    p = p * f + np.float32(5.5503290e-02)
+    p = p * f + np.float32(2.4022646e-01)
+    p = p * f + np.float32(6.9314718e-01)
+    p = p * f + np.float32(1.0)
+    return p * bits_to_float32(np.uint32(whole + np.int32(127)) << np.uint32(23))

@@ -1,0 +1,255 @@
+"""The Triton kernels of `paged_attention`: one for every batch, and one that joins the parts of a split decode.
+
+A program owns BLOCK_M rows of one sequence under one KV head: consecutive query tokens times the heads of a GQA group,
+packed, so that a tile of keys is loaded once for the whole group. A batch of decodes over few sequences splits each
+context over several programs (split-KV); `_reduce_kernel` joins their fp32 parts. Nothing here reads a tensor on the
+host or syncs, so launches can be captured in a CUDA graph; a captured launch serves every context up to the captured
+`max_context_len`. Formula, accumulation and sources: paged_attention.py.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (Triton reads the annotations of its kernels, and only tl.constexpr means something to it)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.triton_backend import jit, next_power_of_2, tl
+
+_LOG2_E = 1.4426950408889634
+_MAX_SPLITS = 32
+_MIN_KEYS_PER_SPLIT = 128  # below, writing and joining a part costs about as much as the keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """Tile sizes of one launch: rows and keys of a tile, padded head size, warps, pipeline depth."""
+
+    block_m: int
+    block_n: int
+    block_d: int
+    num_warps: int
+    num_stages: int
+
+
+def attention_config(*, head_dim: int, group: int, element_bytes: int, max_query_len: int) -> AttentionConfig:
+    """Pick the tiles: as few rows as the longest query run fills, and what fits in 163 KiB of shared memory (sm_80).
+
+    Follows the published sizes of FlashAttention-2 and SGLang's extend kernel (128 × 64); not tuned by measurement.
+    """
+    block_d = max(16, next_power_of_2(head_dim))
+    wide = block_d * element_bytes > 256  # a row of keys over 256 bytes: fp32, or heads over 128
+    most_rows = 64 if wide else 128
+    block_m = min(most_rows, max(16, next_power_of_2(max_query_len * group), next_power_of_2(group)))
+    if block_m == 16:
+        block_n, num_warps = (32 if wide else 64), 4
+    else:
+        block_n, num_warps = (32 if wide else 64), (8 if block_m == 128 else 4)
+    return AttentionConfig(
+        block_m=max(block_m, next_power_of_2(group)),
+        block_n=block_n if block_d * element_bytes <= 512 else 16,
+        block_d=block_d,
+        num_warps=num_warps,
+        num_stages=2 if wide else 3,
+    )
+
+
+def num_splits(*, num_programs: int, max_context_len: int, num_processors: int) -> int:
+    """Choose over how many programs a decode's context is split: enough for two waves, each with 128 keys or more."""
+    wanted = -(-2 * num_processors // num_programs)
+    useful = max(1, max_context_len // _MIN_KEYS_PER_SPLIT)
+    limit = min(wanted, useful, _MAX_SPLITS)
+    return 1 << (limit.bit_length() - 1)
+
+
+def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    max_query_len: int,
+    max_context_len: int,
+) -> Tensor:
+    """Launch the Triton kernels of `paged_attention`; the arguments are already checked."""
+    tokens, heads, head_dim = query.shape
+    kv_heads, block_size = key_cache.shape[1], key_cache.shape[2]
+    num_seqs, group = context_lens.shape[0], heads // kv_heads
+    out = torch.empty((tokens, heads, head_dim), dtype=query.dtype, device=query.device)
+    if tokens == 0 or num_seqs == 0:
+        return out
+    config = attention_config(
+        head_dim=head_dim, group=group, element_bytes=query.element_size(), max_query_len=max_query_len
+    )
+    tokens_per_tile = config.block_m // group
+    is_decode = max_query_len == 1
+    num_tiles = num_seqs if is_decode else tokens // tokens_per_tile + num_seqs
+    splits = 1
+    if is_decode and window is None:
+        splits = num_splits(
+            num_programs=num_tiles * kv_heads,
+            max_context_len=max_context_len,
+            num_processors=_num_processors(query.device),
+        )
+    parts, stats = out, out  # unread without a split
+    if splits > 1:
+        parts = torch.empty((tokens, heads, splits, head_dim), dtype=torch.float32, device=query.device)
+        stats = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=query.device)
+    _attention_kernel[(num_tiles, kv_heads, splits)](
+        query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
+        scale * _LOG2_E, 0 if window is None else window,
+        query.stride(0), query.stride(1), block_tables.stride(0),
+        KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, SPLITS=splits,
+        IS_DECODE=is_decode, HAS_WINDOW=window is not None, TOKENS_PER_TILE=tokens_per_tile,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=config.block_d,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    if splits > 1:
+        _reduce_kernel[(tokens, heads)](
+            parts, stats, out, HEADS=heads, HEAD_DIM=head_dim, SPLITS=splits, BLOCK_D=config.block_d, num_warps=4
+        )
+    return out
+
+
+def _num_processors(device: torch.device) -> int:
+    """Count the GPU's multiprocessors (cached by torch, no sync); a CPU, under the interpreter, counts as one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@jit
+def _sequence_of(tile, query_start, num_seqs, TOKENS_PER_TILE: tl.constexpr):
+    """Find a tile's sequence by bisection: sequence s owns tiles from query_start[s] // TOKENS_PER_TILE + s on.
+
+    That numbering leaves each sequence at least the tiles it needs, and needs no table made on the host.
+    """
+    low = tile * 0  # a value, not a constant: the loop carries it
+    high = low + num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_left = tl.load(query_start + middle) // TOKENS_PER_TILE + middle <= tile
+        low = tl.where(is_left, middle, low)
+        high = tl.where(is_left, high, middle)
+    return low
+
+
+@jit
+def _load_tile(  # noqa: PLR0917  compiled
+    cache, table, positions, end, kv_head, lanes,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Locate `[len(positions), len(lanes)]` elements of one KV head through the block table, and say which exist."""
+    is_key = positions < end
+    blocks = tl.load(table + positions // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
+    rows = ((blocks * KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE) * HEAD_DIM
+    return cache + rows[:, None] + lanes[None, :], is_key[:, None] & (lanes < HEAD_DIM)[None, :]
+
+
+@jit
+def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in registers; arguments are positional
+    query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
+    scale, window, query_stride, head_stride, table_stride,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SPLITS: tl.constexpr, IS_DECODE: tl.constexpr, HAS_WINDOW: tl.constexpr, TOKENS_PER_TILE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if IS_DECODE:
+        sequence = tile
+        first_token = 0
+    else:
+        sequence = _sequence_of(tile, query_start, num_seqs, TOKENS_PER_TILE)
+        own_tile = tile - (tl.load(query_start + sequence) // TOKENS_PER_TILE + sequence)
+        first_token = own_tile * TOKENS_PER_TILE
+    begin_row = tl.load(query_start + sequence)
+    query_len = tl.load(query_start + sequence + 1) - begin_row
+    if first_token >= query_len:
+        return
+    context_len = tl.load(context_lens + sequence)
+    first_position = context_len - query_len + first_token
+
+    rows = tl.arange(0, BLOCK_M)
+    lanes = tl.arange(0, BLOCK_D)
+    token = first_token + rows // GROUP
+    head = kv_head * GROUP + rows % GROUP
+    is_row = (rows < TOKENS_PER_TILE * GROUP) & (token < query_len)
+    mask = is_row[:, None] & (lanes < HEAD_DIM)[None, :]
+    batch_row = (begin_row + token).to(tl.int64)
+    q = tl.load(
+        query + batch_row[:, None] * query_stride + head[:, None] * head_stride + lanes[None, :], mask=mask, other=0.0
+    )
+    positions = context_len - query_len + token
+
+    # The keys that any row of this tile sees, cut into SPLITS runs of whole tiles.
+    end = tl.minimum(first_position + TOKENS_PER_TILE, context_len)
+    begin = 0
+    if HAS_WINDOW:
+        begin = tl.maximum(first_position - window + 1, 0) // BLOCK_N * BLOCK_N
+    if SPLITS > 1:
+        span = tl.cdiv(tl.cdiv(end, BLOCK_N), SPLITS) * BLOCK_N
+        begin = split * span
+        end = tl.minimum(end, begin + span)
+
+    table = block_tables + sequence.to(tl.int64) * table_stride
+    top = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for start in range(begin, end, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        in_reach = columns
+        if HAS_WINDOW:  # the blocks before the window may have been given back: they are not read
+            in_reach = tl.where(columns > first_position - window, columns, end)
+        places, is_key = _load_tile(key_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        k = tl.load(places, mask=is_key, other=0.0).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        visible = (columns[None, :] <= positions[:, None]) & (columns < end)[None, :]
+        if HAS_WINDOW:
+            visible &= columns[None, :] > positions[:, None] - window
+        scores = tl.where(visible, scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        anchor = tl.where(new_top == -float("inf"), 0.0, new_top)  # a row that has seen no key yet: no inf − inf
+        shares = tl.exp2(scores - anchor[:, None])
+        shrink = tl.exp2(top - anchor)
+        total = total * shrink + tl.sum(shares, axis=1)
+        places, is_key = _load_tile(value_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        v = tl.load(places, mask=is_key, other=0.0).to(q.dtype)
+        acc = acc * shrink[:, None] + tl.dot(shares.to(q.dtype), v, input_precision="ieee")
+        top = new_top
+
+    heads_total: tl.constexpr = KV_HEADS * GROUP
+    out_row = batch_row * heads_total + head
+    if SPLITS > 1:
+        part_row = out_row * SPLITS + split
+        tl.store(parts + part_row[:, None] * HEAD_DIM + lanes[None, :], acc, mask=mask)
+        tl.store(stats + part_row * 2, top, mask=is_row)
+        tl.store(stats + part_row * 2 + 1, total, mask=is_row)
+    else:
+        share = 1.0 / tl.where(total == 0.0, 1.0, total)  # context 0 (a padded row): zeros
+        result = (acc * share[:, None]).to(out.dtype.element_ty)
+        tl.store(out + out_row[:, None] * HEAD_DIM + lanes[None, :], result, mask=mask)
+
+
+@jit
+def _reduce_kernel(  # noqa: PLR0917  a kernel's arguments are positional
+    parts, stats, out,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
+    splits = tl.arange(0, SPLITS)
+    lanes = tl.arange(0, BLOCK_D)
+    tops = tl.load(stats + (row * SPLITS + splits) * 2)
+    totals = tl.load(stats + (row * SPLITS + splits) * 2 + 1)
+    top = tl.max(tops, axis=0)
+    anchor = tl.where(top == -float("inf"), 0.0, top)
+    weights = tl.exp2(tops - anchor)
+    total = tl.sum(weights * totals, axis=0)
+    places = parts + (row * SPLITS + splits)[:, None] * HEAD_DIM + lanes[None, :]
+    mask = (lanes < HEAD_DIM)[None, :] & (weights > 0.0)[:, None]
+    acc = tl.sum(tl.load(places, mask=mask, other=0.0) * weights[:, None], axis=0)
+    result = acc / tl.where(total == 0.0, 1.0, total)
+    tl.store(out + row * HEAD_DIM + lanes, result.to(out.dtype.element_ty), mask=lanes < HEAD_DIM)

@@ -1,0 +1,163 @@
+"""The Triton kernels under the interpreter, against their twins; run by test_interpreter.py in its own process.
+
+TRITON_INTERPRET must be set before triton is imported, and it changes triton for the whole process. fp32 and fp16 only:
+the interpreter's bf16 arithmetic is wrong. Shapes are small and odd: a tile takes milliseconds here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import paged_attention_triton as attention_kernels
+from kernels.paged_attention import paged_attention_reference
+from kernels.paged_attention_triton import AttentionConfig, paged_attention_triton
+from kernels.rms_norm import add_rms_norm_reference, add_rms_norm_triton, rms_norm_reference, rms_norm_triton
+from kernels.rope import rope_reference, rope_triton
+from kernels.rope_and_write_kv import rope_and_write_kv_reference, rope_and_write_kv_triton
+from kernels.silu_mul import silu_mul_reference, silu_mul_triton
+from kernels.write_kv import write_kv_reference, write_kv_triton
+
+DTYPES = [torch.float32, torch.float16]
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare with one rounding step of the dtype, and no NaN anywhere but where the twin has one."""
+    tolerance = 2e-3 if actual.dtype == torch.float16 else 2e-6
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 2049), (2, 3, 10)])
+def test_rms_norm_equals_its_twin(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, weight = torch.randn(shape, dtype=dtype), torch.randn(shape[-1], dtype=dtype)
+    close(rms_norm_triton(x, weight, eps=1e-5), rms_norm_reference(x, weight, eps=1e-5))
+
+
+def test_rms_norm_takes_heads_out_of_a_merged_row() -> None:
+    merged, weight = torch.randn(3, 5, 8), torch.randn(8)
+    close(rms_norm_triton(merged[:, 1:4], weight, eps=1e-5), rms_norm_reference(merged[:, 1:4], weight, eps=1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_rms_norm_equals_its_twin_and_leaves_its_inputs(dtype: torch.dtype) -> None:
+    x, residual, weight = torch.randn(5, 9, dtype=dtype), torch.randn(5, 9, dtype=dtype), torch.randn(9, dtype=dtype)
+    before = residual.clone()
+    for actual, expected in zip(
+        add_rms_norm_triton(x, residual, weight, eps=1e-5),
+        add_rms_norm_reference(x, residual, weight, eps=1e-5),
+        strict=True,
+    ):
+        close(actual, expected)
+    assert torch.equal(residual, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 7, 1030])
+def test_silu_mul_equals_its_twin(width: int, dtype: torch.dtype) -> None:
+    gate_up = (torch.randn(3, 2 * width) * 5).to(dtype)
+    close(silu_mul_triton(gate_up), silu_mul_reference(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("head_dim", "rot_dim"), [(10, 6), (8, 8), (2, 2)])
+def test_rope_equals_its_twin(layer_case: Any, head_dim: int, rot_dim: int, dtype: torch.dtype) -> None:
+    case = layer_case([0] * 5, head_dim=head_dim, rot_dim=rot_dim, dtype=dtype)
+    expected = case.clone()
+    rope_triton(case.query, case.key, case.positions, case.cos_sin)
+    rope_reference(expected.query, expected.key, expected.positions, expected.cos_sin)
+    for actual, wanted in zip(case.written, expected.written, strict=True):
+        close(actual.to(dtype), wanted.to(dtype))
+
+
+@pytest.mark.parametrize(("dtype", "cache_dtype"), [(torch.float32, torch.float16), (torch.float16, torch.float16)])
+def test_write_kv_fills_its_slots_and_nothing_else(
+    layer_case: Any, dtype: torch.dtype, cache_dtype: torch.dtype
+) -> None:
+    case = layer_case([7, -1, 0, 11, -1], kv_heads=2, dtype=dtype, cache_dtype=cache_dtype)
+    expected = case.clone()
+    write_kv_triton(case.key, case.value, case.key_cache, case.value_cache, case.slots)
+    write_kv_reference(expected.key, expected.value, expected.key_cache, expected.value_cache, expected.slots)
+    for actual, wanted in zip(case.written, expected.written, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("head_dim", "rot_dim"), [(10, 6), (8, 8)])
+def test_rope_and_write_kv_equals_the_two_ops(layer_case: Any, head_dim: int, rot_dim: int, dtype: torch.dtype) -> None:
+    case = layer_case([5, -1, 1, 9], kv_heads=2, heads=4, head_dim=head_dim, rot_dim=rot_dim, dtype=dtype)
+    expected = case.clone()
+    tail = ("positions", "cos_sin", "key_cache", "value_cache", "slots")
+    for one, run in ((case, rope_and_write_kv_triton), (expected, rope_and_write_kv_reference)):
+        run(one.query, one.key, one.value, *(getattr(one, name) for name in tail))
+    for actual, wanted in zip(case.written, expected.written, strict=True):
+        close(actual.to(dtype), wanted.to(dtype))
+
+
+DECODES = [(1, 1), (1, 5), (1, 13), (1, 4)]
+PREFILLS = [(1, 1), (7, 7), (4, 4)]
+CHUNKS_AND_DECODES = [(1, 9), (6, 11), (1, 1), (3, 3), (2, 17)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 3, 100])
+@pytest.mark.parametrize("lengths", [DECODES, PREFILLS, CHUNKS_AND_DECODES], ids=["decode", "prefill", "mixed"])
+def test_attention_equals_its_twin(
+    attention_case: Any, lengths: list[tuple[int, int]], window: int | None, dtype: torch.dtype
+) -> None:
+    case = attention_case(lengths, window=window, dtype=dtype)
+    actual = case.run(paged_attention_triton)
+    assert torch.isfinite(actual).all()
+    close(actual, case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"),
+    [(1, 1, 16, 1), (4, 2, 20, 3), (6, 2, 80, 16), (20, 1, 8, 5)],
+    ids=["mha", "odd-head", "wide", "group-over-a-tile"],
+)
+def test_attention_takes_any_grouping_head_and_block_size(
+    attention_case: Any, heads: int, kv_heads: int, head_dim: int, block_size: int
+) -> None:
+    case = attention_case([(3, 8), (1, 6)], heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size)
+    close(case.run(paged_attention_triton), case.run(paged_attention_reference))
+
+
+def test_attention_walks_several_key_and_query_tiles(attention_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = AttentionConfig(block_m=16, block_n=16, block_d=16, num_warps=4, num_stages=1)
+    monkeypatch.setattr(attention_kernels, "attention_config", lambda **_: small)
+    for window in (None, 20):
+        case = attention_case([(13, 50), (1, 37), (18, 18)], window=window)
+        close(case.run(paged_attention_triton), case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize("splits", [2, 8])
+def test_a_split_decode_equals_its_twin_also_where_splits_stay_empty(
+    attention_case: Any, monkeypatch: pytest.MonkeyPatch, splits: int
+) -> None:
+    monkeypatch.setattr(attention_kernels, "num_splits", lambda **_: splits)
+    small = AttentionConfig(block_m=16, block_n=16, block_d=16, num_warps=4, num_stages=1)
+    monkeypatch.setattr(attention_kernels, "attention_config", lambda **_: small)
+    case = attention_case([(1, 1), (1, 70), (1, 16), (1, 0), (1, 33)])
+    close(case.run(paged_attention_triton), case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize("lengths", [[(1, 3), (1, 0)], [(4, 4), (1, 0), (2, 5)]], ids=["decode", "mixed"])
+def test_a_padded_row_with_context_0_gives_zeros(attention_case: Any, lengths: list[tuple[int, int]]) -> None:
+    case = attention_case(lengths)
+    actual = case.run(paged_attention_triton)
+    row = next(sum(q for q, _ in lengths[:i]) for i, (_, context) in enumerate(lengths) if context == 0)
+    assert not actual[row].any()
+    close(actual, case.run(paged_attention_reference))
+
+
+def test_sequences_without_query_rows_are_passed_over(attention_case: Any) -> None:
+    case = attention_case([(0, 4), (3, 3), (0, 0), (2, 6), (0, 1)])
+    close(case.run(paged_attention_triton), case.run(paged_attention_reference))
+
+
+def test_a_16_bit_cache_serves_fp32_queries(attention_case: Any) -> None:
+    case = attention_case([(1, 5), (3, 6)], cache_dtype=torch.float16)
+    close(case.run(paged_attention_triton), case.run(paged_attention_reference))

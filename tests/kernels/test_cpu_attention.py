@@ -1,0 +1,187 @@
+"""Paged attention on the CPU against its twin: decodes, prefills, chunks, windows, poison, threads, the disk cache."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.errors import KernelInputError
+from kernels.paged_attention import paged_attention, paged_attention_reference
+
+ROOT = Path(__file__).resolve().parents[2]
+PAIRS = [(a, b) for a in (torch.float32, torch.bfloat16) for b in (torch.float32, torch.bfloat16)]
+BATCHES = {
+    "decodes": [(1, 1), (1, 33), (1, 8), (1, 70), (1, 64)],
+    "prefills": [(1, 1), (40, 40), (7, 7), (33, 33)],
+    "mixed": [(1, 90), (50, 131), (1, 1), (3, 3), (2, 17), (70, 75), (4, 66)],
+}
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare with the error of one rounding step of the dtype; NaN nowhere."""
+    assert torch.isfinite(actual).all()
+    step = {torch.float32: 5e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[actual.dtype]
+    torch.testing.assert_close(actual, expected, rtol=step, atol=step)
+
+
+@pytest.mark.parametrize(("dtype", "cache_dtype"), PAIRS)
+@pytest.mark.parametrize("window", [None, 5, 40])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_attention_equals_its_twin(
+    attention_case: Any, batch: str, window: int | None, dtype: torch.dtype, cache_dtype: torch.dtype
+) -> None:
+    case = attention_case(
+        BATCHES[batch], heads=6, kv_heads=2, block_size=8, window=window, dtype=dtype, cache_dtype=cache_dtype
+    )
+    close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"),
+    [(1, 1, 1, 1), (4, 4, 20, 3), (9, 3, 64, 32), (7, 1, 80, 16), (2, 1, 128, 256), (100, 1, 8, 5)],
+)
+def test_attention_takes_any_grouping_head_and_block_size(  # noqa: PLR0917  parametrised by name
+    attention_case: Any, heads: int, kv_heads: int, head_dim: int, block_size: int, cache_dtype: torch.dtype
+) -> None:
+    case = attention_case(
+        [(1, 11), (9, 14), (1, 1), (35, 77)],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        cache_dtype=cache_dtype,
+    )
+    close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+def test_random_batches_equal_their_twin(attention_case: Any) -> None:
+    chooser = random.Random(7)
+    for seed in range(25):
+        lengths = []
+        for _ in range(chooser.randint(1, 9)):
+            query_len = chooser.choice([0, 1, 1, 1, 2, chooser.randint(1, 80)])
+            lengths.append((query_len, query_len + chooser.randint(0, 90)))
+        window = chooser.choice([None, 1, chooser.randint(1, 100)])
+        case = attention_case([*lengths, (1, 2)], heads=6, kv_heads=3, window=window, seed=seed)
+        close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+def test_fp16_runs_through_the_twin(attention_case: Any) -> None:
+    case = attention_case([(3, 9), (1, 4)], dtype=torch.float16)
+    close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+def test_a_padded_row_with_context_0_gives_zeros(attention_case: Any) -> None:
+    case = attention_case([(1, 3), (1, 0), (5, 5)])
+    actual = case.run(paged_attention)
+    assert not actual[1].any()
+    close(actual, case.run(paged_attention_reference))
+
+
+def test_an_empty_batch_gives_an_empty_result(attention_case: Any) -> None:
+    assert attention_case([(0, 3)]).run(paged_attention).shape == (0, 3, 16)
+
+
+def test_a_row_does_not_depend_on_its_batch(attention_case: Any) -> None:
+    case = attention_case([(1, 21), (9, 30), (1, 40)], heads=6, kv_heads=2)
+    query, keys, values, tables, starts, contexts = case.tensors
+    whole = case.run(paged_attention)
+    alone = paged_attention(
+        query[10:],
+        keys,
+        values,
+        tables[2:],
+        starts[2:] - starts[2],
+        contexts[2:],
+        scale=case.scale,
+        window=None,
+        max_query_len=1,
+        max_context_len=40,
+    )
+    assert torch.equal(whole[10:], alone)
+
+
+def test_a_block_id_outside_the_cache_is_an_error(attention_case: Any) -> None:
+    for lengths in ([(1, 3)], [(30, 30)]):
+        case = attention_case(lengths)
+        case.tensors[3][0, 0] = 1_000
+        with pytest.raises(KernelInputError, match="block outside the cache"):
+            case.run(paged_attention)
+
+
+def test_wrong_shapes_and_dtypes_are_named(attention_case: Any) -> None:
+    case = attention_case([(1, 3)])
+    wrong = (*case.tensors[:3], case.tensors[3].long(), *case.tensors[4:])
+    with pytest.raises(KernelInputError, match=r"block_tables torch\.int64"):
+        paged_attention(*wrong, scale=1.0, window=None, max_query_len=1, max_context_len=3)
+    with pytest.raises(KernelInputError, match="window 0"):
+        paged_attention(*case.tensors, scale=1.0, window=0, max_query_len=1, max_context_len=3)
+
+
+def test_calls_from_several_threads_do_not_disturb_each_other(attention_case: Any) -> None:
+    cases = [
+        attention_case([(1, 300), (60, 200), (1, 50)], heads=6, kv_heads=2, head_dim=32, seed=seed) for seed in range(4)
+    ]
+    expected = [case.run(paged_attention_reference) for case in cases]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(5):
+            for actual, wanted in zip(threads.map(lambda c: c.run(paged_attention), cases), expected, strict=True):
+                close(actual, wanted)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_result_does_not_depend_on_the_number_of_threads(attention_case: Any, num_threads: int) -> None:
+    case = attention_case([(1, 300), (100, 260), (1, 50)], heads=6, kv_heads=3, head_dim=32)
+    before, expected = torch.get_num_threads(), case.run(paged_attention)
+    try:
+        torch.set_num_threads(num_threads)
+        assert torch.equal(case.run(paged_attention), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+CACHE_PROBE = """
+import torch
+from numba.core import event
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, e): compiled.append(e)
+    def on_end(self, e): pass
+event.register("numba:compile", Listener())
+from kernels.silu_mul import silu_mul
+print(silu_mul(torch.tensor([[1.0, 2.0]])).item(), len(compiled))
+"""
+
+
+def _probe(**environment: str) -> tuple[float, int]:
+    command = [sys.executable, "-W", "error", "-c", CACHE_PROBE]
+    run = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    value, compilations = run.stdout.split()
+    return float(value), int(compilations)
+
+
+def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+    first = _probe(NUMBA_CACHE_DIR=str(tmp_path))
+    assert first[0] == pytest.approx(1.4621, abs=1e-4)
+    assert first[1] > 0
+    assert _probe(NUMBA_CACHE_DIR=str(tmp_path)) == (first[0], 0)
+
+
+def test_a_cache_directory_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    value, compilations = _probe(NUMBA_CACHE_DIR=str(blocked))
+    assert value == pytest.approx(1.4621, abs=1e-4)
+    assert compilations > 0
