@@ -101,15 +101,15 @@ class ChunkRun:
 
     def run(self) -> None:
         claim = self._claim
-        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.id, claim.batch_id, claim.fence)
+        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
         try:
             self._submit_lines()
             self._collect()
             self._close(chunks.complete)
         except _Abandoned as reason:
-            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.id, claim.fence, reason)
+            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
         else:
-            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.id, claim.batch_id, claim.fence)
+            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
         finally:
             self._abort()
 
@@ -260,7 +260,7 @@ class ChunkRun:
             except ServiceError as error:
                 if parts.monotonic() >= deadline:
                     raise _Abandoned(f"the database stayed away: {error}") from None
-                log.warning("database unreachable, trying again chunk_id=%s", self._claim.id)
+                log.warning("database unreachable, trying again chunk_id=%s", self._claim.chunk_id)
                 threading.Event().wait(_RETRY_SECONDS)
 
     # --- results of lines --------------------------------------------------------------------------------------------
@@ -274,7 +274,6 @@ class ChunkRun:
         return LineResult(
             line_no=line.line_no,
             status_code=200,
-            is_error=False,
             line=lines.output_line(batch_id, line.line_no, line.custom_id, status_code=200, body=answer.body),
             input_tokens=answer.usage.prompt_tokens,
             cached_tokens=answer.usage.cached_tokens,
@@ -286,11 +285,11 @@ class ChunkRun:
         param, code = (error.param, error.code) if isinstance(error, BodyError) else (None, "invalid_value")
         body = error_body(str(error), code=code, param=param)
         content = lines.output_line(self._claim.batch_id, line.line_no, line.custom_id, status_code=400, body=body)
-        return LineResult(line_no=line.line_no, status_code=400, is_error=True, line=content)
+        return LineResult(line_no=line.line_no, status_code=400, line=content)
 
     def _failure(self, line: InputLine, message: str) -> LineResult:
         """A failure at run time: no response, unbilled."""
         content = lines.error_line(
             self._claim.batch_id, line.line_no, line.custom_id, code="engine_failure", message=message
         )
-        return LineResult(line_no=line.line_no, status_code=None, is_error=True, line=content)
+        return LineResult(line_no=line.line_no, status_code=None, line=content)

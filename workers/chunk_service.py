@@ -140,7 +140,7 @@ class ChunkService:
         try:
             self._run(claim)
         except Exception:
-            log.exception("chunk failed chunk_id=%s", claim.id)
+            log.exception("chunk failed chunk_id=%s", claim.chunk_id)
         finally:
             self._slots.release()
 

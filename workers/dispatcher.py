@@ -13,10 +13,12 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, chunks, fairshare, fleet
+from jobs import batches, fairshare, fleet
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
+from jobs.losses import reap_expired
 from jobs.settings import Settings
+from jobs.storage import Storage
 from workers import logs
 from workers.app import make_app
 from workers.hints import HintSender
@@ -44,8 +46,9 @@ class Plan:
 
 
 class Dispatcher:
-    def __init__(self, sessions: sessionmaker[Session], hints: Hints, settings: Settings) -> None:
+    def __init__(self, sessions: sessionmaker[Session], storage: Storage, *, hints: Hints, settings: Settings) -> None:
         self._sessions = sessions
+        self._storage = storage
         self._hints = hints
         self._settings = settings
 
@@ -67,7 +70,7 @@ class Dispatcher:
         return plan
 
     def _decide(self, session: Session) -> Plan:
-        chunks.reap_expired(session)
+        reap_expired(session, self._storage)
         batches.expire_overdue(session)
         batches.finish_ready(session)
         again = self._settings.hint_again_seconds
@@ -80,7 +83,7 @@ class Dispatcher:
     def _pick_chunks(self, session: Session) -> list[tuple[str, int]]:
         picked: list[tuple[str, int]] = []
         for model in fleet.live_models(session):
-            allowance = fleet.hint_allowance(session, model)
+            allowance = fleet.hint_allowance(session, model, again_seconds=self._settings.hint_again_seconds)
             if allowance > 0:
                 chunk_ids = fairshare.pick_ready(
                     session, model=model, limit=allowance, again_seconds=self._settings.hint_again_seconds
@@ -105,5 +108,6 @@ def main(settings: Settings) -> None:
         signal.signal(number, lambda *_: stop.set())
     hints = HintSender(make_app(settings.redis_url), lifetime_seconds=settings.hint_again_seconds)
     log.info("dispatcher started")
-    Dispatcher(sessions(connect(settings.database_url)), hints, settings).run(stop)
+    maker, storage = sessions(connect(settings.database_url)), Storage(settings.storage_url)
+    Dispatcher(maker, storage, hints=hints, settings=settings).run(stop)
     log.info("dispatcher stopped")

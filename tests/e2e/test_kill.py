@@ -100,6 +100,7 @@ def test_every_line_comes_out_exactly_once_whatever_is_killed(stack: Any) -> Non
     content = "\n".join(json.dumps(line) for line in input_lines()).encode()
     uploaded = client.files.create(file=("in.jsonl", content), purpose="batch")
     batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h")
+    batch_id = batch.id
     killer, num_before = Killer(stack), 0
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while batch.status not in ("completed", "failed"):
