@@ -40,7 +40,9 @@ class Detokenizer:
         self._skip = skip_special_tokens
         self._window = self._prompt_end(prompt_token_ids)
         self._num_done = len(self._window)
-        self._done_text = self._decode(self._window).rstrip(REPLACEMENT)
+        whole = self._whole_tokens()
+        self._done_text = self._decode(whole)
+        self._begins_whole = len(whole) == len(self._window)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take new tokens; return the text that is certain now, perhaps empty."""
@@ -69,9 +71,18 @@ class Detokenizer:
             start -= 1
         return list(token_ids[start:])
 
+    def _whole_tokens(self) -> list[int]:
+        """Return the window without the tokens of a character that it ends inside of, at most three."""
+        for end in range(len(self._window), max(0, len(self._window) - 4), -1):
+            if not self._decode(self._window[:end]).endswith(REPLACEMENT):
+                return self._window[:end]
+        return self._window
+
     def _hand_out(self, text: str) -> str:
         piece = text[len(self._done_text) :]
-        self._window = self._window[self._num_done :] or self._window
+        if self._begins_whole:  # else the window would begin inside a character
+            self._window = self._window[self._num_done :] or self._window
+        self._begins_whole = True
         self._num_done = len(self._window)
         self._done_text = self._decode(self._window)
         return piece

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import EngineDied, EngineStartError
+from engine.outputs import FinishReason, TokenDelta
+from engine.params import SamplingParams
+from engine.process import EngineProcess
+
+from .conftest import TinyModel, TinyModels
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_models: TinyModels) -> TinyModel:
+    return tiny_models["llama-gqa"]
+
+
+@pytest.fixture(scope="module")
+def process(model: TinyModel) -> Iterator[EngineProcess]:
+    """One process for all tests of this file; those that end it start it again."""
+    engine = EngineProcess(config_for(model.path))
+    engine.start()
+    yield engine
+    engine.close()
+
+
+def config_for(path: Path) -> EngineConfig:
+    return EngineConfig(model=str(path), dtype="float32", device="cpu", num_kv_blocks=200, num_threads=1, warm_up=False)
+
+
+def collect(engine: EngineProcess, timeout_seconds: float = 60.0) -> list[TokenDelta]:
+    """Poll until nothing is in flight."""
+    deltas: list[TokenDelta] = []
+    deadline = time.monotonic() + timeout_seconds
+    while engine.running_request_ids:
+        assert time.monotonic() < deadline, "the engine does not finish"
+        progress = engine.poll(1.0)
+        deltas += progress.outputs if progress else []
+    return deltas
+
+
+def poll_until_tokens(engine: EngineProcess) -> None:
+    for _ in range(60):
+        progress = engine.poll(1.0)
+        if progress and any(delta.token_ids for delta in progress.outputs):
+            return
+    raise AssertionError("no token came")
+
+
+def add_until_it_raises(engine: EngineProcess, prompt: list[int]) -> None:
+    for index in range(1000):  # what was sent just before the end is not noticed until the pipe is
+        engine.add(index, prompt, SamplingParams())
+        engine.poll(0.1)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_tokens_through_the_pipe_equal_transformers(process: EngineProcess, model: TinyModel) -> None:
+    assert process.info.num_kv_blocks == 200
+    assert process.info.eos_token_ids == [2]
+    for index, (prompt, limit) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
+        process.add(index, prompt, SamplingParams(temperature=0.0, max_tokens=limit))
+    tokens: list[list[int]] = [[] for _ in model.prompts]
+    for delta in collect(process):
+        tokens[delta.request_id] += delta.token_ids
+    assert tokens == model.expected
+
+
+def test_a_refused_request_is_an_error_delta_and_the_loop_lives(process: EngineProcess) -> None:
+    process.add(1, [5] * 400, SamplingParams(max_tokens=4))
+    (delta,) = collect(process)
+    assert delta.finish_reason is FinishReason.ERROR
+    assert "400 tokens" in str(delta.error)
+    assert process.is_alive
+
+
+def test_an_abort_ends_all_children(process: EngineProcess, model: TinyModel) -> None:
+    process.add(1, model.prompts[0], SamplingParams(n=3, max_tokens=190, ignore_eos=True))
+    process.abort([1, 77])
+    deltas = collect(process)
+    assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.ABORT] * 3
+
+
+def test_an_idle_engine_shows_that_it_is_alive_every_second(process: EngineProcess) -> None:
+    beats = [process.poll(2.0) for _ in range(2)]
+    assert all(beat is not None and beat.outputs == [] for beat in beats)
+    assert process.poll(1.0) is not None
+
+
+def test_a_killed_child_is_reported_with_what_was_in_flight_and_can_be_started_again(
+    process: EngineProcess, model: TinyModel
+) -> None:
+    for index in (3, 4):
+        process.add(index, model.prompts[index], SamplingParams(max_tokens=180, ignore_eos=True))
+    poll_until_tokens(process)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(EngineDied) as caught:
+        collect(process)
+    assert caught.value.exit_code == -signal.SIGKILL
+    assert set(caught.value.request_ids) == {3, 4}
+    assert not process.is_alive
+    process.start()
+    process.add(3, model.prompts[3], SamplingParams(temperature=0.0, max_tokens=model.max_tokens[3]))
+    assert [token for delta in collect(process) for token in delta.token_ids] == model.expected[3]
+
+
+def test_a_dead_engine_raises_on_add_and_close_may_be_called_again(process: EngineProcess, model: TinyModel) -> None:
+    pid = process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EngineDied):
+        add_until_it_raises(process, model.prompts[0])
+    process.close()
+    process.close()
+    assert not is_running(pid)
+    with pytest.raises(EngineDied):
+        process.add(0, model.prompts[0], SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        ("missing", "no model directory at"),
+        ("empty", "no config.json"),
+        ("no-weights", "only safetensors weights are read"),
+        ("other-architecture", "model_type 'gpt2'"),
+    ],
+)
+def test_a_bad_model_is_one_sentence(*, prepare: str, reason: str, tmp_path: Path, model: TinyModel) -> None:
+    path = tmp_path / "model"
+    if prepare != "missing":
+        path.mkdir()
+    if prepare == "no-weights":
+        (path / "config.json").write_text((model.path / "config.json").read_text())
+    if prepare == "other-architecture":
+        (path / "config.json").write_text('{"model_type": "gpt2"}')
+    engine = EngineProcess(config_for(path))
+    with pytest.raises(EngineStartError, match=reason) as caught:
+        engine.start()
+    assert "\n" not in str(caught.value)
+    assert not engine.is_alive
+
+
+def test_the_child_dies_with_its_parent(model: TinyModel) -> None:
+    script = textwrap.dedent(
+        f"""
+        import time
+        from engine.config import EngineConfig
+        from engine.process import EngineProcess
+        engine = EngineProcess(EngineConfig(model={str(model.path)!r}, device="cpu", num_kv_blocks=50, warm_up=False))
+        engine.start()
+        print(engine.pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    try:
+        child_pid = int(parent.stdout.readline())
+        assert is_running(child_pid)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while is_running(child_pid):
+        assert time.monotonic() < deadline, "the child outlived its parent"
+
+
+def test_messages_cost_no_torch() -> None:
+    code = "import sys, engine.messages, engine.process; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

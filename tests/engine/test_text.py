@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+
+from engine.params import SamplingParams
+from engine.text import Detokenizer, StopMatcher, TextStream
+
+SAMPLES = [
+    "plain words, with punctuation.",
+    "emoji 😀👩‍👩‍👧 and flags 🇩🇪",
+    "漢字とかな、中文字符，한국어",
+    "mixed é à ü ß 😀漢x",
+    "a\n\n  indented\ttabs",
+]
+
+
+def byte_level() -> Tokenizer:
+    """One token per byte, as GPT-2's alphabet writes them; no merges, so every character outside ASCII is split."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def byte_fallback() -> Tokenizer:
+    """Llama's form: known letters are tokens, everything else falls back to byte tokens."""
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    for letter in "▁abcdefghijklmnopqrstuvwxyz.,":
+        vocab[letter] = len(vocab)
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.pre_tokenizer = None
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+TOKENIZERS = {"byte-level": byte_level(), "byte-fallback": byte_fallback()}
+
+
+def stream_text(tokenizer: Tokenizer, prompt: list[int], output: list[int]) -> str:
+    detokenizer = Detokenizer(tokenizer, prompt)
+    pieces = [detokenizer.push([token]) for token in output]
+    return "".join([*pieces, detokenizer.finish()])
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", SAMPLES)
+def test_incremental_text_equals_the_full_decode(kind: str, text: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    prompt, output = tokenizer.encode("prompt. ").ids, tokenizer.encode(text).ids
+    assert stream_text(tokenizer, prompt, output) == tokenizer.decode(output)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", ["ab😀cd", "a漢字漢字漢字漢字b"])
+def test_a_prompt_may_end_inside_a_character(kind: str, text: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    ids = tokenizer.encode(text).ids
+    for cut in range(1, len(ids)):
+        # What is whole before the cut is the prompt's; a character that the cut splits is the output's.
+        whole = next(k for k in range(len(text), -1, -1) if len(tokenizer.encode(text[:k]).ids) <= cut)
+        assert stream_text(tokenizer, ids[:cut], ids[cut:]) == text[whole:]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_nothing_incomplete_is_shown_before_the_character_is_whole(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    detokenizer = Detokenizer(tokenizer, tokenizer.encode("x").ids)
+    pieces = [detokenizer.push([token]) for token in tokenizer.encode("漢😀").ids]
+    assert [piece for piece in pieces if piece] == ["漢", "😀"]
+
+
+def test_a_character_that_never_completes_ends_as_a_replacement() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    ids = tokenizer.encode("a😀").ids[:-1]
+    assert stream_text(tokenizer, tokenizer.encode("x").ids, ids) == tokenizer.decode(ids)
+
+
+def test_undecodable_tokens_are_not_held_for_ever() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    lone = tokenizer.encode("漢").ids[1]
+    detokenizer = Detokenizer(tokenizer, tokenizer.encode("x").ids)
+    assert any(detokenizer.push([lone]) for _ in range(40))
+    assert len(detokenizer._window) < 64
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="ab漢é😀\n ", max_size=20), st.text(alphabet="xy字😀", min_size=1, max_size=6))
+def test_any_text_comes_out_whole(text: str, prompt: str) -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    assert stream_text(tokenizer, tokenizer.encode(prompt).ids, tokenizer.encode(text).ids) == text
+
+
+def match(stops: list[str], pieces: list[str], *, include_stop: bool = False) -> tuple[str, str | None]:
+    matcher = StopMatcher(stops, include_stop=include_stop)
+    shown = "".join([matcher.push(piece) for piece in pieces])
+    return shown + matcher.finish(), matcher.matched
+
+
+def test_a_stop_string_across_tokens_ends_the_text() -> None:
+    assert match(["END"], ["one E", "N", "D two"]) == ("one ", "END")
+
+
+def test_of_two_stop_strings_in_one_token_the_one_that_completes_first_counts() -> None:
+    assert match(["d", "bc"], ["abcd"]) == ("a", "bc")
+    assert match(["bcd", "c"], ["abcd"]) == ("ab", "c")
+
+
+def test_of_stop_strings_that_complete_together_the_one_that_began_first_counts() -> None:
+    assert match(["c", "abc"], ["xabc"]) == ("x", "abc")
+
+
+def test_a_stop_string_is_shown_only_when_asked_for() -> None:
+    assert match(["END"], ["one END two"], include_stop=True) == ("one END", "END")
+
+
+def test_nothing_of_a_stop_string_leaks_while_it_is_incomplete() -> None:
+    matcher = StopMatcher(["</s>", "stop"])
+    shown = [matcher.push(letter) for letter in "a st </x </s"]
+    assert "".join(shown) == "a st </x "
+    assert matcher.push(">") == ""
+    assert matcher.matched == "</s>"
+
+
+def test_text_that_only_looked_like_a_stop_string_comes_out_at_the_end() -> None:
+    assert match(["END"], ["one E", "N"]) == ("one EN", None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(alphabet="ab", max_size=30),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.lists(st.integers(1, 4), max_size=30),
+)
+def test_how_text_is_cut_into_tokens_does_not_change_what_is_shown_by_single_letters(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    pieces, rest = [], text
+    for cut in cuts:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    pieces.append(rest)
+    assert match(stops, pieces) == match(stops, list(text))
+
+
+def test_a_stop_token_is_not_text_unless_asked_for() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    ids = tokenizer.encode("ab").ids
+    for include, expected in ((False, "a"), (True, "ab")):
+        params = SamplingParams(stop_token_ids=[ids[1]], include_stop_str_in_output=include)
+        stream = TextStream(tokenizer, ids, params)
+        stream.push(ids[:1])
+        stream.push(ids[1:], ends_with_stop_token=True)
+        stream.finish()
+        assert stream.text == expected
