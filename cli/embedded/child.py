@@ -43,6 +43,7 @@ class ChildSpec:
     death_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 30.0
     ready_seconds: float = 60.0
+    before_start: Callable[[], None] = lambda: None  # clears what an earlier life left behind
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Child:
 
     def start(self) -> None:
         spec = self.spec
+        spec.before_start()
         with open_log(spec.log_path) as log:
             self._process = subprocess.Popen(
                 launch_command(spec.command, death_signal=spec.death_signal, user=spec.user),
@@ -78,8 +80,11 @@ class Child:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def wait_until_ready(self) -> None:
-        """Raise ServiceError, with the end of its log, if it exits or is not ready within `ready_seconds`."""
+    def wait_until_ready(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        """Raise ServiceError, with the end of its log, if it exits or is not ready within `ready_seconds`.
+
+        `on_wait` is called between looks; what it raises ends the wait.
+        """
         deadline = time.monotonic() + self.spec.ready_seconds
         while not self.spec.is_ready():
             if not self.is_running:
@@ -88,6 +93,7 @@ class Child:
                 raise ServiceError(
                     f"{self.spec.name} was not ready after {self.spec.ready_seconds:.0f} s{self.last_words()}"
                 )
+            on_wait()
             time.sleep(_POLL_SECONDS)
 
     def last_words(self) -> str:

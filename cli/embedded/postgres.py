@@ -15,13 +15,13 @@ import psycopg
 
 from cli.embedded.binaries import PostgresBinaries, find_postgres
 from cli.embedded.child import ChildSpec, SystemUser, launch_command
+from cli.embedded.leftovers import wait_for_old_server
 from cli.embedded.sockets import socket_folder
 from cli.embedded.system_user import can_run, user_for_postgres
 from jobs.errors import ServiceError
 
 SUPERUSER: Final = "tokenmill"
 DATABASE: Final = "tokenmill"
-_OLD_SERVER_SECONDS: Final = 30.0
 _INITDB_SECONDS: Final = 300.0
 
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -64,7 +64,7 @@ class Postgres:
 def prepare_postgres(
     folder: Path, *, log_path: Path, run_dir: Path, settings: Mapping[str, str] | None = None
 ) -> Postgres:
-    """Create the cluster in `folder` unless it is there, and clear what a killed server left behind.
+    """Create the cluster in `folder` unless it is there.
 
     The caller must own `folder` alone (the data directory's lock). `settings` override ours. Raises ServiceError.
     """
@@ -74,8 +74,6 @@ def prepare_postgres(
     user = _user_with_reach(folder, binaries)
     if not (folder / "PG_VERSION").exists():
         _initialise(folder, binaries=binaries, user=user)
-    else:
-        _settle_leftovers(folder)
     sockets = socket_folder(run_dir, uid=None if user is None else user.uid)
     chosen = {**_SETTINGS, "unix_socket_directories": str(sockets), **(settings or {})}
     command = [str(binaries.postgres), "-D", str(folder), "-p", "5432"]
@@ -90,6 +88,7 @@ def prepare_postgres(
             is_ready=lambda: _answers(sockets),
             environment=_clean_environment(),
             user=user,
+            before_start=lambda: _settle_leftovers(folder),
             stop_signal=signal.SIGINT,  # fast shutdown: sessions are ended, data is written out
             death_signal=signal.SIGINT,
         ),
@@ -164,26 +163,9 @@ def _settle_leftovers(folder: Path) -> None:
     Postgres itself handles a stale lock file whose pid is free. It gives up where the pid was reused, as it is soon in
     a container that was restarted.
     """
-    old = _servers_in(folder)
-    _, alive = psutil.wait_procs(old, timeout=_OLD_SERVER_SECONDS)
-    if alive:
-        raise ServiceError(
-            f"a Postgres (pid {alive[0].pid}) still runs on {folder}. Stop it, or choose another --data-dir."
-        )
+    wait_for_old_server(folder, program="postgres")
     lock = folder / "postmaster.pid"
     if lock.exists():
         pid = lock.read_text().split("\n", 1)[0].strip()
         if not pid.isdigit() or psutil.pid_exists(int(pid)):
             lock.unlink()
-
-
-def _servers_in(folder: Path) -> list[psutil.Process]:
-    """Return the postgres processes that work in `folder`; each has it as its current directory."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.name() == "postgres" and process.cwd() == str(folder):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found

@@ -8,6 +8,7 @@ from typing import Final
 
 from cli.embedded.binaries import find_valkey
 from cli.embedded.child import ChildSpec
+from cli.embedded.leftovers import wait_for_old_server
 from cli.embedded.sockets import socket_folder
 
 _CONNECT_SECONDS: Final = 2.0
@@ -25,10 +26,10 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
     """Return a Valkey that keeps an append-only file in `folder` and listens on a socket, or on `port` of 127.0.0.1."""
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    program = find_valkey()
     address: Path | tuple[str, int]
     if port is None:
         address = socket_folder(run_dir) / "valkey.sock"
-        address.unlink(missing_ok=True)  # left by a killed server
         listen = ["--port", "0", "--unixsocket", str(address), "--unixsocketperm", "700"]
         url = f"redis+socket://{address}?virtual_host=0"
     else:
@@ -37,7 +38,7 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
         url = f"redis://127.0.0.1:{port}/0"
     # fmt: off
     command = [
-        str(find_valkey()), *listen, "--dir", str(folder), "--daemonize", "no",
+        str(program), *listen, "--dir", str(folder), "--daemonize", "no",
         "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
     ]
     # fmt: on
@@ -46,10 +47,18 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
         command=command,
         log_path=log_path,
         is_ready=lambda: answers_ping(address),
+        before_start=lambda: _settle_leftovers(folder, address, program.name),
         stop_signal=signal.SIGTERM,
         stop_seconds=10.0,
     )
     return Valkey(spec=spec, url=url)
+
+
+def _settle_leftovers(folder: Path, address: Path | tuple[str, int], program: str) -> None:
+    """Let a server that is going down finish: it removes its socket as it ends, which could be ours by then."""
+    wait_for_old_server(folder, program=program)
+    if isinstance(address, Path):
+        address.unlink(missing_ok=True)
 
 
 def answers_ping(address: Path | tuple[str, int]) -> bool:

@@ -1,0 +1,153 @@
+"""Commands for whoever runs the service: schema, tenants, keys, models, audit. They talk to Postgres directly."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+db_app = typer.Typer(help="The database's schema.", no_args_is_help=True)
+tenants_app = typer.Typer(help="Tenants: who owns files, batches and a budget.", no_args_is_help=True)
+keys_app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
+models_app = typer.Typer(help="Models that batches may name.", no_args_is_help=True)
+
+DataDirOption = Annotated[
+    Path | None, typer.Option(help="Use the running `tokenmill up` of this folder, not TOKENMILL_DATABASE_URL.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(db_app, name="db")
+    app.add_typer(tenants_app, name="tenants")
+    app.add_typer(keys_app, name="keys")
+    app.add_typer(models_app, name="models")
+    app.command()(audit)
+
+
+@contextmanager
+def _transaction(data_dir: Path | None) -> "Iterator[Session]":
+    from cli.up_command import running_database_url
+    from jobs.database import connect, sessions, transaction
+
+    engine = connect(running_database_url(data_dir))
+    try:
+        with transaction(sessions(engine)) as session:
+            yield session
+    finally:
+        engine.dispose()
+
+
+@db_app.command("upgrade")
+def db_upgrade(data_dir: DataDirOption = None) -> None:
+    """Bring the schema to this version; harmless to repeat."""
+    from cli.up_command import running_database_url
+    from jobs.database import head_revision, upgrade
+
+    upgrade(running_database_url(data_dir))
+    print(f"the schema is at revision {head_revision()}")
+
+
+@tenants_app.command("create")
+def tenants_create(
+    name: Annotated[str, typer.Argument()],
+    weight: Annotated[float, typer.Option(help="Share of the GPUs against other tenants.")] = 1.0,
+    limit_tokens: Annotated[int | None, typer.Option(help="Token budget [default: none]")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Create a tenant and print its id; `tokenmill keys create NAME` gives it a key."""
+    from jobs import tenants
+
+    with _transaction(data_dir) as session:
+        print(tenants.create_tenant(session, name, weight=weight, limit_tokens=limit_tokens).id)
+
+
+@tenants_app.command("list")
+def tenants_list(data_dir: DataDirOption = None) -> None:
+    """List tenants with their budgets."""
+    from cli.table import print_table
+    from jobs import budgets, tenants
+
+    with _transaction(data_dir) as session:
+        rows = []
+        for tenant in tenants.list_tenants(session):
+            quota = budgets.quota(session, tenant.id)
+            rows.append((tenant.id, tenant.name, tenant.weight, quota.limit, quota.reserved, quota.spent))
+    print_table(("id", "name", "weight", "limit", "reserved", "spent"), rows)
+
+
+@keys_app.command("create")
+def keys_create(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDirOption = None) -> None:
+    """Create a key and print it: it cannot be shown again."""
+    from jobs import tenants
+
+    with _transaction(data_dir) as session:
+        _, secret = tenants.create_key(session, tenants.find_tenant(session, tenant).id)
+    print(secret)
+
+
+@keys_app.command("list")
+def keys_list(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDirOption = None) -> None:
+    """List a tenant's keys by id and first characters."""
+    from cli.table import print_table
+    from jobs import tenants
+
+    with _transaction(data_dir) as session:
+        keys = tenants.list_keys(session, tenants.find_tenant(session, tenant).id)
+        rows = [(key.id, f"{key.hint}…", key.created_at, key.revoked_at) for key in keys]
+    print_table(("id", "key", "created", "revoked"), rows)
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key: Annotated[str, typer.Argument(help="Id, the key itself, or its first characters.")],
+    data_dir: DataDirOption = None,
+) -> None:
+    """Revoke a key."""
+    from jobs import tenants
+
+    with _transaction(data_dir) as session:
+        print(f"revoked {tenants.revoke_key(session, key).id}")
+
+
+@models_app.command("add")
+def models_add(
+    name: Annotated[str, typer.Argument(help="The name requests use.")],
+    path: Annotated[str, typer.Argument(help="Folder on the workers, or Hugging Face id.")],
+    input_price: Annotated[int, typer.Option(min=0, help="Micro-units of currency per million tokens.")] = 0,
+    output_price: Annotated[int, typer.Option(min=0, help="Micro-units of currency per million tokens.")] = 0,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Make a model known; then start a worker for it."""
+    from jobs import models
+
+    with _transaction(data_dir) as session:
+        models.add_model(session, name, path, input_price_micros=input_price, output_price_micros=output_price)
+    print(f"added {name}")
+
+
+@models_app.command("list")
+def models_list(data_dir: DataDirOption = None) -> None:
+    """List the models."""
+    from cli.table import print_table
+    from jobs import models
+
+    with _transaction(data_dir) as session:
+        rows = [(model.name, model.path) for model in models.list_models(session)]
+    print_table(("name", "path"), rows)
+
+
+def audit(data_dir: DataDirOption = None) -> None:
+    """Prove that no result is missing, repeated or billed wrongly; exit status 1 with findings."""
+    from jobs import audit as audits
+
+    with _transaction(data_dir) as session:
+        findings = audits.audit(session)
+    for finding in findings:
+        print(finding)
+    print(f"{len(findings)} findings" if findings else "clean")
+    if findings:
+        raise typer.Exit(1)

@@ -1,0 +1,187 @@
+"""`tokenmill batch …`: batches on a running server, through the official client."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from jobs.errors import InputError
+from jobs.states import InvalidLines, Priority
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
+
+_PAGE: Final = 1000
+
+BatchId = Annotated[str, typer.Argument(metavar="BATCH_ID")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def create(
+    source: Annotated[str, typer.Argument(metavar="IN.jsonl|FILE_ID", help="A local file is uploaded first.")],
+    *,
+    endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
+    window: Annotated[str, typer.Option(help="Time to finish in, such as 30m, 24h or 7d.")] = "24h",
+    priority: Annotated[Priority, typer.Option()] = Priority.NORMAL,
+    invalid_lines: Annotated[InvalidLines, typer.Option(help="What malformed lines do.")] = InvalidLines.FAIL,
+    metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the batch until it ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a batch and print its id."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.file_commands import upload_file
+
+    pairs = _pairs(metadata or [])
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        path = Path(source)
+        if path.exists() or not source.startswith("file"):
+            endpoint = endpoint or _first_url(path)
+            source = upload_file(client, path, purpose="batch").id
+        batch = client.batches.create(
+            input_file_id=source,
+            endpoint=endpoint or "/v1/chat/completions",  # type: ignore[arg-type]  # the server knows its endpoints
+            completion_window=window,  # type: ignore[arg-type]  # the official type allows "24h" alone
+            metadata=pairs,
+            extra_body={"priority": priority.value, "invalid_lines": invalid_lines.value},
+        )
+        print(batch.to_json() if as_json else batch.id, flush=True)
+        if watch:
+            _follow(client, batch.id)
+
+
+@app.command("list")
+def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20, as_json: AsJson = False) -> None:
+    """List the newest batches."""
+    from itertools import islice
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_table, when
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batches = list(islice(client.batches.list(limit=min(limit, 100)), limit))
+    if as_json:
+        print(json.dumps([batch.to_dict() for batch in batches], indent=2))
+        return
+    print_table(
+        ("id", "status", "done", "failed", "total", "created"),
+        [(b.id, b.status, *_counts(b), when(b.created_at)) for b in batches],
+    )
+
+
+@app.command()
+def show(batch_id: BatchId, as_json: AsJson = False) -> None:
+    """Show one batch."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_fields
+    from cli.watch import describe_errors
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batch = client.batches.retrieve(batch_id)
+    if as_json:
+        print(batch.to_json())
+        return
+    shown = {name: value for name, value in batch.to_dict().items() if value is not None and name != "errors"}
+    print_fields(shown)
+    if batch.errors:
+        print(describe_errors(batch))
+
+
+@app.command()
+def watch(batch_id: BatchId) -> None:
+    """Follow a batch until it ends; exit status 0 only if it completed."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        _follow(client, batch_id)
+
+
+@app.command()
+def cancel(batch_id: BatchId) -> None:
+    """Cancel a batch; finished lines are kept."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        print(client.batches.cancel(batch_id).status)
+
+
+@app.command()
+def results(
+    batch_id: BatchId,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="[default: standard output]")] = None,
+) -> None:
+    """Write the finished lines, failed ones included; those so far while the batch still runs."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        if output is None:
+            _write_results(client, batch_id, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        else:
+            with output.open("wb") as file:
+                _write_results(client, batch_id, file)
+
+
+def _write_results(client: "OpenAI", batch_id: str, target: Any) -> None:
+    """Page through the lines in the order they finished."""
+    import httpx
+
+    after: str | None = None
+    while True:
+        query = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
+        answer = client.get(f"/batches/{batch_id}/results", cast_to=httpx.Response, options={"params": query})
+        target.write(answer.content)
+        after = answer.headers.get("x-next-after")
+        if after is None or not answer.content:
+            return
+
+
+def _follow(client: "OpenAI", batch_id: str) -> None:
+    from cli.watch import describe_errors, watch_batch
+
+    batch = watch_batch(client, batch_id)
+    done, failed, total = _counts(batch)
+    print(f"{batch.status}: {done} done, {failed} failed of {total}")
+    if batch.errors:
+        print(describe_errors(batch))
+    if batch.status != "completed":
+        raise typer.Exit(1)
+
+
+def _counts(batch: Any) -> tuple[int, int, int]:
+    counts = batch.request_counts
+    return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
+
+
+def _pairs(given: list[str]) -> dict[str, str] | None:
+    for pair in given:
+        if "=" not in pair:
+            raise InputError(f"--metadata is {pair!r}. Give it as KEY=VALUE.")
+    return dict(pair.split("=", 1) for pair in given) or None
+
+
+def _first_url(path: Path) -> str | None:
+    """Return the url of the first line that has one; the server judges all of them."""
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                try:
+                    url = json.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")
+                except (ValueError, AttributeError):
+                    continue
+                if isinstance(url, str):
+                    return url
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Give a JSONL file or a file id.") from None
+    return None

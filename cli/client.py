@@ -1,0 +1,67 @@
+"""The official openai client, pointed at a Tokenmill server, with its errors turned into sentences."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from jobs.errors import AuthenticationError, InputError, NotFoundError, ServiceError, TokenmillError
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, OpenAI
+
+_TIMEOUT_SECONDS: Final = 600.0  # one upload of some GB
+
+
+def client_from_environment() -> "OpenAI":
+    """Return a client for TOKENMILL_BASE_URL with TOKENMILL_API_KEY. Raises InputError naming what is not set."""
+    missing = [name for name in ("TOKENMILL_BASE_URL", "TOKENMILL_API_KEY") if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. "
+            "Set what `tokenmill up` printed, for example TOKENMILL_BASE_URL=http://127.0.0.1:8000/v1."
+        )
+    return make_client(os.environ["TOKENMILL_BASE_URL"], os.environ["TOKENMILL_API_KEY"])
+
+
+def make_client(base_url: str, api_key: str) -> "OpenAI":
+    from openai import OpenAI
+
+    return OpenAI(base_url=base_url, api_key=api_key, timeout=_TIMEOUT_SECONDS, max_retries=2)
+
+
+@contextmanager
+def server_errors_as_sentences(client: "OpenAI") -> Iterator[None]:
+    """Turn the client's exceptions into TokenmillError."""
+    import httpx
+    from openai import APIConnectionError, APIError, APIStatusError
+
+    try:
+        yield
+    except APIStatusError as error:
+        raise _refusal(error) from None
+    except (APIConnectionError, httpx.TransportError) as error:
+        raise ServiceError(
+            f"cannot reach {client.base_url} ({_cause(error)}). Start the server with `tokenmill up`, "
+            "or correct TOKENMILL_BASE_URL."
+        ) from None
+    except APIError as error:
+        raise ServiceError(f"{client.base_url} gave an answer that is not understood: {error.message}") from None
+
+
+def _refusal(error: "APIStatusError") -> TokenmillError:
+    body: Any = error.body
+    said = body.get("message") if isinstance(body, dict) else None
+    message = str(said or error.message)
+    if error.status_code == 401:
+        return AuthenticationError(f"{message}. Check TOKENMILL_API_KEY.")
+    if error.status_code == 404 and said is None:
+        return NotFoundError(f"{error.request.url} does not exist. TOKENMILL_BASE_URL should end in /v1.")
+    return ServiceError(message) if error.status_code >= 500 else InputError(message)
+
+
+def _cause(error: Exception) -> str:
+    deepest: BaseException = error
+    while deepest.__cause__ is not None:
+        deepest = deepest.__cause__
+    return str(deepest) or type(deepest).__name__

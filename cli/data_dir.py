@@ -1,0 +1,90 @@
+"""The folder of one embedded stack: what lies where, and the lock that keeps it to one process."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.errors import ConflictError, InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataDir:
+    """Paths below `root`. The parts that hold content are closed to other users, each by itself."""
+
+    root: Path
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+    @property
+    def valkey(self) -> Path:
+        return self.root / "valkey"
+
+    @property
+    def objects(self) -> Path:
+        return self.root / "objects"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def key_file(self) -> Path:
+        return self.root / "api_key"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.root / "lock"
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[DataDir]:
+    """Make `root` if need be and hold its lock. Raises InputError (unusable) or ConflictError (in use)."""
+    root = root.expanduser().absolute()
+    data_dir = DataDir(root=root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for part in (data_dir.objects, data_dir.logs):
+            part.mkdir(mode=0o700, exist_ok=True)
+        data_dir.run.mkdir(exist_ok=True)
+        lock = os.open(data_dir.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise InputError(
+            f"cannot use {root} as data directory ({error.strerror}). Choose another with --data-dir."
+        ) from None
+    try:
+        _take(lock, root)
+        yield data_dir
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, root: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise ConflictError(
+            f"{root} is in use by another tokenmill (pid {owner}). Stop it, or choose another --data-dir."
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def write_secret(path: Path, secret: str) -> None:
+    """Write `secret` to `path`, readable by us alone, all or nothing."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

@@ -1,0 +1,88 @@
+"""`tokenmill files …`: files on a running server, through the official client."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+app = typer.Typer(help="Upload, list, download and delete files on a running server.", no_args_is_help=True)
+
+FileId = Annotated[str, typer.Argument(metavar="FILE_ID")]
+
+
+@app.command()
+def upload(
+    path: Annotated[Path, typer.Argument()], purpose: Annotated[str, typer.Option(help="Of the file.")] = "batch"
+) -> None:
+    """Upload a file and print its id."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        print(upload_file(client, path, purpose=purpose).id)
+
+
+def upload_file(client: "OpenAI", path: Path, *, purpose: str) -> Any:
+    """Stream a local file to the server. Raises InputError where it cannot be read."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Give the path of a file.") from None
+    with file:
+        return client.files.create(file=(path.name, file), purpose=purpose)  # type: ignore[arg-type]  # server's say
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20,
+    purpose: Annotated[str | None, typer.Option()] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the newest files."""
+    from openai import omit
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_table, when
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        page = client.files.list(limit=min(limit, 10_000), purpose=omit if purpose is None else purpose)
+        files = list(islice(page, limit))
+    if as_json:
+        print(json.dumps([file.to_dict() for file in files], indent=2))
+        return
+    print_table(
+        ("id", "purpose", "bytes", "created", "name"),
+        [(file.id, file.purpose, file.bytes, when(file.created_at), file.filename) for file in files],
+    )
+
+
+@app.command()
+def download(
+    file_id: FileId, output: Annotated[Path, typer.Option("--output", "-o", help="Replaced when complete.")]
+) -> None:
+    """Write a file's content to disk."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.download import download as fetch
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        fetch(client, file_id, output)
+
+
+@app.command()
+def delete(file_id: FileId) -> None:
+    """Delete a file."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        client.files.delete(file_id)
+        print(f"deleted {file_id}")

@@ -1,0 +1,60 @@
+"""The `tokenmill` command: puts the groups of commands together and turns errors into one sentence.
+
+Imports nothing heavy: each command loads what it needs when it runs.
+"""
+
+import errno
+import os
+import sys
+
+import typer
+
+from cli import admin_commands, batch_commands, bench_commands, file_commands, roles, run_command, up_command
+from jobs.errors import InputError, TokenmillError
+
+app = typer.Typer(
+    name="tokenmill",
+    help="Batch inference for LLMs on your own machines, with an OpenAI-compatible API.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+up_command.register(app)
+run_command.register(app)
+app.add_typer(batch_commands.app, name="batch")
+app.add_typer(file_commands.app, name="files")
+roles.register(app)
+admin_commands.register(app)
+app.add_typer(bench_commands.app, name="bench")
+
+
+def main() -> None:
+    """Run the command line. Exit status: 0 done, 1 something failed, 2 the command was wrong, 130 interrupted."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported
+    except InputError as error:
+        _fail(error.message, status=2)
+    except TokenmillError as error:
+        _fail(error.message, status=1)
+    except KeyboardInterrupt:
+        _fail("interrupted", status=130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); keep the interpreter's last flush from complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        _fail(f"{error.strerror}: {error.filename or 'the output'}. Make room or permit it, then try again.", status=1)
+
+
+def _fail(message: str, *, status: int) -> None:
+    print(f"tokenmill: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Shows how a batch goes on: a live bar in a terminal, a plain line now and then in a pipe or a log."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TextIO
+
+_RATE_WINDOW_SECONDS: Final = 10.0
+_LINE_EVERY_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProgress:
+    """One look at a batch. `total` is 0 until its file is validated; tokens are those of finished lines."""
+
+    status: str
+    done: int
+    failed: int
+    total: int
+    output_tokens: int
+
+    @classmethod
+    def of(cls, batch: Any) -> "BatchProgress":
+        """Read an openai Batch; servers leave out counts they do not know yet."""
+        counts, usage = batch.request_counts, getattr(batch, "usage", None)
+        return cls(
+            status=batch.status,
+            done=counts.completed + counts.failed if counts else 0,
+            failed=counts.failed if counts else 0,
+            total=counts.total if counts else 0,
+            output_tokens=usage.output_tokens if usage else 0,
+        )
+
+
+@dataclass(slots=True)
+class Rate:
+    """Tokens and lines per second over the last seconds, from samples of growing totals."""
+
+    _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    def add(self, now: float, progress: BatchProgress) -> None:
+        self._samples.append((now, progress.output_tokens, progress.done))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_WINDOW_SECONDS:
+            self._samples.popleft()
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._per_second(1)
+
+    def seconds_left(self, progress: BatchProgress) -> float | None:
+        """Return None while nothing is known."""
+        lines_per_second = self._per_second(2)
+        return (progress.total - progress.done) / lines_per_second if lines_per_second > 0 else None
+
+    def _per_second(self, column: int) -> float:
+        if len(self._samples) < 2:
+            return 0.0
+        first, last = self._samples[0], self._samples[-1]
+        return (last[column] - first[column]) / max(last[0] - first[0], 1e-6)
+
+
+class Display(Protocol):
+    def show(self, progress: BatchProgress) -> None: ...
+
+
+@contextmanager
+def progress_display(
+    stream: TextIO | None = None, *, monotonic: Callable[[], float] = time.monotonic
+) -> Iterator[Display]:
+    """Open the display that suits `stream` (standard error by default)."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield PlainDisplay(stream, monotonic=monotonic)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Progress(*columns, console=Console(file=stream), expand=True) as bar:
+        yield LiveDisplay(bar, monotonic=monotonic)
+
+
+class LiveDisplay:
+    def __init__(self, bar: Any, *, monotonic: Callable[[], float]) -> None:
+        self._bar = bar
+        self._monotonic = monotonic
+        self._rate = Rate()
+        self._task = bar.add_task("starting", total=None, rate="")
+
+    def show(self, progress: BatchProgress) -> None:
+        self._rate.add(self._monotonic(), progress)
+        self._bar.update(
+            self._task,
+            description=progress.status.replace("_", " "),
+            completed=progress.done,
+            total=progress.total or None,
+            rate=rate_and_eta(self._rate, progress),
+        )
+
+
+class PlainDisplay:
+    """Writes a line when the status changes and every ten seconds in between."""
+
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float]) -> None:
+        self._stream = stream
+        self._monotonic = monotonic
+        self._rate = Rate()
+        self._last_status: str | None = None
+        self._last_line_at = 0.0
+
+    def show(self, progress: BatchProgress) -> None:
+        now = self._monotonic()
+        self._rate.add(now, progress)
+        if progress.status == self._last_status and now - self._last_line_at < _LINE_EVERY_SECONDS:
+            return
+        self._last_status, self._last_line_at = progress.status, now
+        parts = [progress.status.replace("_", " ")]
+        if progress.total:
+            parts += [f"{progress.done}/{progress.total}", rate_and_eta(self._rate, progress)]
+        print("  ".join(part for part in parts if part), file=self._stream, flush=True)
+
+
+def rate_and_eta(rate: Rate, progress: BatchProgress) -> str:
+    """Return such as `812 tok/s  ETA 0:03:20  2 failed`."""
+    parts = []
+    if rate.tokens_per_second > 0:
+        parts.append(f"{rate.tokens_per_second:,.0f} tok/s")
+    left = rate.seconds_left(progress)
+    if left is not None and progress.done < progress.total:
+        parts.append(f"ETA {clock(left)}")
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return h:mm:ss."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

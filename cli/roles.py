@@ -1,0 +1,132 @@
+"""Starts the roles of a deployment, one per process: `tokenmill api | control | dispatch | worker`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from jobs.errors import InputError, ServiceError
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
+
+DATABASE_SECONDS: Final = 10.0  # how long a starting role waits for Postgres
+_SHUTDOWN_SECONDS: Final = 5
+
+ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when the role is ready.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (api, control, dispatch, worker):
+        app.command()(command)
+
+
+def api(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Serve the HTTP API."""
+    from cli.stack import require_free_port
+
+    require_free_port(host, port)
+    settings = _checked_settings()
+
+    import uvicorn
+
+    from api.app import create_app
+
+    _touch(ready_file)
+    uvicorn.run(
+        create_app(settings), host=host, port=port, access_log=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS
+    )
+
+
+def control(ready_file: ReadyFile = None) -> None:
+    """Validate new batches and write the files of finished ones (Celery, CPU only)."""
+    settings = _checked_settings()
+
+    from workers.control import main
+
+    _touch_when_celery_is_ready(ready_file)
+    main(settings)
+
+
+def dispatch(ready_file: ReadyFile = None) -> None:
+    """Pick the next work by fair share and send hints to the workers. Any number may run; one leads."""
+    settings = _checked_settings()
+
+    from workers.dispatcher import main
+
+    _touch(ready_file)
+    main(settings)
+
+
+def worker(
+    *,
+    model: Annotated[str, typer.Option(help="Served name of the model.")],
+    path: Annotated[
+        str | None, typer.Option(help="Its folder or Hugging Face id [default: as `tokenmill models add` noted it]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
+    max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens in one step.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Prompt and answer [default: the model's own]")] = None,
+    num_kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks [default: from memory]")] = None,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Run one model's engine and work off its chunks."""
+    from engine.config import EngineConfig
+    from engine.errors import InvalidConfigError
+
+    chosen = {
+        "device": device,
+        "dtype": dtype,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "max_model_len": max_model_len,
+        "num_kv_blocks": num_kv_blocks,
+    }
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    try:
+        EngineConfig(model="", **given)
+    except InvalidConfigError as error:
+        raise InputError(str(error)) from None
+    settings = _checked_settings()
+
+    from workers.gpu_main import main
+
+    _touch_when_celery_is_ready(ready_file)
+    main(settings, model=model, path=path, engine=lambda folder: EngineConfig(model=folder, **given))
+
+
+def _checked_settings() -> "Settings":
+    """Read the settings and see that the database answers and has our schema. Raises TokenmillError."""
+    from jobs.database import connect, is_ready, wait_until_ready
+    from jobs.settings import load_settings
+
+    settings = load_settings()
+    engine = connect(settings.database_url)
+    try:
+        wait_until_ready(engine, DATABASE_SECONDS)
+        if not is_ready(engine):
+            raise ServiceError("the database's schema is not this version's. Run `tokenmill db upgrade` first.")
+    finally:
+        engine.dispose()
+    return settings
+
+
+def _touch(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.touch()
+
+
+def _touch_when_celery_is_ready(ready_file: Path | None) -> None:
+    """Celery says `worker_ready` once its pool has started: for a GPU worker, once the engine is warm."""
+    from celery.signals import worker_ready
+
+    def on_ready(**_: Any) -> None:
+        _touch(ready_file)
+
+    worker_ready.connect(on_ready, weak=False)

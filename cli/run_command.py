@@ -1,0 +1,191 @@
+"""`tokenmill run IN.jsonl -o OUT.jsonl`: one batch from file to file on this machine, resumable."""
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from jobs.errors import InputError, ServiceError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from cli.run_state import InputScan, RunFolder, RunState
+    from cli.served_model import ServedModel
+
+_WINDOW: Final = "30d"  # nobody waits on a deadline here; it only has to outlast the run
+_MAX_DEATHS: Final = 5
+# A stopped run gives up its unfinished lines rather than make the user wait; finished ones are already saved.
+_DRAIN_SECONDS: Final = "3"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+
+
+def run(
+    input_path: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch input file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Replaced when complete.")],
+    model: Annotated[
+        str | None, typer.Option(help="Model folder or Hugging Face id [default: what the file's lines name]")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
+) -> None:
+    """Run a batch file through a model and write the results.
+
+    The lines' own model name may be anything: the model given here is served under it. Failed lines go to
+    OUT.errors.jsonl. Interrupted, even by kill -9, the same command goes on where it was.
+    """
+    from cli.run_state import outputs_are_intact, run_folder, scan_input
+    from cli.up_command import default_data_dir
+
+    _require_writable(output)
+    scan = scan_input(input_path)
+    served = _served_model(model, scan)
+    folder = run_folder(data_dir or default_data_dir(), scan=scan, model=served.path, output=output)
+    if outputs_are_intact(folder.read()):
+        _say(f"{output} is already complete ({scan.num_lines} lines). Remove it to run again.")
+        return
+    _run_in(folder, input_path, output, scan=scan, served=served)
+
+
+def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "InputScan", served: "ServedModel") -> None:
+    from cli.client import make_client, server_errors_as_sentences
+    from cli.embedded.sockets import free_port
+    from cli.stack import StackOptions, running_stack
+    from cli.supervisor import StopRequestedError
+    from cli.watch import watch_batch
+
+    options = StackOptions(
+        data_dir=folder.stack,
+        model=served,
+        port=free_port(),
+        max_deaths=_MAX_DEATHS,
+        environment={"TOKENMILL_DRAIN_SECONDS": _DRAIN_SECONDS},
+    )
+    _say(f"loading {served.path} for {scan.num_lines} lines")
+    try:
+        with running_stack(options, say=_quiet_until_ready()) as stack:
+            client = make_client(stack.base_url, stack.api_key)
+            with client, server_errors_as_sentences(client):
+                batch = _find_or_submit(client, folder, input_path, scan=scan)
+                batch = watch_batch(client, batch.id, on_poll=stack.supervisor.tend_or_stop)
+                written = _collect(client, batch, folder, output)
+    except StopRequestedError:
+        _say("stopped. Run the same command again to go on.")
+        raise typer.Exit(130) from None
+    folder.forget_stack()
+    _report(batch, written)
+
+
+def _served_model(given: str | None, scan: "InputScan") -> "ServedModel":
+    """Serve the model under the name the file uses; without --model, take that name as the model."""
+    from cli.served_model import DEMO_NAME, choose_model
+
+    name = scan.models[0] if scan.models else None
+    if given is not None or name is None or name == DEMO_NAME:
+        return choose_model(given, name=name)
+    try:
+        return choose_model(name, name=name)
+    except InputError:
+        raise InputError(
+            f"the file names the model {name!r}, which is neither a folder nor a Hugging Face id. "
+            "Say with --model which one to run it with."
+        ) from None
+
+
+def _find_or_submit(client: "OpenAI", folder: "RunFolder", input_path: Path, *, scan: "InputScan") -> Any:
+    """Return the batch of an earlier start, or upload the file and create one."""
+    from openai import NotFoundError
+
+    state = folder.read()
+    if state.batch_id is not None:
+        with suppress(NotFoundError):  # its stack was removed by hand
+            batch = client.batches.retrieve(state.batch_id)
+            if batch.status not in ("failed", "expired", "cancelled"):
+                _say(f"going on with {batch.id}")
+                return batch
+        state = replace(state, file_id=None, batch_id=None, attempt=state.attempt + 1)
+    return _submit(client, folder, state, input_path, scan=scan)
+
+
+def _submit(client: "OpenAI", folder: "RunFolder", state: "RunState", input_path: Path, *, scan: "InputScan") -> Any:
+    if state.file_id is None:
+        with input_path.open("rb") as file:
+            uploaded = client.files.create(file=(input_path.name, file), purpose="batch")
+        state = replace(state, file_id=uploaded.id)
+        folder.write(state)
+    assert state.file_id is not None
+    batch = client.batches.create(
+        input_file_id=state.file_id,
+        endpoint=scan.endpoint,  # type: ignore[arg-type]  # the server knows which ones exist
+        completion_window=_WINDOW,  # type: ignore[arg-type]  # longer than OpenAI's only choice
+        # A kill between this call and the next line must not lead to a second batch.
+        extra_headers={"Idempotency-Key": f"run-{folder.key}-{state.attempt}-{state.file_id}"},
+    )
+    folder.write(replace(state, batch_id=batch.id))
+    return batch
+
+
+def _collect(client: "OpenAI", batch: Any, folder: "RunFolder", output: Path) -> list[Path]:
+    """Download what a finished batch wrote; note it as complete. Raises ServiceError for a batch that did not."""
+    from cli.download import download
+    from cli.run_state import sha256_of
+    from cli.watch import describe_errors
+
+    if batch.status != "completed":
+        raise ServiceError(f"the batch {batch.status}:\n{describe_errors(batch)}")
+    errors = errors_path(output)
+    written = [output]
+    download(client, batch.output_file_id, output)
+    if batch.error_file_id:
+        download(client, batch.error_file_id, errors)
+        written.append(errors)
+    else:
+        errors.unlink(missing_ok=True)  # of an earlier run; it would be taken for this one's
+    noted = {str(path.absolute()): sha256_of(path) for path in written}
+    folder.write(replace(folder.read(), outputs=noted))
+    return written
+
+
+def errors_path(output: Path) -> Path:
+    """Return `out.errors.jsonl` for `out.jsonl`."""
+    return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
+
+
+def _report(batch: Any, written: list[Path]) -> None:
+    counts = batch.request_counts
+    tokens = batch.usage.output_tokens if batch.usage else 0
+    _say(f"{counts.completed} of {counts.total} lines completed, {tokens:,} tokens, written to {written[0]}")
+    if len(written) > 1:
+        _say(f"{counts.failed} lines failed, see {written[1]}")
+    if counts.completed == 0 and counts.failed:
+        raise typer.Exit(1)
+
+
+def _require_writable(output: Path) -> None:
+    folder = output.absolute().parent
+    if output.is_dir():
+        raise InputError(f"{output} is a folder. Give the path of a file with -o.")
+    if not folder.is_dir():
+        raise InputError(f"the folder {folder} does not exist. Make it, or choose another output with -o.")
+    if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
+        raise InputError(f"cannot write {output}: permission denied. Choose another output with -o.")
+
+
+def _quiet_until_ready() -> Any:
+    """Hide the steps of an ordinary start; what goes wrong later is worth a line."""
+
+    def say(message: str) -> None:
+        if not message.startswith("starting "):
+            _say(message)
+
+    return say
+
+
+def _say(message: str) -> None:
+    print(f"tokenmill: {message}", file=sys.stderr, flush=True)

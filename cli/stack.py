@@ -1,0 +1,221 @@
+"""The embedded stack: every role and both servers on this machine, under one supervisor."""
+
+import os
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cli.data_dir import DataDir, locked, write_secret
+from cli.embedded.child import ChildSpec
+from cli.embedded.postgres import prepare_postgres
+from cli.embedded.valkey import prepare_valkey
+from cli.served_model import ServedModel
+from cli.supervisor import Supervisor
+from jobs.errors import InputError, NotFoundError
+
+FIRST_TENANT: Final = "default"
+_MODEL_READY_SECONDS: Final = 3600.0  # a large model is loaded, or fetched from the hub first
+_WORKER_STOP_MARGIN_SECONDS: Final = 10.0
+_PROBE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    data_dir: Path
+    model: ServedModel
+    host: str = "127.0.0.1"
+    port: int
+    num_workers: int = 1
+    max_deaths: int | None = None  # of one child in a row; None: start it again for ever
+    environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults that the user's own win over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStack:
+    base_url: str
+    api_key: str
+    supervisor: Supervisor
+
+
+@contextmanager
+def running_stack(options: StackOptions, *, say: Callable[[str], None]) -> Iterator[RunningStack]:
+    """Start everything, yield when all is ready, stop everything.
+
+    Signals are the supervisor's from here on. Raises TokenmillError where something is missing or does not start,
+    StopRequestedError where a signal ends the start.
+    """
+    require_free_port(options.host, options.port)
+    supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
+    with locked(options.data_dir) as data_dir, supervisor.handles_signals():
+        try:
+            environment = _start_servers(data_dir, supervisor, options.environment, say=say)
+            noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
+            write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
+            api_key = _prepare_database(environment["TOKENMILL_DATABASE_URL"], data_dir, options.model)
+            say(f"starting the API and the worker for {options.model.path}")
+            supervisor.start(_role_specs(options, data_dir, environment))
+            yield RunningStack(
+                base_url=f"http://{_shown_host(options.host)}:{options.port}/v1", api_key=api_key, supervisor=supervisor
+            )
+        finally:
+            (data_dir.run / "database_url").unlink(missing_ok=True)
+            supervisor.stop()
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raise InputError where `host`:`port` cannot be listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port), family=family):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}:{port} ({os.strerror(error.errno) if error.errno else error}). "
+            "Stop what uses it, or choose another with --port."
+        ) from None
+
+
+def _start_servers(
+    data_dir: DataDir, supervisor: Supervisor, defaults: Mapping[str, str], *, say: Callable[[str], None]
+) -> dict[str, str]:
+    """Start the servers whose URL the environment does not give; return the environment of the roles."""
+    environment = {**defaults, **os.environ}
+    environment.setdefault("TOKENMILL_STORAGE_URL", data_dir.objects.as_uri())
+    specs = []
+    postgres = None
+    if "TOKENMILL_DATABASE_URL" not in environment:
+        say("starting Postgres")
+        postgres = prepare_postgres(
+            data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
+        )
+        specs.append(postgres.spec)
+    if "TOKENMILL_REDIS_URL" not in environment:
+        valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
+        environment["TOKENMILL_REDIS_URL"] = valkey.url
+        specs.append(valkey.spec)
+    supervisor.start(specs)
+    if postgres is not None:
+        environment["TOKENMILL_DATABASE_URL"] = postgres.create_database()
+    return environment
+
+
+def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel) -> str:
+    """Bring the schema up to date, register the model, and return a working key of the first tenant."""
+    from jobs import models, tenants
+    from jobs.database import connect, sessions, transaction, upgrade
+
+    upgrade(database_url)
+    engine = connect(database_url)
+    try:
+        with transaction(sessions(engine)) as session:
+            models.put_model(session, model.name, model.path)
+            try:
+                tenant = tenants.find_tenant(session, FIRST_TENANT)
+            except NotFoundError:
+                tenant = tenants.create_tenant(session, FIRST_TENANT)
+            secret = _known_key(data_dir)
+            if secret is None or not _opens(secret, lambda key: tenants.authenticate(session, key).id == tenant.id):
+                _, secret = tenants.create_key(session, tenant.id)
+                write_secret(data_dir.key_file, secret)
+        return secret
+    finally:
+        engine.dispose()
+
+
+def _known_key(data_dir: DataDir) -> str | None:
+    return data_dir.key_file.read_text().strip() if data_dir.key_file.exists() else None
+
+
+def _opens(secret: str, check: Callable[[str], bool]) -> bool:
+    from jobs.errors import AuthenticationError
+
+    try:
+        return check(secret)
+    except AuthenticationError:
+        return False
+
+
+def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[str, str]) -> list[ChildSpec]:
+    from jobs.settings import Settings
+
+    drain_seconds = float(environment.get("TOKENMILL_DRAIN_SECONDS", Settings.model_fields["drain_seconds"].default))
+    api_address = ("--host", options.host, "--port", str(options.port))
+    specs = [
+        _role("api", data_dir, environment, arguments=api_address, is_ready=lambda: _answers(options)),
+        _role("control", data_dir, environment),
+        _role("dispatch", data_dir, environment),
+    ]
+    for number in range(options.num_workers):
+        suffix = "" if options.num_workers == 1 else f"-{number}"
+        specs.append(
+            _role(
+                "worker",
+                data_dir,
+                _with_gpu(environment, number, of=options.num_workers),
+                arguments=("--model", options.model.name),
+                name=f"worker{suffix}",
+                ready_seconds=_MODEL_READY_SECONDS,
+                stop_seconds=drain_seconds + _WORKER_STOP_MARGIN_SECONDS,
+            )
+        )
+    return specs
+
+
+def _role(
+    role: str,
+    data_dir: DataDir,
+    environment: Mapping[str, str],
+    *,
+    arguments: tuple[str, ...] = (),
+    name: str | None = None,
+    is_ready: Callable[[], bool] | None = None,
+    ready_seconds: float = 60.0,
+    stop_seconds: float = 15.0,
+) -> ChildSpec:
+    """Describe a role of ours; without `is_ready`, it is ready once it has written its ready file."""
+    name = name or role
+    ready_file = data_dir.run / f"{name}.ready"
+    return ChildSpec(
+        name=name,
+        command=[sys.executable, "-m", "cli.main", role, "--ready-file", str(ready_file), *arguments],
+        environment=environment,
+        log_path=data_dir.logs / f"{name}.log",
+        is_ready=is_ready or ready_file.exists,
+        before_start=lambda: ready_file.unlink(missing_ok=True),
+        ready_seconds=ready_seconds,
+        stop_seconds=stop_seconds,
+        # Without us Postgres goes too, so there is nothing a role could still save.
+        death_signal=signal.SIGKILL,
+    )
+
+
+def _with_gpu(environment: Mapping[str, str], number: int, *, of: int) -> Mapping[str, str]:
+    """Give each of several workers its own GPU; a single one sees what we see."""
+    if of == 1:
+        return environment
+    visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    gpu = visible[number] if number < len(visible) else str(number)
+    return {**environment, "CUDA_VISIBLE_DEVICES": gpu}
+
+
+def _answers(options: StackOptions) -> bool:
+    url = f"http://{_shown_host(options.host)}:{options.port}/readyz"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy to ourselves
+    try:
+        with opener.open(url, timeout=_PROBE_SECONDS):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _shown_host(host: str) -> str:
+    """Return the address at which a client on this machine reaches a server that listens on `host`."""
+    local = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"[{local}]" if ":" in local and not local.startswith("[") else local

@@ -1,0 +1,156 @@
+"""Keeps child processes running: starts them in order, restarts what dies, stops them in the opposite order.
+
+Knows nothing of what the children do.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final
+
+from cli.embedded.child import Child, ChildSpec
+from jobs.errors import ServiceError
+
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0  # a child that ran this long starts anew without a pause for its history
+_POLL_SECONDS: Final = 0.1
+
+
+class StopRequestedError(Exception):
+    """The user asked to stop in the middle of something that did not wait for it."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    child: Child
+    started_at: float
+    num_deaths: int = 0
+    start_again_at: float | None = None
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Owns the children of one stack. Use it from the main thread, inside `handles_signals()`."""
+
+    say: Callable[[str], None]
+    max_deaths: int | None = None  # deaths in a row after which `tend` gives up; None: never
+    monotonic: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+    _watched: list[_Watched] = field(default_factory=list, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _force: threading.Event = field(default_factory=threading.Event, init=False)
+
+    @contextmanager
+    def handles_signals(self) -> Iterator[None]:
+        """Take SIGINT, SIGTERM and SIGHUP as requests to stop; a second one ends the children at once."""
+        names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {name: signal.signal(name, self._on_signal) for name in names}
+        try:
+            yield
+        finally:
+            for name, handler in before.items():
+                signal.signal(name, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._stop.is_set():
+            self._force.set()
+        self._stop.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def children(self) -> Sequence[Child]:
+        return [watched.child for watched in self._watched]
+
+    def request_stop(self) -> None:
+        self._stop.set()
+
+    def start(self, specs: Sequence[ChildSpec]) -> None:
+        """Start `specs` together and wait until all are ready.
+
+        Raises ServiceError when one fails, StopRequestedError when a signal arrives; `stop()` then ends what started.
+        """
+        started = []
+        for spec in specs:
+            child = Child(spec)
+            child.start()
+            self._watched.append(_Watched(child=child, started_at=self.monotonic()))
+            started.append(child)
+        for child in started:
+            child.wait_until_ready(on_wait=self._raise_if_stopping)
+
+    def _raise_if_stopping(self) -> None:
+        if self._stop.is_set():
+            raise StopRequestedError
+
+    def watch(self, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Restart children that die, until a stop is requested or `until()` holds."""
+        while not self._stop.is_set() and not until():
+            self.tend()
+            self.pause(_POLL_SECONDS)
+
+    def tend(self) -> None:
+        """Look at every child once: note a death, start again what has waited long enough.
+
+        Raises ServiceError where a child has died `max_deaths` times.
+        """
+        now = self.monotonic()
+        for watched in self._watched:
+            if watched.start_again_at is None and not watched.child.is_running:
+                self._note_death(watched, now)
+            elif watched.start_again_at is not None and now >= watched.start_again_at:
+                self._start_again(watched, now)
+
+    def tend_or_stop(self) -> None:
+        """Tend the children between other work. Raises StopRequestedError once a signal has come."""
+        self._raise_if_stopping()
+        self.tend()
+
+    def _start_again(self, watched: _Watched, now: float) -> None:
+        watched.start_again_at = None
+        watched.started_at = now
+        try:
+            watched.child.start()
+        except (ServiceError, OSError) as error:  # such as a full disk, or an old server that does not end
+            self._plan_restart(watched, now, f"{watched.child.spec.name} does not start: {error}")
+
+    def _note_death(self, watched: _Watched, now: float) -> None:
+        if now - watched.started_at >= STEADY_SECONDS:
+            watched.num_deaths = 0
+        child = watched.child
+        self._plan_restart(
+            watched, now, f"{child.spec.name} stopped ({_reason(child.exit_status)}){child.last_words()}"
+        )
+
+    def _plan_restart(self, watched: _Watched, now: float, what: str) -> None:
+        pause = min(FIRST_PAUSE_SECONDS * 2**watched.num_deaths, LONGEST_PAUSE_SECONDS)
+        watched.num_deaths += 1
+        if self.max_deaths is not None and watched.num_deaths >= self.max_deaths:
+            raise ServiceError(what)
+        watched.start_again_at = now + pause
+        self.say(f"{what}; starting it again in {pause:g} s")
+
+    def stop(self) -> None:
+        """Stop the children in the opposite order of their start, one after the other. A forced stop kills them."""
+        while self._watched:
+            child = self._watched[-1].child
+            child.ask_to_stop()
+            deadline = self.monotonic() + child.spec.stop_seconds
+            while not child.wait(_POLL_SECONDS):
+                if self._force.is_set() or self.monotonic() > deadline:
+                    break
+            child.kill()
+            self._watched.pop()
+
+
+def _reason(exit_status: int | None) -> str:
+    if exit_status is None:
+        return "never started"
+    return f"exit status {exit_status}" if exit_status >= 0 else f"signal {signal.Signals(-exit_status).name}"

@@ -1,0 +1,33 @@
+"""Tables for people in a terminal, tab-separated lines for programs in a pipe."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print `rows`; only a terminal gets the header and the layout."""
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in texts:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False)
+    for row in texts:
+        table.add_row(*row)
+    Console().print(table, markup=False)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """Print one `name  value` a line."""
+    width = max((len(name) for name in fields), default=0)
+    for name, value in fields.items():
+        print(f"{name:<{width}}  {value}")
+
+
+def when(unix_seconds: int) -> str:
+    """Return the UTC time as ISO 8601, to the second."""
+    return datetime.fromtimestamp(unix_seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

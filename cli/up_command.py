@@ -1,0 +1,78 @@
+"""`tokenmill up`: the whole service in the foreground of one terminal."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+
+
+def default_data_dir() -> Path:
+    """Return TOKENMILL_DATA_DIR, or the place the XDG base directory specification names for a user's data."""
+    given = os.environ.get("TOKENMILL_DATA_DIR")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "tokenmill"
+
+
+def up(
+    *,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Everything is kept here [default: $TOKENMILL_DATA_DIR or ~/.local/share/…]")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the API.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
+    model: Annotated[
+        str | None, typer.Option(help="Model folder or Hugging Face id [default: the demo model of a checkout]")
+    ] = None,
+    served_name: Annotated[str | None, typer.Option(help="The name requests use [default: from --model]")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Engines to run; with several, one per GPU.")] = 1,
+) -> None:
+    """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
+    from cli.served_model import choose_model
+    from cli.stack import StackOptions, running_stack
+    from cli.supervisor import StopRequestedError
+
+    options = StackOptions(
+        data_dir=data_dir or default_data_dir(),
+        model=choose_model(model, name=served_name),
+        host=host,
+        port=port,
+        num_workers=workers,
+    )
+    try:
+        with running_stack(options, say=_say) as stack:
+            _say(f"ready: model {options.model.name!r}, data and logs in {options.data_dir.absolute()}")
+            print(f"export TOKENMILL_BASE_URL={stack.base_url} TOKENMILL_API_KEY={stack.api_key}", flush=True)
+            stack.supervisor.watch()
+            _say("stopping (Ctrl-C again to stop at once)")
+    except StopRequestedError:
+        _say("stopped before everything was ready")
+        raise typer.Exit(130) from None
+    _say("stopped")
+
+
+def _say(message: str) -> None:
+    print(f"tokenmill: {message}", file=sys.stderr, flush=True)
+
+
+def running_database_url(data_dir: Path | None) -> str:
+    """Return TOKENMILL_DATABASE_URL, or the database of the stack that runs on `data_dir`. Raises InputError."""
+    given = os.environ.get("TOKENMILL_DATABASE_URL")
+    if given and data_dir is None:
+        return given
+    folder = data_dir or default_data_dir()
+    noted = folder / "run" / "database_url"
+    if not noted.exists():
+        raise InputError(
+            f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {folder}. "
+            "Set the one, or name the other with --data-dir."
+        )
+    return noted.read_text().strip()

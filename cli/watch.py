@@ -1,0 +1,54 @@
+"""Follows one batch until it ends."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.progress import BatchProgress, progress_display
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+_POLL_SECONDS: Final = 0.4
+_PATIENCE_SECONDS: Final = 60.0  # how long a server may be away before we give up
+
+
+def watch_batch(client: "OpenAI", batch_id: str, *, on_poll: Callable[[], None] = lambda: None) -> Any:
+    """Show progress until the batch has ended; return it. `on_poll` runs between looks, and may raise to stop."""
+    with progress_display() as display:
+        while True:
+            batch = _look(client, batch_id, on_poll=on_poll)
+            display.show(BatchProgress.of(batch))
+            if batch.status in ENDED:
+                return batch
+            on_poll()
+            time.sleep(_POLL_SECONDS)
+
+
+def _look(client: "OpenAI", batch_id: str, *, on_poll: Callable[[], None]) -> Any:
+    """Retrieve the batch; a server that restarts in between is waited for."""
+    from openai import APIConnectionError, APIStatusError
+
+    give_up_at = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return client.batches.retrieve(batch_id)
+        except (APIConnectionError, APIStatusError) as error:
+            is_away = not isinstance(error, APIStatusError) or error.status_code >= 500
+            if not is_away or time.monotonic() > give_up_at:
+                raise
+        on_poll()
+        time.sleep(_POLL_SECONDS)
+
+
+def describe_errors(batch: Any, *, most: int = 10) -> str:
+    """Return the listed errors of a failed batch, one a line."""
+    listed = (batch.errors.data if batch.errors else None) or []
+    lines = [
+        f"  line {error.line}: {error.message} ({error.code})" if error.line else f"  {error.message} ({error.code})"
+        for error in listed[:most]
+    ]
+    if len(listed) > most:
+        lines.append(f"  … and {len(listed) - most} more")
+    return "\n".join(lines)

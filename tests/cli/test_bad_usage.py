@@ -1,0 +1,219 @@
+"""What a user sees who gets something wrong: one sentence on standard error, a status, no traceback."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.data_dir import locked
+from cli.embedded.sockets import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = {"TOKENMILL_BASE_URL": "http://127.0.0.1:1/v1", "TOKENMILL_API_KEY": "tm-none"}
+
+
+def tokenmill(*arguments: str | Path, stdout: int = subprocess.PIPE, **variables: str) -> tuple[int, str]:
+    """Run the command as a user does, with nothing of Tokenmill in the environment; return status and stderr."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60, cwd=ROOT,
+        env=clean | variables,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def assert_refused(result: tuple[int, str], sentence: str, *, status: int = 2) -> None:
+    assert result == (status, f"tokenmill: {sentence}\n")
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def batch_file(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"custom_id": "a", "url": "/v1/completions", "body": {"model": "local-model"}}\n')
+    return path
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from typer.testing import CliRunner; from cli.main import app; "
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
+        "print(sorted({'torch', 'transformers', 'openai', 'sqlalchemy', 'celery', 'fastapi'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
+
+
+def test_a_model_path_that_does_not_exist() -> None:
+    assert_refused(
+        tokenmill("up", "--model", "/no/such/model"),
+        "there is no model at /no/such/model. Give a folder that holds config.json and safetensors files, "
+        "or a Hugging Face id like org/name.",
+    )
+
+
+def test_a_model_folder_without_a_model(tmp_path: Path) -> None:
+    assert_refused(
+        tokenmill("up", "--model", tmp_path),
+        f"{tmp_path} holds no model: config.json is missing. Give the folder that contains it.",
+    )
+
+
+def test_a_port_in_use(tmp_path: Path, model: Path, listener: int) -> None:
+    sentence = (
+        f"cannot listen on 127.0.0.1:{listener} (Address already in use). "
+        "Stop what uses it, or choose another with --port."
+    )
+    assert_refused(
+        tokenmill("up", "--model", model, "--port", str(listener), "--data-dir", tmp_path / "data"), sentence
+    )
+    assert_refused(tokenmill("api", "--port", str(listener)), sentence)
+
+
+def test_a_data_directory_in_use(tmp_path: Path, model: Path) -> None:
+    with locked(tmp_path / "data"):
+        assert_refused(
+            tokenmill("up", "--model", model, "--port", str(free_port()), "--data-dir", tmp_path / "data"),
+            f"{tmp_path}/data is in use by another tokenmill (pid {os.getpid()}). "
+            "Stop it, or choose another --data-dir.",
+        )
+
+
+def test_a_data_directory_that_cannot_be_made(model: Path) -> None:
+    assert_refused(
+        tokenmill("up", "--model", model, "--port", str(free_port()), "--data-dir", "/dev/null/data"),
+        "cannot use /dev/null/data as data directory (Not a directory). Choose another with --data-dir.",
+    )
+
+
+@pytest.mark.parametrize("role", [("api",), ("control",), ("dispatch",), ("worker", "--model", "m"), ("db", "upgrade")])
+def test_a_database_url_of_another_kind(role: tuple[str, ...]) -> None:
+    status, said = tokenmill(*role, TOKENMILL_DATABASE_URL="mysql://localhost/tokenmill")
+    assert status == 2
+    assert said.startswith("tokenmill: TOKENMILL_DATABASE_URL is wrong: it names mysql, and only Postgres is supported")
+    assert said.count("\n") == 1
+
+
+def test_a_database_that_does_not_answer() -> None:
+    status, said = tokenmill("db", "upgrade", TOKENMILL_DATABASE_URL="postgresql://127.0.0.1:1/tokenmill")
+    assert status == 1
+    assert said.startswith("tokenmill: cannot reach Postgres at 127.0.0.1:1/tokenmill")
+    assert "check TOKENMILL_DATABASE_URL" in said
+    assert said.count("\n") == 1
+
+
+def test_no_database_at_all(tmp_path: Path) -> None:
+    assert_refused(
+        tokenmill("audit", TOKENMILL_DATA_DIR=str(tmp_path)),
+        f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {tmp_path}. "
+        "Set the one, or name the other with --data-dir.",
+    )
+
+
+def test_a_setting_that_is_no_number() -> None:
+    status, said = tokenmill("control", TOKENMILL_LEASE_SECONDS="soon")
+    assert status == 2
+    assert said.startswith("tokenmill: TOKENMILL_LEASE_SECONDS is 'soon': ")
+    assert said.count("\n") == 1
+
+
+def test_a_server_that_is_not_there() -> None:
+    status, said = tokenmill("batch", "list", **SERVER)
+    assert status == 1
+    assert said.startswith("tokenmill: cannot reach http://127.0.0.1:1/v1/ (")
+    assert said.endswith("Start the server with `tokenmill up`, or correct TOKENMILL_BASE_URL.\n")
+    assert said.count("\n") == 1
+
+
+def test_a_server_that_was_not_named() -> None:
+    assert_refused(
+        tokenmill("files", "list", TOKENMILL_API_KEY="tm-none"),
+        "TOKENMILL_BASE_URL is not set. "
+        "Set what `tokenmill up` printed, for example TOKENMILL_BASE_URL=http://127.0.0.1:8000/v1.",
+    )
+
+
+def test_an_input_file_that_does_not_exist(tmp_path: Path) -> None:
+    missing = tmp_path / "none.jsonl"
+    sentence = f"cannot read {missing}: No such file or directory. "
+    assert_refused(tokenmill("run", missing, "-o", tmp_path / "out"), f"{sentence}Give the path of a JSONL file.")
+    assert_refused(tokenmill("files", "upload", missing, **SERVER), f"{sentence}Give the path of a file.")
+    assert_refused(tokenmill("batch", "create", missing, **SERVER), f"{sentence}Give a JSONL file or a file id.")
+
+
+def test_an_input_file_without_a_request(tmp_path: Path) -> None:
+    empty = tmp_path / "in.jsonl"
+    empty.write_text("\n\n")
+    assert_refused(
+        tokenmill("run", empty, "-o", tmp_path / "out"), f"{empty} holds no requests. Give one JSON object per line."
+    )
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path, batch_file: Path) -> None:
+    assert_refused(
+        tokenmill("run", batch_file, "-o", tmp_path / "no" / "out.jsonl"),
+        f"the folder {tmp_path}/no does not exist. Make it, or choose another output with -o.",
+    )
+    assert_refused(
+        tokenmill("run", batch_file, "-o", tmp_path), f"{tmp_path} is a folder. Give the path of a file with -o."
+    )
+
+
+def test_a_run_without_a_model_for_a_placeholder_name(tmp_path: Path, batch_file: Path) -> None:
+    assert_refused(
+        tokenmill("run", batch_file, "-o", tmp_path / "out.jsonl"),
+        "the file names the model 'local-model', which is neither a folder nor a Hugging Face id. "
+        "Say with --model which one to run it with.",
+    )
+
+
+def test_an_engine_setting_out_of_range() -> None:
+    status, said = tokenmill("worker", "--model", "m", "--dtype", "int3")
+    assert (status, said.count("\n")) == (2, 1)
+    assert said.startswith("tokenmill: dtype is 'int3'; it must be one of")
+
+
+def test_a_workload_that_does_not_exist(model: Path) -> None:
+    assert_refused(
+        tokenmill("bench", "throughput", "--model", model, "--workload", "/no/workload"),
+        "cannot read /no/workload: no such file. Give a JSONL workload with --workload.",
+    )
+
+
+def test_metadata_without_a_value(batch_file: Path) -> None:
+    assert_refused(
+        tokenmill("batch", "create", batch_file, "--metadata", "team", **SERVER),
+        "--metadata is 'team'. Give it as KEY=VALUE.",
+    )
+
+
+def test_a_full_disk_behind_the_output(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        status, said = tokenmill("--help", stdout=full.fileno())
+    assert status == 1
+    assert said == "tokenmill: No space left on device: the output. Make room or permit it, then try again.\n"
+
+
+def test_an_unknown_command_names_the_usage() -> None:
+    status, said = tokenmill("uo")
+    assert status == 2
+    assert "No such command 'uo'" in said
+    assert "Traceback" not in said

@@ -1,0 +1,208 @@
+"""The supervisor over small shell scripts: order, restarts with growing pauses, stopping by stages."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli.embedded.child import ChildSpec
+from cli.supervisor import FIRST_PAUSE_SECONDS, STEADY_SECONDS, StopRequestedError, Supervisor
+from jobs.errors import ServiceError
+
+
+class Clock:
+    """Time that passes only when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def child(folder: Path, name: str, script: str, *, stop_seconds: float = 10.0) -> ChildSpec:
+    """Describe a shell script that is ready once it has written `<name>.ready`."""
+    ready = folder / f"{name}.ready"
+    return ChildSpec(
+        name=name,
+        command=["/bin/sh", "-c", script.replace("READY", f": > {ready}")],
+        log_path=folder / f"{name}.log",
+        is_ready=ready.exists,
+        before_start=lambda: ready.unlink(missing_ok=True),
+        stop_seconds=stop_seconds,
+        ready_seconds=20.0,
+    )
+
+
+def sleeper(folder: Path, name: str) -> ChildSpec:
+    """It notes the order in which the children end."""
+    note = f"echo {name} >> {folder}/ended; exit 0"
+    return child(folder, name, f"trap '{note}' TERM; READY; while :; do sleep 0.02; done")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def supervisor(said: list[str], clock: Clock) -> Iterator[Supervisor]:
+    supervisor = Supervisor(say=said.append, monotonic=clock)
+    yield supervisor
+    for running in supervisor.children:
+        running.kill()
+
+
+def kill(supervisor: Supervisor, index: int = 0) -> None:
+    running = supervisor.children[index]
+    running.send(signal.SIGKILL)
+    assert running.wait(10)
+
+
+def test_children_are_stopped_in_the_opposite_order_of_their_start(tmp_path: Path, supervisor: Supervisor) -> None:
+    supervisor.start([sleeper(tmp_path, "postgres")])
+    supervisor.start([sleeper(tmp_path, "api"), sleeper(tmp_path, "worker")])
+    supervisor.stop()
+    assert (tmp_path / "ended").read_text().split() == ["worker", "api", "postgres"]
+    assert supervisor.children == []
+
+
+def test_a_dead_child_is_started_again_after_a_pause(
+    tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
+) -> None:
+    supervisor.start([sleeper(tmp_path, "api")])
+    kill(supervisor)
+    supervisor.tend()
+    assert said == [f"api stopped (signal SIGKILL): it wrote nothing (more in {tmp_path}/api.log); "
+                    f"starting it again in {FIRST_PAUSE_SECONDS:g} s"]  # fmt: skip
+    clock.now += FIRST_PAUSE_SECONDS / 2
+    supervisor.tend()
+    assert not supervisor.children[0].is_running
+    clock.now += FIRST_PAUSE_SECONDS
+    supervisor.tend()
+    assert supervisor.children[0].is_running
+
+
+def test_pauses_double_until_a_child_has_run_steadily(
+    tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
+) -> None:
+    supervisor.start([sleeper(tmp_path, "api")])
+    for lifetime in (0.0, 0.0, 0.0, STEADY_SECONDS):
+        clock.now += lifetime
+        kill(supervisor)
+        supervisor.tend()
+        clock.now += 60.0
+        supervisor.tend()
+    assert [line.rsplit(" in ", 1)[1] for line in said] == ["0.5 s", "1 s", "2 s", "0.5 s"]
+
+
+def test_a_child_that_dies_again_and_again_ends_a_supervisor_with_a_limit(tmp_path: Path, clock: Clock) -> None:
+    supervisor = Supervisor(say=lambda _: None, monotonic=clock, max_deaths=2)
+    supervisor.start([child(tmp_path, "worker", "READY; sleep 0.1; echo out of memory; exit 7")])
+    assert supervisor.children[0].wait(10)
+    supervisor.tend()
+    clock.now += FIRST_PAUSE_SECONDS
+    supervisor.tend()
+    assert supervisor.children[0].wait(10)
+    with pytest.raises(ServiceError, match=r"worker stopped \(exit status 7\): out of memory"):
+        supervisor.tend()
+    supervisor.stop()
+
+
+def test_a_child_that_cannot_be_started_again_is_tried_later(
+    tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
+) -> None:
+    is_blocked = []
+
+    def block() -> None:
+        if is_blocked:
+            raise ServiceError("the old server is still running")
+
+    spec = sleeper(tmp_path, "postgres")
+    supervisor.start([ChildSpec(name=spec.name, command=spec.command, log_path=spec.log_path,
+                                is_ready=spec.is_ready, before_start=block)])  # fmt: skip
+    kill(supervisor)
+    supervisor.tend()
+    is_blocked.append(True)
+    clock.now += 10
+    supervisor.tend()
+    assert said[-1] == "postgres does not start: the old server is still running; starting it again in 1 s"
+    is_blocked.clear()
+    clock.now += 10
+    supervisor.tend()
+    assert supervisor.children[0].is_running
+
+
+def test_a_child_that_fails_to_start_is_reported_with_its_last_words(tmp_path: Path, supervisor: Supervisor) -> None:
+    with pytest.raises(ServiceError, match="worker stopped while starting: no such model"):
+        supervisor.start([sleeper(tmp_path, "api"), child(tmp_path, "worker", "echo no such model >&2; exit 1")])
+    assert supervisor.children[0].is_running  # for stop() to end
+    supervisor.stop()
+
+
+def test_a_signal_ends_the_wait_for_children_that_still_start(tmp_path: Path, supervisor: Supervisor) -> None:
+    with supervisor.handles_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(StopRequestedError):
+            supervisor.start([child(tmp_path, "worker", "sleep 100")])
+        supervisor.stop()
+
+
+def test_a_second_signal_kills_at_once(tmp_path: Path, supervisor: Supervisor) -> None:
+    stubborn = child(tmp_path, "worker", "trap '' TERM; READY; while :; do sleep 0.02; done", stop_seconds=1000)
+    with supervisor.handles_signals():
+        supervisor.start([stubborn])
+        running = supervisor.children[0]
+        os.kill(os.getpid(), signal.SIGINT)
+        supervisor.watch()
+        os.kill(os.getpid(), signal.SIGINT)
+        supervisor.stop()
+    assert running.exit_status == -signal.SIGKILL
+
+
+def test_signal_handlers_are_put_back(supervisor: Supervisor) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with supervisor.handles_signals():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    program = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from cli.embedded.child import Child, ChildSpec
+        child = Child(ChildSpec(name="api", command=["/bin/sleep", "1000"], log_path=Path({str(tmp_path)!r}, "log"),
+                                is_ready=lambda: True))
+        child.start()
+        print(child.pid, flush=True)
+        time.sleep(1000)
+    """)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        orphan = psutil.Process(int(parent.stdout.readline()))
+        assert orphan.is_running()
+        parent.kill()
+    gone, _ = psutil.wait_procs([orphan], timeout=10)
+    assert gone or orphan.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_long_log_of_earlier_runs_moves_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.embedded.child._KEEP_LOG_BYTES", 10)
+    (tmp_path / "api.log").write_text("what an earlier run wrote")
+    supervisor = Supervisor(say=lambda _: None)
+    supervisor.start([child(tmp_path, "api", "echo new; READY; sleep 100")])
+    supervisor.stop()
+    assert (tmp_path / "api.log").read_text() == "new\n"
+    assert (tmp_path / "api.log.1").read_text() == "what an earlier run wrote"
