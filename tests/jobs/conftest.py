@@ -1,13 +1,14 @@
 """A real Postgres for the tests of `jobs`: one throwaway cluster, and a copy of a migrated database for each test."""
 
 import importlib.util
+import json
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,10 +19,12 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import budgets, partitions, tenants
+from jobs import budgets, models, partitions, tenants, validation
 from jobs.database import connect, sessions, upgrade
 from jobs.ids import new_id
+from jobs.settings import Settings
 from jobs.states import BatchState
+from jobs.storage import Storage
 from jobs.tables import Batch, File, Tenant
 
 # Nothing here must survive a crash of the machine.
@@ -215,3 +218,58 @@ def make_batch(session: Session, tenant: Tenant, make_file: MakeFile) -> MakeBat
         return batch
 
     return make
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return Storage("memory://")
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(chunk_lines=4, max_listed_errors=5, max_batch_lines=100, max_line_bytes=2000)
+
+
+def _request_line(custom_id: str, *, model: str = "m", **fields: Any) -> str:
+    """Return one good input line; keywords replace or add top-level fields."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 10}
+    line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return json.dumps(line | fields)
+
+
+@pytest.fixture
+def request_line() -> Callable[..., str]:
+    """Make one good input line: `request_line(custom_id, model=…, url=…)`."""
+    return _request_line
+
+
+Submit = Callable[..., Batch]
+
+
+@pytest.fixture
+def submit(session: Session, storage: Storage, make_file: MakeFile, make_batch: MakeBatch, tenant: Tenant) -> Submit:
+    """Store an input file of the given lines and insert its batch, committed; models `m` and `other` exist."""
+    for name in ("m", "other"):
+        models.add_model(session, name, f"/models/{name}", input_price_micros=1_000_000, output_price_micros=2_000_000)
+
+    def submit(lines: Sequence[str] | bytes, **columns: Any) -> Batch:
+        content = lines if isinstance(lines, bytes) else "\n".join(lines).encode()
+        file = make_file(tenant_id=columns.get("tenant_id", tenant.id), size_bytes=len(content))
+        storage.put(file.object_key, content)
+        return make_batch(**{"input_file_id": file.id} | columns)
+
+    return submit
+
+
+@pytest.fixture
+def run(session: Session, storage: Storage, settings: Settings, submit: Submit) -> Submit:
+    """Submit and validate a batch of good lines `a0`, `a1`, … (a number) or of given lines, committed."""
+
+    def run(lines: int | Sequence[str], **columns: Any) -> Batch:
+        given = [_request_line(f"a{index}") for index in range(lines)] if isinstance(lines, int) else lines
+        batch = submit(given, **columns)
+        validation.validate_batch(session, storage, batch.id, settings=settings)
+        session.commit()
+        return batch
+
+    return run

@@ -1,0 +1,265 @@
+"""Which chunk is next: priority classes with ageing, start-time fair queueing between tenants, then deadlines.
+
+`order` decides and is pure; the queries around it read the queues and keep the virtual times. Start-time fair
+queueing: Goyal, Vin, Cheng, SIGCOMM 1996. Each model is a server with clocks of its own.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.states import Priority
+
+CLASSES: Final = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
+"""Best first. Index = rank."""
+
+AGE_OF_NORMAL: Final = timedelta(minutes=5)
+"""A tenant whose normal work was not served this long counts as urgent for one chunk.
+
+Under endless urgent load this leaves everybody 12 chunks an hour: progress that a user sees between two polls, and
+about 1 % of a GPU that ends a chunk every 3 s.
+"""
+AGE_OF_BULK: Final = timedelta(minutes=15)
+"""The same for bulk work counting as normal; as urgent after AGE_OF_NORMAL more.
+
+Bulk is what may wait for the night, but with 3 to 4 chunks an hour a 24 h window never ends at zero.
+"""
+_AGES: Final = {Priority.URGENT: timedelta.max, Priority.NORMAL: AGE_OF_NORMAL, Priority.BULK: AGE_OF_BULK}
+
+MIN_FETCHED: Final = 4
+"""Chunks read per queue at least; more than its fair part of `limit`, as shares are seldom even."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedChunk:
+    id: int
+    estimated_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """The ready chunks of one tenant in one class, best first: earliest deadline, then oldest.
+
+    `waiting_since` is the later of the last service and the creation of the first chunk. `hinted_tokens` are under
+    way to workers and not charged yet. `has_more` tells that chunks beyond `chunks` were not read.
+    """
+
+    tenant_id: str
+    priority: Priority
+    weight: float
+    virtual_time: float
+    waiting_since: datetime
+    chunks: Sequence[QueuedChunk]
+    hinted_tokens: int = 0
+    has_more: bool = False
+
+
+def order(queues: Iterable[Queue], *, now: datetime, limit: int) -> list[int]:
+    """Return the ids of the next chunks, at most `limit`, as if each were charged when it is picked.
+
+    Ends early where the next chunk in turn was not read (`has_more`): the next call continues there.
+    """
+    heap = [_Turn.first(queue, now) for queue in queues]
+    heapq.heapify(heap)
+    picked: list[int] = []
+    while heap and len(picked) < limit:
+        turn = heap[0]
+        if turn.position == len(turn.queue.chunks):
+            if turn.queue.has_more:
+                break
+            heapq.heappop(heap)
+            continue
+        picked.append(turn.queue.chunks[turn.position].id)
+        heapq.heapreplace(heap, turn.following())
+    return picked
+
+
+def effective_rank(priority: Priority, waited: timedelta) -> int:
+    """Return the class that waiting has earned: 0 urgent, 1 normal, 2 bulk."""
+    rank = CLASSES.index(priority)
+    while rank and waited >= _AGES[CLASSES[rank]]:
+        waited -= _AGES[CLASSES[rank]]
+        rank -= 1
+    return rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """A queue's place in the order: its next chunk at the virtual time it would be charged from."""
+
+    queue: Queue
+    position: int
+    virtual_time: float
+    rank: int
+    waiting_since: datetime | None  # only of queues that waiting has lifted: they go first in their new class
+
+    @classmethod
+    def first(cls, queue: Queue, now: datetime) -> "_Turn":
+        # A hint under way is service to come: without this an aged queue would get a hint on every call.
+        waited = timedelta(0) if queue.hinted_tokens else now - queue.waiting_since
+        rank = effective_rank(queue.priority, waited)
+        is_lifted = rank < CLASSES.index(queue.priority)
+        return cls(
+            queue=queue,
+            position=0,
+            virtual_time=queue.virtual_time + queue.hinted_tokens / queue.weight,
+            rank=rank,
+            waiting_since=queue.waiting_since if is_lifted else None,
+        )
+
+    def following(self) -> "_Turn":
+        tokens = self.queue.chunks[self.position].estimated_tokens
+        return _Turn(
+            queue=self.queue,
+            position=self.position + 1,
+            virtual_time=self.virtual_time + tokens / self.queue.weight,
+            rank=CLASSES.index(self.queue.priority),
+            waiting_since=None,
+        )
+
+    def __lt__(self, other: "_Turn") -> bool:
+        return self._key < other._key
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        if self.waiting_since is not None:
+            return (self.rank, 0, self.waiting_since.timestamp(), self.queue.tenant_id, self.queue.priority)
+        return (self.rank, 1, self.virtual_time, self.queue.tenant_id, self.queue.priority)
+
+
+def pick_ready(session: Session, *, model: str, limit: int, again_seconds: float) -> list[int]:
+    """Choose the chunks to hint next and note the moment; those hinted within `again_seconds` are left out."""
+    picked = next_chunks(session, model=model, limit=limit, hint_again=timedelta(seconds=again_seconds))
+    if picked:
+        session.execute(
+            text("UPDATE chunk SET hinted_at = clock_timestamp() WHERE id = ANY(:ids) AND state = 'ready'"),
+            {"ids": picked},
+        )
+    return picked
+
+
+def next_chunks(session: Session, *, model: str, limit: int, hint_again: timedelta | None = None) -> list[int]:
+    """Return the next chunks in turn; those hinted lately are left out when `hint_again` is given."""
+    if limit <= 0:
+        return []
+    # Without hints nothing counts as hinted lately: no hint lies in the future.
+    values = {"model": model, "limit": limit, "min_fetched": MIN_FETCHED, "again": hint_again or timedelta(days=-1)}
+    rows = session.execute(_READ_QUEUES, values).all()
+    if not rows:
+        return []
+    queues = [_queue(list(group)) for _, group in groupby(rows, key=lambda row: (row.priority, row.tenant_id))]
+    return order(queues, now=rows[0].now, limit=limit)
+
+
+def charge(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:
+    """Advance a tenant's virtual time for a chunk it gets, by the estimate; ageing starts again."""
+    values = {"model": model, "priority": priority, "tenant_id": tenant_id, "tokens": tokens}
+    session.execute(_CHARGE, values)
+
+
+def correct(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:
+    """Add the tokens that a chunk used beyond the estimate it was charged; a negative number gives some back."""
+    values = {"model": model, "priority": priority, "tenant_id": tenant_id, "tokens": tokens}
+    session.execute(_CORRECT, values)
+
+
+def activate(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
+    """Start a tenant that had no open chunk in this class at max(own, least active): idling earns no credit.
+
+    Where nobody is active, the largest virtual time of all stands in for the least active: it is where the clock
+    stood when the last one left. Call before the tenant's chunks are written.
+    """
+    session.execute(_ACTIVATE, {"model": model, "priority": priority, "tenant_id": tenant_id})
+
+
+def _queue(rows: Sequence[Any]) -> Queue:
+    first = rows[0]
+    served_at: datetime | None = first.served_at
+    return Queue(
+        tenant_id=first.tenant_id,
+        priority=Priority(first.priority),
+        weight=first.weight,
+        virtual_time=first.virtual_time,
+        waiting_since=first.created_at if served_at is None else max(served_at, first.created_at),
+        chunks=[QueuedChunk(id=row.id, estimated_tokens=row.estimated_tokens) for row in rows],
+        hinted_tokens=int(first.hinted_tokens),
+        has_more=len(rows) == first.num_fetched,
+    )
+
+
+# The recursion jumps from one (class, tenant) to the next through the partial index of ready chunks: its cost follows
+# the number of tenants that wait, not of chunks. The LATERAL then reads the head of each queue from the same index.
+_READ_QUEUES: Final = text("""
+    WITH RECURSIVE queue AS (
+        (SELECT priority, tenant_id FROM chunk WHERE state = 'ready' AND model = :model
+         ORDER BY priority, tenant_id LIMIT 1)
+        UNION ALL
+        SELECT following.priority, following.tenant_id FROM queue, LATERAL (
+            SELECT priority, tenant_id FROM chunk
+            WHERE state = 'ready' AND model = :model
+                AND (priority, tenant_id) > (queue.priority, queue.tenant_id)
+            ORDER BY priority, tenant_id LIMIT 1
+        ) AS following
+    ), fetched AS (
+        SELECT greatest(:min_fetched, ceil(:limit / greatest(count(*), 1)::float8))::bigint AS num FROM queue
+    ), hinted AS (
+        SELECT priority, tenant_id, sum(estimated_tokens) AS tokens FROM chunk
+        WHERE state = 'ready' AND hinted_at IS NOT NULL AND model = :model
+            AND hinted_at > clock_timestamp() - CAST(:again AS interval)
+        GROUP BY priority, tenant_id
+    )
+    SELECT queue.priority, queue.tenant_id, tenant.weight, coalesce(share.virtual_time, 0) AS virtual_time,
+        share.served_at, coalesce(hinted.tokens, 0) AS hinted_tokens, fetched.num AS num_fetched,
+        head.id, head.estimated_tokens, head.created_at, clock_timestamp() AS now
+    FROM queue
+    JOIN tenant ON tenant.id = queue.tenant_id
+    CROSS JOIN fetched
+    LEFT JOIN fair_share AS share
+        ON share.model = :model AND share.priority = queue.priority AND share.tenant_id = queue.tenant_id
+    LEFT JOIN hinted ON hinted.priority = queue.priority AND hinted.tenant_id = queue.tenant_id
+    CROSS JOIN LATERAL (
+        SELECT id, estimated_tokens, created_at, expires_at FROM chunk
+        WHERE state = 'ready' AND model = :model AND priority = queue.priority AND tenant_id = queue.tenant_id
+            AND (hinted_at IS NULL OR hinted_at <= clock_timestamp() - CAST(:again AS interval))
+        ORDER BY expires_at, id LIMIT (SELECT num FROM fetched)
+    ) AS head
+    ORDER BY queue.priority, queue.tenant_id, head.expires_at, head.id
+""")
+
+_CHARGE: Final = text("""
+    INSERT INTO fair_share (model, priority, tenant_id, virtual_time, served_at)
+    SELECT :model, :priority, id, :tokens / weight, clock_timestamp() FROM tenant WHERE id = :tenant_id
+    ON CONFLICT (model, priority, tenant_id) DO UPDATE
+    SET virtual_time = fair_share.virtual_time + excluded.virtual_time, served_at = excluded.served_at
+""")
+
+_CORRECT: Final = text("""
+    UPDATE fair_share SET virtual_time = fair_share.virtual_time + :tokens / tenant.weight
+    FROM tenant
+    WHERE tenant.id = fair_share.tenant_id AND fair_share.tenant_id = :tenant_id
+        AND fair_share.model = :model AND fair_share.priority = :priority
+""")
+
+_ACTIVATE: Final = text("""
+    WITH leased AS (
+        SELECT DISTINCT tenant_id FROM chunk WHERE state = 'leased' AND model = :model AND priority = :priority
+    ), share AS (
+        SELECT tenant_id, virtual_time, tenant_id IN (SELECT tenant_id FROM leased) OR EXISTS (
+            SELECT FROM chunk WHERE state = 'ready' AND chunk.model = :model AND chunk.priority = :priority
+                AND chunk.tenant_id = fair_share.tenant_id
+        ) AS is_active
+        FROM fair_share WHERE model = :model AND priority = :priority
+    )
+    INSERT INTO fair_share (model, priority, tenant_id, virtual_time)
+    SELECT :model, :priority, :tenant_id,
+        coalesce(min(virtual_time) FILTER (WHERE is_active), max(virtual_time), 0) FROM share
+    HAVING NOT coalesce(bool_or(is_active) FILTER (WHERE tenant_id = :tenant_id), false)
+    ON CONFLICT (model, priority, tenant_id) DO UPDATE
+    SET virtual_time = greatest(fair_share.virtual_time, excluded.virtual_time)
+""")

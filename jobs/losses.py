@@ -1,0 +1,162 @@
+"""Lost leases: back to the queue, bisected when it happens again, failed when one line alone keeps killing engines.
+
+Only leases that end on the clock count as losses; a chunk given back does not.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.chunks import SUSPECT_LOSSES, done_between, lock_batch_state, settle_share
+from jobs.errors import NotFoundError, ServiceError
+from jobs.lines import RawLine, custom_id_of, error_line, split_lines
+from jobs.partitions import batch_day
+from jobs.recording import LineResult, record
+from jobs.states import BatchState, ChunkState, sources_of
+from jobs.storage import Storage
+
+log = logging.getLogger(__name__)
+
+POISON_LOSSES: Final = 3
+"""A chunk of one line that has been part of so many lost leases is failed."""
+_REAP_LIMIT: Final = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    """What became of the lost leases of one call, in chunks."""
+
+    num_ready: int = 0
+    num_split: int = 0
+    num_failed: int = 0
+    num_done: int = 0
+    num_withdrawn: int = 0
+
+
+def reap_expired(session: Session, storage: Storage) -> Reaped:
+    """End every lease that is over on the database's clock.
+
+    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines; the halves carry
+    the losses on, so the search goes on at each further loss. A single line with POISON_LOSSES gets the error
+    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call.
+    """
+    counts: dict[str, int] = {}
+    for lost in session.execute(_LOST, {"limit": _REAP_LIMIT}).all():
+        outcome = _reap(session, storage, lost)
+        if outcome is not None:
+            counts[outcome] = counts.get(outcome, 0) + 1
+            settle_share(
+                session,
+                chunk_id=lost.id,
+                fence=lost.fence,
+                model=lost.model,
+                priority=lost.priority,
+                tenant_id=lost.tenant_id,
+                charged=lost.estimated_tokens,
+            )
+            log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.id, lost.worker_id, outcome)
+    return Reaped(**counts)
+
+
+def _reap(session: Session, storage: Storage, lost: Any) -> str | None:
+    """Decide on one lost lease and apply it; return what was counted, None where it has to wait."""
+    losses = lost.losses + 1
+    if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
+        _move(session, lost, ChunkState.WITHDRAWN)
+        return "num_withdrawn"
+    if losses < SUSPECT_LOSSES:
+        _move(session, lost, ChunkState.READY)
+        return "num_ready"
+    try:
+        lines = _lines(storage, lost)
+    except (ServiceError, NotFoundError) as error:
+        log.error("lost chunk waits for its input chunk_id=%s error=%s", lost.id, error)
+        return None
+    unfinished = _unfinished(session, lost, lines)
+    if not unfinished:
+        _move(session, lost, ChunkState.DONE)
+        return "num_done"
+    if lost.num_requests == 1:
+        return _reap_single(session, lost, unfinished[0])
+    _split(session, lost, lines, unfinished=unfinished)
+    return "num_split"
+
+
+def _reap_single(session: Session, lost: Any, line: RawLine) -> str:
+    if lost.losses + 1 < POISON_LOSSES:
+        _move(session, lost, ChunkState.READY)
+        return "num_ready"
+    message = f"the engine died {lost.losses + 1} times while this line was running; it was given up and is not billed"
+    content = error_line(
+        lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
+    )
+    record(session, lost.batch_id, [LineResult(line_no=line.line_no, line=content, status_code=None)])
+    _move(session, lost, ChunkState.DONE)
+    return "num_failed"
+
+
+def _lines(storage: Storage, lost: Any) -> list[RawLine]:
+    content = storage.read_range(lost.object_key, lost.byte_start, lost.byte_end)
+    return split_lines(content, first_line=lost.first_line, byte_start=lost.byte_start)
+
+
+def _unfinished(session: Session, lost: Any, lines: Sequence[RawLine]) -> list[RawLine]:
+    day = batch_day(lost.batch_created_at)
+    done = done_between(session, day, lost.batch_id, first=lost.first_line, num_lines=lost.num_lines)
+    return [line for line in lines if line.line_no not in done]
+
+
+def _split(session: Session, lost: Any, lines: Sequence[RawLine], *, unfinished: Sequence[RawLine]) -> None:
+    """Replace a chunk by two over the halves of its unfinished lines; by one where a single line is left."""
+    middle = len(unfinished) // 2
+    for half in (unfinished[:middle], unfinished[middle:]):
+        if half:
+            first, last = half[0], half[-1]
+            span = [line for line in lines if first.line_no <= line.line_no <= last.line_no]
+            session.execute(_INSERT_CHILD, _child(lost, span, num_unfinished=len(half)))
+    _move(session, lost, ChunkState.SPLIT)
+
+
+def _child(lost: Any, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
+    """Return a child's columns; finished lines inside its span count as its requests and are not run again."""
+    return {
+        "parent_id": lost.id,
+        "first_line": span[0].line_no,
+        "num_lines": span[-1].line_no - span[0].line_no + 1,
+        "num_requests": len(span),
+        "byte_start": span[0].byte_start,
+        "byte_end": span[-1].byte_end,
+        "estimated_tokens": lost.estimated_tokens * num_unfinished // lost.num_requests,
+        "losses": lost.losses + 1,
+    }
+
+
+def _move(session: Session, lost: Any, after: ChunkState) -> None:
+    values = {"chunk_id": lost.id, "after": after.value, "sources": sources_of(after)}
+    moved = session.execute(_MOVE, values).one_or_none()
+    assert moved is not None, f"chunk {lost.id} is locked by us and leased"
+
+
+_LOST: Final = text("""
+    SELECT chunk.*, batch.created_at AS batch_created_at, file.object_key
+    FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
+    WHERE chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()
+    ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
+""")
+
+_MOVE: Final = text("""
+    UPDATE chunk SET state = :after, losses = losses + 1, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+    WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
+""")
+
+_INSERT_CHILD: Final = text("""
+    INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+        byte_start, byte_end, estimated_tokens, losses, created_at)
+    SELECT batch_id, tenant_id, model, priority, expires_at, :first_line, :num_lines, :num_requests,
+        :byte_start, :byte_end, :estimated_tokens, :losses, created_at
+    FROM chunk WHERE id = :parent_id
+""")
