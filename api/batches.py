@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
 
 from api.auth import TenantDep
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel, list_json
 from api.services import ServicesDep, SessionDep
 from jobs import batches
+from jobs.results import read_finished_lines
 from jobs.states import InvalidLines, Priority
 from jobs.submission import CreateBatch
 from jobs.wire import batch_json
@@ -37,7 +38,7 @@ class ListQuery(StrictModel):
 
 
 class ResultsQuery(StrictModel):
-    after: Annotated[int, Field(ge=-1, lt=2**62)] = -1
+    after: Annotated[int, Field(ge=0, lt=2**62)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_RESULTS_PAGE)] = 1000
 
 
@@ -86,3 +87,23 @@ def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[s
 @router.post("/{batch_id}/cancel")
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
     return batch_json(batches.cancel_batch(session, tenant.id, batch_id))
+
+
+@router.get("/{batch_id}/results")
+def results(
+    batch_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ResultsQuery, Query()]
+) -> Response:
+    """Answer finished lines as NDJSON, in the order of their arrival, while the batch runs and after it.
+
+    `x-next-after` is the `after` of the next page, `x-has-more` tells whether there is one already, and
+    `x-batch-status` is the state the batch had before the page was read: ended and nothing more means read to the end.
+    """
+    batch = batches.get_batch(session, tenant.id, batch_id)
+    status = batch.state
+    page = read_finished_lines(session, batch, after=query.after, limit=query.limit)
+    headers = {
+        "x-next-after": str(page.after),
+        "x-has-more": "true" if page.has_more else "false",
+        "x-batch-status": str(status),
+    }
+    return Response(page.content, media_type="application/x-ndjson", headers=headers)

@@ -1,13 +1,22 @@
 """Tell supervisors and Prometheus how this process is: alive, able to serve, its numbers. Nothing here needs Redis."""
 
+import logging
+from collections.abc import Iterable, Sequence
+
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy.exc import DBAPIError
 
 from api.errors import unavailable_response
-from api.services import ServicesDep
-from jobs.database import is_ready
+from api.services import Services, ServicesDep
+from jobs.database import is_ready, transaction
+from jobs.errors import ServiceError
+from jobs.metrics import Sample, read_samples
 
+logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 
@@ -25,5 +34,38 @@ def readyz(services: ServicesDep) -> Response:
 
 @router.get("/metrics")
 def metrics(services: ServicesDep) -> Response:
-    """Answer in Prometheus' text format."""
-    return Response(generate_latest(services.registry), media_type=CONTENT_TYPE_LATEST)
+    """Answer this process's counters and the queue's numbers in Prometheus' text format.
+
+    Without Postgres the counters still come, with `tokenmill_database_up 0`.
+    """
+    body = generate_latest(services.registry) + generate_latest(_queue_registry(services))
+    return Response(body, media_type=CONTENT_TYPE_LATEST)
+
+
+def _queue_registry(services: Services) -> CollectorRegistry:
+    try:
+        with transaction(services.sessions) as session:
+            samples = read_samples(session)
+    except (ServiceError, DBAPIError) as error:
+        logger.warning("no numbers of the queue: %s", error)
+        samples = []
+    is_up = Sample(name="tokenmill_database_up", help="Whether Postgres answers.", value=1 if samples else 0)
+    registry = CollectorRegistry()
+    registry.register(QueueCollector([is_up, *samples]))
+    return registry
+
+
+class QueueCollector(Collector):
+    """Samples that were read already, as Prometheus' gauges."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for sample in self._samples:
+            family = families.setdefault(
+                sample.name, GaugeMetricFamily(sample.name, sample.help, labels=list(sample.labels))
+            )
+            family.add_metric(list(sample.labels.values()), sample.value)
+        return families.values()

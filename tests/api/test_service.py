@@ -82,9 +82,36 @@ def commits_break(deployment: Any, table: str) -> Iterator[None]:
             connection.execute(text("DROP FUNCTION break_commit CASCADE"))
 
 
+def scrape(url: httpx.URL | str) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return name → label values → value of what Prometheus would read."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(httpx.get(url).text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
 def test_metrics_count_requests_by_route_and_need_no_key(http: httpx.Client) -> None:
     http.get("/v1/files/file_none")
-    answer = httpx.get(http.base_url.join("/metrics"))
-    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
-    found = {tuple(sample.labels.values()): sample.value for sample in families["tokenmill_http_requests"].samples}
-    assert found["GET", "/v1/files/{file_id}", "404"] >= 1
+    found = scrape(http.base_url.join("/metrics"))
+    assert found["tokenmill_http_requests_total"]["GET", "/v1/files/{file_id}", "404"] >= 1
+    assert found["tokenmill_http_request_seconds_count"]["GET", "/v1/files/{file_id}"] >= 1
+
+
+def test_metrics_show_the_queue(deploy: Callable[..., Any]) -> None:
+    deployment = deploy()
+    with OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key(), max_retries=0) as client:
+        file = client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
+        client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+    found = scrape(f"{deployment.url}/metrics")
+    assert found["tokenmill_database_up"] == {(): 1}
+    assert found["tokenmill_batches"]["validating",] == 1
+    assert sum(found["tokenmill_tokens_reserved"].values()) > 0
+    assert found["tokenmill_upload_bytes_total"] == {(): 3}
+
+
+def test_metrics_come_without_postgres_too(cut_off: str) -> None:
+    httpx.get(f"{cut_off}/healthz")
+    found = scrape(f"{cut_off}/metrics")
+    assert found["tokenmill_database_up"] == {(): 0}
+    assert found["tokenmill_http_requests_total"]["GET", "/healthz", "200"] >= 1

@@ -1,0 +1,161 @@
+"""What a client sees while a batch runs and at its end; this file plays the workers' part through `jobs`."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from sqlalchemy.orm import Session
+
+from jobs import batches, chunks
+from jobs.lines import error_line, output_line
+from jobs.recording import LineResult
+from jobs.results import finalise_batch
+from jobs.storage import Storage
+from jobs.validation import validate_batch
+
+MODEL = "org/tiny"
+LEASE = timedelta(seconds=60)
+
+
+class Worker:
+    """Claims the one chunk of a batch and answers its lines: even ones well, odd ones with an error."""
+
+    def __init__(self, deployment: Any, batch_id: str) -> None:
+        self.deployment, self.batch_id = deployment, batch_id
+        with self._transaction() as session:
+            validate_batch(session, Storage(deployment.settings.storage_url), batch_id, settings=deployment.settings)
+            claim = chunks.claim_next(session, model=MODEL, worker_id="worker", lease=LEASE)
+        assert claim is not None
+        assert claim.batch_id == batch_id
+        self.claim, self.flush_no = claim, 0
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Session]:
+        with Session(self.deployment.engine) as session, session.begin():
+            yield session
+
+    def answer(self, *line_nos: int) -> None:
+        self.flush_no += 1
+        with self._transaction() as session:
+            results = [self._result(line_no) for line_no in line_nos]
+            chunks.flush(session, self.claim, results, flush_no=self.flush_no, lease=LEASE)
+
+    def _result(self, line_no: int) -> LineResult:
+        custom_id = f"line-{line_no}"
+        if line_no % 2:
+            line = error_line(self.batch_id, line_no, custom_id, code="context_length_exceeded", message="too long")
+            return LineResult(line_no=line_no, line=line, status_code=None)
+        line = output_line(self.batch_id, line_no, custom_id, status_code=200, body={"object": "chat.completion"})
+        return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=5, output_tokens=2)
+
+    def finish(self) -> None:
+        with self._transaction() as session:
+            chunks.complete(session, self.claim)
+            batches.finish_ready(session)
+        with self._transaction() as session:
+            finalise_batch(session, Storage(self.deployment.settings.storage_url), self.batch_id)
+
+
+@pytest.fixture
+def batch_id(client: OpenAI, input_lines: Callable[..., bytes]) -> str:
+    file = client.files.create(file=("in.jsonl", input_lines(4)), purpose="batch")
+    wanted = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    return client.batches.create(input_file_id=file.id, **wanted).id  # type: ignore[arg-type]
+
+
+def read_results(client: OpenAI, batch_id: str, **query: int) -> httpx.Response:
+    return client.get(f"/batches/{batch_id}/results", cast_to=httpx.Response, options={"params": query})
+
+
+def line_ids(answer: httpx.Response) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in answer.text.splitlines()]
+
+
+def test_finished_lines_are_readable_while_the_batch_runs(client: OpenAI, deployment: Any, batch_id: str) -> None:
+    answer = read_results(client, batch_id)
+    assert (answer.text, answer.headers["x-next-after"], answer.headers["x-batch-status"]) == ("", "0", "validating")
+
+    worker = Worker(deployment, batch_id)
+    worker.answer(2, 1)
+    answer = read_results(client, batch_id)
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert sorted(line_ids(answer)) == ["line-1", "line-2"]
+    assert (answer.headers["x-has-more"], answer.headers["x-batch-status"]) == ("false", "in_progress")
+
+    worker.answer(0, 3)
+    answer = read_results(client, batch_id, after=int(answer.headers["x-next-after"]), limit=1)
+    seen = line_ids(answer)
+    assert answer.headers["x-has-more"] == "true"
+    worker.finish()
+    answer = read_results(client, batch_id, after=int(answer.headers["x-next-after"]))
+    assert sorted(seen + line_ids(answer)) == ["line-0", "line-3"]
+    assert (answer.headers["x-has-more"], answer.headers["x-batch-status"]) == ("false", "completed")
+
+
+def test_a_completed_batch_has_counts_usage_and_files_that_agree(
+    client: OpenAI, deployment: Any, batch_id: str
+) -> None:
+    worker = Worker(deployment, batch_id)
+    running = client.batches.retrieve(batch_id)
+    assert (running.status, running.model) == ("in_progress", MODEL)
+    worker.answer(0, 1, 2, 3)
+    worker.finish()
+
+    batch = client.batches.retrieve(batch_id)
+    assert batch.status == "completed"
+    assert batch.completed_at is not None
+    assert batch.request_counts is not None
+    assert batch.request_counts.to_dict() == {"total": 4, "completed": 2, "failed": 2}
+    assert batch.usage is not None
+    assert (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens) == (10, 4, 14)
+    assert batch.output_file_id is not None
+    assert batch.error_file_id is not None
+    output = client.files.content(batch.output_file_id).text
+    assert [json.loads(line)["custom_id"] for line in output.splitlines()] == ["line-0", "line-2"]
+    errors = client.files.content(batch.error_file_id).text
+    assert [json.loads(line)["error"]["code"] for line in errors.splitlines()] == ["context_length_exceeded"] * 2
+    file = client.files.retrieve(batch.output_file_id)
+    assert (file.purpose, file.bytes) == ("batch_output", len(output.encode()))
+    assert [found.id for found in client.files.list(purpose="batch_output", order="asc")] == [
+        batch.output_file_id,
+        batch.error_file_id,
+    ]
+
+    with pytest.raises(openai.ConflictError) as caught:
+        client.batches.cancel(batch_id)
+    assert caught.value.code == "batch_not_cancellable"
+
+
+def test_a_malformed_file_fails_the_batch_with_every_bad_line(client: OpenAI, deployment: Any) -> None:
+    file = client.files.create(file=("in.jsonl", b'{"custom_id": 1}\n\nnot json\n'), purpose="batch")
+    wanted = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    made = client.batches.create(input_file_id=file.id, **wanted)  # type: ignore[arg-type]
+    with Session(deployment.engine) as session, session.begin():
+        validate_batch(session, Storage(deployment.settings.storage_url), made.id, settings=deployment.settings)
+    batch = client.batches.retrieve(made.id)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert {error.line for error in batch.errors.data} == {1, 3}
+    assert all(error.code and error.message for error in batch.errors.data)
+
+
+def test_a_tenant_never_sees_the_results_of_another(
+    new_client: Callable[..., OpenAI], deployment: Any, batch_id: str
+) -> None:
+    Worker(deployment, batch_id).answer(0)
+    with pytest.raises(openai.NotFoundError):
+        read_results(new_client(), batch_id)
+
+
+@pytest.mark.parametrize(("name", "value"), [("after", -1), ("limit", 0), ("limit", 10_001), ("page", 1)])
+def test_a_wrong_results_query_is_refused_by_name(client: OpenAI, batch_id: str, name: str, value: int) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        read_results(client, batch_id, **{name: value})
+    assert caught.value.param == name
