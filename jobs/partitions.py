@@ -73,7 +73,15 @@ def drop_partitions_before(session: Session, day: date) -> list[date]:
 
 
 def _exists(session: Session, day: date) -> bool:
-    return session.scalar(text("SELECT to_regclass(:name) IS NOT NULL"), {"name": partition_name(day)}) is True
+    # A scan of the catalogue under this statement's snapshot. `to_regclass` answers from the backend's cache, and that
+    # may still say "missing" after the wait for the advisory lock (seen: six processes at once, five DuplicateTable).
+    query = text("""
+        SELECT EXISTS (
+            SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
+            WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = :name
+        )
+    """)
+    return session.scalar(query, {"name": partition_name(day)}) is True
 
 
 def _has_live_batch(session: Session, day: date) -> bool:

@@ -1,0 +1,234 @@
+"""Prove on live data that nothing is missing, repeated or billed twice; say in words and numbers what is not so.
+
+Reads only, in one snapshot, so that work going on meanwhile makes no false findings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Row, text
+from sqlalchemy.orm import Session
+
+from jobs.errors import NotFoundError
+from jobs.partitions import partition_days
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.storage import Storage
+from jobs.tables import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong: `subject` is the id of a batch or tenant, `message` a sentence with the numbers."""
+
+    subject: str
+    message: str
+
+
+def audit(session: Session, *, batch_id: str | None = None, storage: Storage | None = None) -> list[Finding]:
+    """Check one batch or all of them, and then the budgets too; with `storage`, output files are read and counted.
+
+    The session must be fresh: its transaction becomes a REPEATABLE READ snapshot. Results whose retention has ended
+    are not missed. Raises NotFoundError where there is no such batch.
+    """
+    session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+    if batch_id is not None and session.get(Batch, batch_id) is None:
+        raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
+    return list(_findings(session, batch_id, storage))
+
+
+def _findings(session: Session, batch_id: str | None, storage: Storage | None) -> Iterator[Finding]:
+    scope = {"batch_id": batch_id, "days": partition_days(session)}
+    for row in session.execute(_BATCHES, scope):
+        for message in (*_lines(row), *_counters(row), *_ledger(row), *_ending(row)):
+            yield Finding(subject=row.id, message=message)
+    for row in session.execute(_REPEATED, scope):
+        message = f"line {row.line_no + 1} has {row.num_results} results filed under {row.num_days} days"
+        yield Finding(subject=row.batch_id, message=message)
+    for row in session.execute(_DONE_CHUNKS, scope):
+        message = f"chunk {row.id} is done with {row.num_results} results for {row.num_requests} requests"
+        yield Finding(subject=row.batch_id, message=message)
+    for row in session.execute(_OVERLAPS, scope):
+        message = f"chunk {row.id} begins at line {row.first_line + 1}, which an earlier chunk covers already"
+        yield Finding(subject=row.batch_id, message=message)
+    if storage is not None:
+        yield from _files(session, scope, storage)
+    if batch_id is None:
+        yield from _budgets(session)
+
+
+def _lines(row: Row[Any]) -> Iterator[str]:
+    is_written = row.state in {BatchState.COMPLETED, BatchState.EXPIRED, BatchState.CANCELLED}
+    if is_written and row.num_results < row.num_requests:
+        yield (
+            f"{row.num_requests - row.num_results} of {row.num_requests} lines have no result "
+            f"and the batch is {row.state}"
+        )
+    if row.num_results > row.num_requests:
+        yield f"there are {row.num_results} results for {row.num_requests} lines"
+    if row.last_result_no != row.num_results:
+        yield f"the newest of {row.num_results} results has number {row.last_result_no}: numbers must have no gaps"
+
+
+def _counters(row: Row[Any]) -> Iterator[str]:
+    for name in ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens"):
+        counted, found = getattr(row, name), getattr(row, f"result_{name}")
+        if counted != found:
+            yield f"the batch counts {name} {counted} and its results give {found}"
+
+
+def _ledger(row: Row[Any]) -> Iterator[str]:
+    for name in ("input_tokens", "cached_tokens", "output_tokens"):
+        billed, found = getattr(row, f"ledger_{name}"), getattr(row, f"result_{name}")
+        if billed != found:
+            yield f"the ledger has {name} {billed} and the results give {found}"
+    if row.ledger_cost_micros != row.cost_micros:
+        yield f"the ledger has cost_micros {row.ledger_cost_micros} and the batch {row.cost_micros}"
+    if row.ledger_num_results > row.num_results:
+        yield f"the ledger bills {row.ledger_num_results} results and there are {row.num_results}"
+
+
+def _ending(row: Row[Any]) -> Iterator[str]:
+    if BatchState(row.state) not in TERMINAL_BATCH_STATES:
+        return
+    if row.reserved_tokens:
+        yield f"the batch is {row.state} and still reserves {row.reserved_tokens} tokens"
+    if row.num_open_chunks:
+        yield f"the batch is {row.state} and {row.num_open_chunks} of its chunks are open"
+
+
+def _budgets(session: Session) -> Iterator[Finding]:
+    for row in session.execute(_BUDGETS):
+        if row.reserved_tokens != row.batch_tokens:
+            message = f"the budget reserves {row.reserved_tokens} tokens and its batches reserve {row.batch_tokens}"
+            yield Finding(subject=row.tenant_id, message=message)
+        if row.spent_tokens != row.ledger_tokens:
+            message = f"the budget has {row.spent_tokens} tokens spent and the ledger {row.ledger_tokens}"
+            yield Finding(subject=row.tenant_id, message=message)
+
+
+def _files(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
+    for row in session.execute(_FILES, scope):
+        expected = row.num_failed if row.is_error_file else row.num_completed
+        kind = "error" if row.is_error_file else "output"
+        for message in _file_problems(row, storage, kind=kind, expected=expected):
+            yield Finding(subject=row.id, message=message)
+
+
+def _file_problems(row: Row[Any], storage: Storage, *, kind: str, expected: int) -> Iterator[str]:
+    if row.file_id is None:
+        if expected:
+            yield f"the batch is {row.state} and has no {kind} file for {expected} lines"
+        return
+    try:
+        num_lines, size_bytes = _measure(storage, row.object_key)
+    except NotFoundError:
+        yield f"the {kind} file {row.file_id} has no object in the store"
+        return
+    if num_lines != expected:
+        yield f"the {kind} file has {num_lines} lines and the batch counts {expected}"
+    if size_bytes != row.size_bytes:
+        yield f"the {kind} file has {size_bytes} bytes and its row says {row.size_bytes}"
+
+
+def _measure(storage: Storage, key: str) -> tuple[int, int]:
+    num_lines = size_bytes = 0
+    for chunk in storage.iter_chunks(key):
+        num_lines += chunk.count(b"\n")
+        size_bytes += len(chunk)
+    return num_lines, size_bytes
+
+
+# Batches whose day was dropped when retention ended have no results to compare with.
+_IN_SCOPE: Final = """
+    (CAST(:batch_id AS text) IS NULL OR batch.id = :batch_id)
+    AND CAST(batch.created_at AT TIME ZONE 'UTC' AS date) = ANY(:days)
+"""
+
+_BATCHES: Final = text(f"""
+    WITH results AS (
+        SELECT batch_id, count(*) AS num_results, max(result_no) AS last_result_no,
+            count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
+            sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens
+        FROM result WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id GROUP BY batch_id
+    ), entries AS (
+        SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
+            sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens, sum(cost_micros) AS cost_micros
+        FROM ledger WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id GROUP BY batch_id
+    ), open AS (
+        SELECT batch_id, count(*) AS num_chunks FROM chunk WHERE state IN ('ready', 'leased') GROUP BY batch_id
+    )
+    SELECT batch.id, batch.state, batch.num_requests, batch.num_completed, batch.num_failed, batch.input_tokens,
+        batch.cached_tokens, batch.output_tokens, batch.cost_micros, batch.reserved_tokens,
+        coalesce(results.num_results, 0) AS num_results, coalesce(results.last_result_no, 0) AS last_result_no,
+        coalesce(results.num_completed, 0) AS result_num_completed,
+        coalesce(results.num_failed, 0) AS result_num_failed,
+        coalesce(results.input_tokens, 0) AS result_input_tokens,
+        coalesce(results.cached_tokens, 0) AS result_cached_tokens,
+        coalesce(results.output_tokens, 0) AS result_output_tokens,
+        coalesce(entries.num_results, 0) AS ledger_num_results,
+        coalesce(entries.input_tokens, 0) AS ledger_input_tokens,
+        coalesce(entries.cached_tokens, 0) AS ledger_cached_tokens,
+        coalesce(entries.output_tokens, 0) AS ledger_output_tokens,
+        coalesce(entries.cost_micros, 0) AS ledger_cost_micros,
+        coalesce(open.num_chunks, 0) AS num_open_chunks
+    FROM batch
+        LEFT JOIN results ON results.batch_id = batch.id
+        LEFT JOIN entries ON entries.batch_id = batch.id
+        LEFT JOIN open ON open.batch_id = batch.id
+    WHERE {_IN_SCOPE}
+    ORDER BY batch.id
+""")
+
+# Within a day the primary key forbids it; the key cannot look across days.
+_REPEATED: Final = text(f"""
+    SELECT result.batch_id, result.line_no, count(*) AS num_results, count(DISTINCT result.batch_day) AS num_days
+    FROM result JOIN batch ON batch.id = result.batch_id
+    WHERE {_IN_SCOPE} AND result.batch_id IN (
+        SELECT DISTINCT stray.batch_id FROM result AS stray JOIN batch AS owner ON owner.id = stray.batch_id
+        WHERE stray.batch_day <> CAST(owner.created_at AT TIME ZONE 'UTC' AS date)
+    )
+    GROUP BY result.batch_id, result.line_no HAVING count(*) > 1 ORDER BY result.batch_id, result.line_no
+""")
+
+_DONE_CHUNKS: Final = text(f"""
+    SELECT chunk.id, chunk.batch_id, chunk.num_requests, count(result.line_no) AS num_results
+    FROM chunk JOIN batch ON batch.id = chunk.batch_id
+        LEFT JOIN result ON result.batch_day = CAST(batch.created_at AT TIME ZONE 'UTC' AS date)
+            AND result.batch_id = chunk.batch_id
+            AND result.line_no >= chunk.first_line AND result.line_no < chunk.first_line + chunk.num_lines
+    WHERE {_IN_SCOPE} AND chunk.state = 'done'
+    GROUP BY chunk.id HAVING count(result.line_no) <> chunk.num_requests ORDER BY chunk.id
+""")
+
+_OVERLAPS: Final = text(f"""
+    SELECT id, batch_id, first_line FROM (
+        SELECT chunk.id, chunk.batch_id, chunk.first_line,
+            max(chunk.first_line + chunk.num_lines) OVER (
+                PARTITION BY chunk.batch_id ORDER BY chunk.first_line, chunk.id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS covered
+        FROM chunk JOIN batch ON batch.id = chunk.batch_id
+        WHERE {_IN_SCOPE} AND chunk.state <> 'split'
+    ) AS placed WHERE first_line < covered ORDER BY id
+""")
+
+_BUDGETS: Final = text("""
+    SELECT budget.tenant_id, budget.reserved_tokens, budget.spent_tokens,
+        (SELECT coalesce(sum(reserved_tokens), 0) FROM batch WHERE batch.tenant_id = budget.tenant_id) AS batch_tokens,
+        (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM ledger
+            WHERE ledger.tenant_id = budget.tenant_id) AS ledger_tokens
+    FROM budget ORDER BY budget.tenant_id
+""")
+
+_FILES: Final = text(f"""
+    SELECT batch.id, batch.state, batch.num_completed, batch.num_failed, kind.is_error_file, kind.file_id,
+        file.object_key, file.size_bytes
+    FROM batch
+        CROSS JOIN LATERAL (VALUES (FALSE, batch.output_file_id), (TRUE, batch.error_file_id))
+            AS kind (is_error_file, file_id)
+        LEFT JOIN file ON file.id = kind.file_id
+    WHERE {_IN_SCOPE} AND batch.state IN ('completed', 'expired', 'cancelled')
+        AND (kind.file_id IS NULL OR file.deleted_at IS NULL AND (file.expires_at IS NULL OR file.expires_at > now()))
+    ORDER BY batch.id, kind.is_error_file
+""")

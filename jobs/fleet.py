@@ -1,0 +1,86 @@
+"""The GPU workers that are alive, and how many hints they can use. A heartbeat row is the only sign of life."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, literal_column, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.tables import Chunk, Worker
+
+# Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
+LIVE_WITHIN: Final = timedelta(seconds=15)
+
+
+def register(session: Session, *, worker_id: str, model: str, max_chunks: int, max_model_len: int) -> None:
+    """Announce a worker of this host and process; the same id again takes the row over."""
+    values: dict[str, Any] = {
+        "model": model,
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "max_chunks": max_chunks,
+        "max_model_len": max_model_len,
+        "engine_stats": None,
+        "started_at": func.clock_timestamp(),
+        "heartbeat_at": func.clock_timestamp(),
+        "stopped_at": None,
+    }
+    row = insert(Worker).values(id=worker_id, **values)
+    session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
+
+
+def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> None:
+    """Note that the worker lives, and what its engine last said."""
+    values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
+    if engine_stats is not None:
+        values["engine_stats"] = dict(engine_stats)
+    session.execute(update(Worker).where(Worker.id == worker_id).values(values))
+
+
+def stop(session: Session, worker_id: str) -> None:
+    """Note that the worker has ended on purpose."""
+    session.execute(update(Worker).where(Worker.id == worker_id).values(stopped_at=func.clock_timestamp()))
+
+
+def live_workers(session: Session, *, model: str | None = None, within: timedelta = LIVE_WITHIN) -> Sequence[Worker]:
+    """Return the workers, of one model or all, that gave a sign of life `within` this time, oldest first."""
+    query = select(Worker).where(_is_live(within)).order_by(Worker.started_at, Worker.id)
+    if model is not None:
+        query = query.where(Worker.model == model)
+    return session.scalars(query, execution_options={"populate_existing": True}).all()
+
+
+def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[str]:
+    """Return the models that a live worker serves, by name."""
+    return list(session.scalars(select(Worker.model).where(_is_live(within)).distinct().order_by(Worker.model)))
+
+
+def hint_allowance(
+    session: Session, model: str, *, again_seconds: float = 10.0, within: timedelta = LIVE_WITHIN
+) -> int:
+    """Return how many more hints the live workers of a model can use: Σ (K + 1) − chunks they hold − hints unanswered.
+
+    So one hint waits beside a full worker, and the rest of the backlog stays in Postgres, where it can be re-ordered.
+    A hint older than `again_seconds` counts as lost: it must not use up the allowance for ever.
+    """
+    live = select(Worker.id).where(Worker.model == model, _is_live(within))
+    capacity = select(func.coalesce(func.sum(Worker.max_chunks + 1), 0)).where(Worker.id.in_(live))
+    # Literal states: the planner matches them with the partial indexes.
+    is_hinted: ColumnElement[bool] = literal_column("chunk.state = 'ready' AND chunk.hinted_at IS NOT NULL")
+    is_leased: ColumnElement[bool] = literal_column("chunk.state = 'leased'")
+    recent = Chunk.hinted_at >= func.now() - timedelta(seconds=again_seconds)
+    num_chunks = select(func.count()).select_from(Chunk)
+    unanswered = num_chunks.where(Chunk.model == model, is_hinted, recent)
+    held = num_chunks.where(is_leased, Chunk.worker_id.in_(live))
+    counts = session.execute(
+        select(capacity.scalar_subquery(), unanswered.scalar_subquery(), held.scalar_subquery())
+    ).one()
+    return max(0, int(counts[0]) - int(counts[1]) - int(counts[2]))
+
+
+def _is_live(within: timedelta) -> ColumnElement[bool]:
+    return Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - within)

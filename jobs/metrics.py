@@ -1,0 +1,98 @@
+"""Numbers of the queue for `/metrics`, read in a few cheap queries over indexes and small tables."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import func, literal_column, select, text
+from sqlalchemy.orm import Session
+
+from jobs.fleet import live_workers
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.tables import Batch, Budget, Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One gauge of the Prometheus text format; a `value` may fall."""
+
+    name: str
+    help: str
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def read_samples(session: Session) -> list[Sample]:
+    """Return the state of queue, budgets and fleet. Cost grows with live batches and open chunks, not with history."""
+    return [*_batches(session), *_chunks(session), *_budgets(session), *_workers(session)]
+
+
+_LIVE: Final = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
+
+_OPEN_CHUNKS: Final = text("""
+    SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
+        sum(estimated_tokens) AS num_tokens, extract(epoch FROM now() - min(created_at)) AS oldest_seconds
+    FROM chunk WHERE state IN ('ready', 'leased') GROUP BY model, priority, state ORDER BY model, priority, state
+""")
+
+
+def _batches(session: Session) -> Iterator[Sample]:
+    is_live = Batch.state.in_([literal_column(f"'{state.value}'") for state in _LIVE])
+    counts = dict(session.execute(select(Batch.state, func.count()).where(is_live).group_by(Batch.state)).all())
+    for state in _LIVE:
+        count = counts.get(state.value, 0)
+        yield Sample(
+            name="tokenmill_batches", help="Batches that have not ended.", labels={"state": state.value}, value=count
+        )
+
+
+def _chunks(session: Session) -> Iterator[Sample]:
+    for row in session.execute(_OPEN_CHUNKS):
+        labels = {"model": row.model, "priority": row.priority, "state": row.state}
+        yield Sample(name="tokenmill_chunks", help="Open chunks.", labels=labels, value=row.num_chunks)
+        yield Sample(name="tokenmill_chunk_lines", help="Lines in open chunks.", labels=labels, value=row.num_lines)
+        yield Sample(
+            name="tokenmill_chunk_tokens", help="Estimated tokens of open chunks.", labels=labels, value=row.num_tokens
+        )
+        yield Sample(
+            name="tokenmill_chunk_oldest_seconds",
+            help="Age of the oldest open chunk.",
+            labels=labels,
+            value=float(row.oldest_seconds),
+        )
+
+
+def _budgets(session: Session) -> Iterator[Sample]:
+    query = (
+        select(Tenant.name, Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens)
+        .join(Budget, Budget.tenant_id == Tenant.id)
+        .order_by(Tenant.name)
+    )
+    for name, limit, reserved, spent in session.execute(query):
+        labels = {"tenant": name}
+        yield Sample(name="tokenmill_tokens_spent", help="Tokens billed to a tenant.", labels=labels, value=spent)
+        yield Sample(
+            name="tokenmill_tokens_reserved", help="Tokens set aside for live batches.", labels=labels, value=reserved
+        )
+        if limit is not None:
+            yield Sample(name="tokenmill_tokens_limit", help="A tenant's budget.", labels=labels, value=limit)
+
+
+def _workers(session: Session) -> Iterator[Sample]:
+    workers = live_workers(session)
+    for model in sorted({worker.model for worker in workers}):
+        mine = [worker for worker in workers if worker.model == model]
+        labels = {"model": model}
+        yield Sample(name="tokenmill_workers", help="Live workers.", labels=labels, value=len(mine))
+        yield Sample(
+            name="tokenmill_worker_slots",
+            help="Chunks that the live workers keep open at most.",
+            labels=labels,
+            value=sum(worker.max_chunks for worker in mine),
+        )
+        stats: Sequence[dict[str, float]] = [worker.engine_stats or {} for worker in mine]
+        for name in sorted({name for engine in stats for name in engine}):
+            total = sum(engine.get(name, 0) for engine in stats)
+            yield Sample(
+                name=f"tokenmill_engine_{name}", help="Summed over the live workers.", labels=labels, value=total
+            )

@@ -1,0 +1,225 @@
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import budgets, partitions
+from jobs.audit import audit
+from jobs.errors import NotFoundError
+from jobs.storage import Storage
+from jobs.tables import Batch, Chunk, Ledger, Result
+
+Make = Callable[..., Any]
+TODAY = datetime.now(UTC).date()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(f"file://{tmp_path}/objects")
+
+
+@pytest.fixture
+def batch(session: Session, storage: Storage, make_batch: Make, make_file: Make) -> Batch:
+    """A completed batch of three good lines and a failed one, in two chunks, with everything in order."""
+    lines = {name: b'{"n":1}\n' * count for name, count in (("out", 3), ("err", 1))}
+    made = {
+        name: make_file(purpose="batch_output", object_key=name, size_bytes=storage.put(name, content))
+        for name, content in lines.items()
+    }
+    batch: Batch = make_batch(
+        state="completed", num_requests=4, num_completed=3, num_failed=1, input_tokens=30, cached_tokens=3,
+        output_tokens=60, cost_micros=9, output_file_id=made["out"].id, error_file_id=made["err"].id,
+    )  # fmt: skip
+    for first_line, flush_no in ((0, 1), (2, 2)):
+        chunk = Chunk(
+            batch_id=batch.id, tenant_id=batch.tenant_id, model="m", priority="normal", expires_at=batch.expires_at,
+            first_line=first_line, num_lines=2, num_requests=2, byte_start=0, byte_end=9, estimated_tokens=9,
+            state="done",
+        )  # fmt: skip
+        session.add(chunk)
+        session.flush()
+        session.add(ledger(batch, chunk.id, flush_no))
+    for line_no in range(4):
+        session.add(result(batch, line_no))
+    budgets.settle(session, batch.id, batch.tenant_id, 90)
+    session.commit()
+    return batch
+
+
+def ledger(batch: Batch, chunk_id: int, flush_no: int) -> Ledger:
+    return Ledger(
+        tenant_id=batch.tenant_id, batch_id=batch.id, chunk_id=chunk_id, fence=1, flush_no=flush_no, model="m",
+        num_results=2, input_tokens=20 if flush_no == 1 else 10, cached_tokens=2 if flush_no == 1 else 1,
+        output_tokens=40 if flush_no == 1 else 20, cost_micros=6 if flush_no == 1 else 3,
+    )  # fmt: skip
+
+
+def result(batch: Batch, line_no: int, **columns: Any) -> Result:
+    failed = line_no == 3
+    values: dict[str, Any] = {
+        "batch_day": TODAY, "batch_id": batch.id, "line_no": line_no, "result_no": line_no + 1,
+        "status_code": 400 if failed else 200, "is_error": failed, "input_tokens": 0 if failed else 10,
+        "cached_tokens": 0 if failed else 1, "output_tokens": 0 if failed else 20, "line": b"{}",
+    }  # fmt: skip
+    return Result(**values | columns)
+
+
+def messages(maker: sessionmaker[Session], storage: Storage | None = None) -> list[str]:
+    with maker() as fresh:
+        return [finding.message for finding in audit(fresh, storage=storage)]
+
+
+def test_clean_data_has_no_findings(maker: sessionmaker[Session], storage: Storage, batch: Batch) -> None:
+    assert messages(maker, storage) == []
+    with maker() as fresh:
+        assert audit(fresh, batch_id=batch.id, storage=storage) == []
+
+
+def test_live_work_has_no_findings(session: Session, maker: sessionmaker[Session], make_batch: Make) -> None:
+    make_batch(state="in_progress", num_requests=5, reserved_tokens=100)
+    make_batch(state="validating", reserved_tokens=70)
+    assert messages(maker) == []
+
+
+# What is broken, and the words that must be found.
+BREAKS = {
+    "a missing result": (
+        "DELETE FROM result WHERE line_no = 0",
+        [
+            "1 of 4 lines have no result and the batch is completed",
+            "the newest of 3 results has number 4",
+            "counts num_completed 3 and its results give 2",
+            "counts input_tokens 30 and its results give 20",
+            "the ledger has output_tokens 60 and the results give 40",
+            "the ledger bills 4 results and there are 3",
+            "is done with 1 results for 2 requests",
+        ],
+    ),
+    "a result too many": (
+        "INSERT INTO result SELECT batch_day, batch_id, 9, 5, 200, FALSE, 0, 0, 0, line FROM result WHERE line_no = 0",
+        ["there are 5 results for 4 lines", "counts num_completed 3 and its results give 4"],
+    ),
+    "a line filed under two days": (
+        "INSERT INTO result SELECT batch_day - 1, batch_id, 0, 5, 200, FALSE, 0, 0, 0, line "
+        "FROM result WHERE line_no = 0",
+        ["line 1 has 2 results filed under 2 days", "there are 5 results for 4 lines"],
+    ),
+    "a wrong counter": (
+        "UPDATE batch SET num_failed = 2",
+        ["counts num_failed 2 and its results give 1", "the error file has 1 lines and the batch counts 2"],
+    ),
+    "wrong tokens": ("UPDATE batch SET cached_tokens = 4", ["counts cached_tokens 4 and its results give 3"]),
+    "billed twice": (
+        "INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens, "
+        "cached_tokens, output_tokens, cost_micros) SELECT tenant_id, batch_id, chunk_id, 2, 1, model, num_results, "
+        "input_tokens, cached_tokens, output_tokens, cost_micros FROM ledger WHERE flush_no = 1",
+        [
+            "the ledger has input_tokens 50 and the results give 30",
+            "the ledger has cost_micros 15 and the batch 9",
+            "the ledger bills 6 results and there are 4",
+            "the budget has 90 tokens spent and the ledger 150",
+        ],
+    ),
+    "not billed": (
+        "DELETE FROM ledger WHERE flush_no = 1",
+        ["the ledger has output_tokens 20 and the results give 60", "90 tokens spent and the ledger 30"],
+    ),
+    "spent from nowhere": ("UPDATE budget SET spent_tokens = 91", ["the budget has 91 tokens spent and the ledger 90"]),
+    "reserved from nowhere": (
+        "UPDATE budget SET reserved_tokens = 5",
+        ["the budget reserves 5 tokens and its batches reserve 0"],
+    ),
+    "a reservation never released": (
+        "UPDATE batch SET reserved_tokens = 5",
+        ["the batch is completed and still reserves 5 tokens", "reserves 0 tokens and its batches reserve 5"],
+    ),
+    "an open chunk of an ended batch": (
+        "UPDATE chunk SET state = 'ready' WHERE first_line = 2",
+        ["the batch is completed and 1 of its chunks are open"],
+    ),
+    "chunks that overlap": (
+        "UPDATE chunk SET first_line = 1 WHERE first_line = 2",
+        ["begins at line 2, which an earlier chunk covers already"],
+    ),
+    "no output file": (
+        "UPDATE batch SET output_file_id = NULL",
+        ["the batch is completed and has no output file for 3 lines"],
+    ),
+    "files changed round": (
+        "UPDATE batch SET output_file_id = error_file_id, error_file_id = output_file_id",
+        ["the output file has 1 lines and the batch counts 3", "the error file has 3 lines and the batch counts 1"],
+    ),
+    "a wrong size": (
+        "UPDATE file SET size_bytes = 7 WHERE object_key = 'out'",
+        ["the output file has 24 bytes and its row says 7"],
+    ),
+    "a missing object": (
+        "UPDATE file SET object_key = 'nowhere' WHERE object_key = 'out'",
+        ["has no object in the store"],
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", list(BREAKS))
+def test_each_break_is_found_and_nothing_else(
+    maker: sessionmaker[Session], storage: Storage, batch: Batch, broken: str
+) -> None:
+    statement, expected = BREAKS[broken]
+    with maker.begin() as session:
+        session.execute(text(statement))
+    found = messages(maker, storage)
+    for words in expected:
+        assert any(words in message for message in found), found
+    if broken not in {"a missing result", "a line filed under two days", "billed twice", "not billed"}:
+        assert len(found) == len(expected), found
+
+
+def test_one_batch_can_be_checked_alone(
+    session: Session, maker: sessionmaker[Session], batch: Batch, make_batch: Make
+) -> None:
+    other = make_batch(state="completed", num_requests=2)
+    with maker() as fresh:
+        assert audit(fresh, batch_id=batch.id) == []
+    with maker() as fresh:
+        assert [finding.subject for finding in audit(fresh, batch_id=other.id)] == [other.id]
+
+
+def test_an_unknown_batch_is_not_found(maker: sessionmaker[Session]) -> None:
+    with maker() as fresh, pytest.raises(NotFoundError, match="batch_nowhere"):
+        audit(fresh, batch_id="batch_nowhere")
+
+
+def test_results_whose_retention_has_ended_are_not_missed(
+    maker: sessionmaker[Session], storage: Storage, batch: Batch
+) -> None:
+    with maker.begin() as session:
+        partitions.drop_partitions_before(session, TODAY + timedelta(days=1))
+    assert messages(maker, storage) == []
+
+
+def test_a_deleted_output_file_is_not_missed(maker: sessionmaker[Session], storage: Storage, batch: Batch) -> None:
+    storage.delete("out")
+    with maker.begin() as session:
+        session.execute(text("UPDATE file SET deleted_at = now() WHERE object_key = 'out'"))
+    assert messages(maker, storage) == []
+
+
+def test_work_that_commits_meanwhile_makes_no_false_finding(
+    maker: sessionmaker[Session], batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that commits between two of the audit's queries must not look like a difference."""
+    from jobs import audit as module
+
+    plain = module._budgets
+
+    def commit_first(session: Session) -> Any:
+        with maker.begin() as other:
+            other.execute(text("UPDATE budget SET spent_tokens = spent_tokens + 5"))
+        return plain(session)
+
+    monkeypatch.setattr(module, "_budgets", commit_first)
+    assert messages(maker) == []

@@ -1,0 +1,112 @@
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from jobs import files, tenants
+from jobs.errors import InputError, NotFoundError
+from jobs.profile import FileProfile
+from jobs.tables import Tenant
+
+Make = Callable[..., Any]
+PROFILE = FileProfile(num_requests=3, estimated_input_tokens=20, estimated_output_tokens=40)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_file_names_its_object_with_its_profile(session: Session, tenant: Tenant) -> None:
+    key = files.new_object_key(tenant.id)
+    made = files.create_file(
+        session, tenant.id, object_key=key, filename="in.jsonl", purpose="batch", size_bytes=90, profile=PROFILE,
+        expires_after_seconds=3600,
+    )  # fmt: skip
+    session.commit()
+    found = files.get_file(session, tenant.id, made.id)
+    assert (found.object_key, found.size_bytes, found.purpose, found.filename) == (key, 90, "batch", "in.jsonl")
+    assert (found.num_requests, found.estimated_input_tokens, found.estimated_output_tokens) == (3, 20, 40)
+    assert found.expires_at == found.created_at + timedelta(hours=1)
+
+
+def test_object_keys_are_never_given_twice(tenant: Tenant) -> None:
+    assert len({files.new_object_key(tenant.id) for _ in range(1000)}) == 1000
+
+
+def test_an_expired_deleted_or_foreign_file_is_not_found(session: Session, tenant: Tenant, make_file: Make) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    other = tenants.create_tenant(session, "other")
+    for file in (make_file(expires_at=past), make_file(deleted_at=past), make_file(tenant_id=other.id)):
+        for call in (files.get_file, files.delete_file):
+            with pytest.raises(NotFoundError, match=file.id):
+                call(session, tenant.id, file.id)
+    assert files.list_files(session, tenant.id).data == []
+
+
+def test_a_file_is_there_until_it_expires(session: Session, tenant: Tenant, make_file: Make) -> None:
+    file = make_file(expires_at=datetime.now(UTC) + timedelta(minutes=1))
+    assert files.get_file(session, tenant.id, file.id).id == file.id
+
+
+def test_deleting_twice_is_not_found(session: Session, tenant: Tenant, make_file: Make) -> None:
+    file = make_file()
+    files.delete_file(session, tenant.id, file.id)
+    with pytest.raises(NotFoundError):
+        files.delete_file(session, tenant.id, file.id)
+
+
+@pytest.mark.parametrize("order", ["desc", "asc"])
+def test_pages_run_in_either_order_and_know_their_end(
+    session: Session, tenant: Tenant, make_file: Make, order: str
+) -> None:
+    made = [make_file(created_at=START + timedelta(seconds=second)).id for second in range(5)]
+    expected = made if order == "asc" else made[::-1]
+    for limit in (1, 2, 5, 6):
+        seen: list[str] = []
+        has_more = True
+        while has_more:
+            page = files.list_files(session, tenant.id, after=seen[-1] if seen else None, limit=limit, order=order)
+            seen += [file.id for file in page.data]
+            has_more = page.has_more
+        assert seen == expected
+
+
+def test_a_purpose_selects(session: Session, tenant: Tenant, make_file: Make) -> None:
+    make_file()
+    output = make_file(purpose="batch_output")
+    page = files.list_files(session, tenant.id, purpose="batch_output")
+    assert [file.id for file in page.data] == [output.id]
+
+
+def test_a_page_goes_on_after_an_object_that_was_deleted_meanwhile(
+    session: Session, tenant: Tenant, make_file: Make
+) -> None:
+    made = [make_file(created_at=START + timedelta(seconds=second)).id for second in range(4)]
+    first = files.list_files(session, tenant.id, limit=2)
+    for file in first.data:
+        files.delete_file(session, tenant.id, file.id)
+    rest = files.list_files(session, tenant.id, after=first.data[-1].id, limit=2)
+    assert [file.id for file in rest.data] == [made[1], made[0]]
+
+
+def test_an_unknown_cursor_or_limit_is_refused(session: Session, tenant: Tenant, make_file: Make) -> None:
+    other = tenants.create_tenant(session, "other")
+    for after in ("file_nowhere", make_file(tenant_id=other.id).id):
+        with pytest.raises(InputError, match="none of your objects") as caught:
+            files.list_files(session, tenant.id, after=after)
+        assert caught.value.param == "after"
+    with pytest.raises(InputError, match="limit is 0"):
+        files.list_files(session, tenant.id, limit=0)
+
+
+def test_expired_files_are_purged_once_no_live_batch_reads_them(
+    session: Session, make_file: Make, make_batch: Make
+) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    free, in_use, was_used = (make_file(expires_at=past) for _ in range(3))
+    make_batch(input_file_id=in_use.id, state="in_progress")
+    make_batch(input_file_id=was_used.id, state="completed")
+    make_file()
+    due = files.due_for_purge(session)
+    assert {file.id for file in due} == {free.id, was_used.id}
+    files.mark_purged(session, due)
+    assert files.due_for_purge(session) == []

@@ -1,0 +1,137 @@
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from jobs import fleet, metrics, tenants
+from jobs.states import ChunkState
+from jobs.tables import Batch, Chunk, Worker
+
+Make = Callable[..., Any]
+
+
+def register(session: Session, worker_id: str, model: str = "m", max_chunks: int = 3) -> None:
+    fleet.register(session, worker_id=worker_id, model=model, max_chunks=max_chunks, max_model_len=512)
+    session.commit()
+
+
+def silence(session: Session, worker_id: str, seconds: float) -> None:
+    heard = datetime.now(UTC) - timedelta(seconds=seconds)
+    session.execute(update(Worker).where(Worker.id == worker_id).values(heartbeat_at=heard))
+    session.commit()
+
+
+@pytest.fixture
+def batch(make_batch: Make) -> Batch:
+    batch = make_batch(state="in_progress")
+    assert isinstance(batch, Batch)
+    return batch
+
+
+def add_chunk(session: Session, batch: Batch, **columns: Any) -> None:
+    values: dict[str, Any] = {
+        "batch_id": batch.id, "tenant_id": batch.tenant_id, "model": "m", "priority": "normal",
+        "expires_at": batch.expires_at, "first_line": 0, "num_lines": 4, "num_requests": 3, "byte_start": 0,
+        "byte_end": 9, "estimated_tokens": 50,
+    }  # fmt: skip
+    session.add(Chunk(**values | columns))
+    session.commit()
+
+
+def test_a_worker_is_live_until_it_falls_silent_or_stops(session: Session) -> None:
+    for worker_id in ("alive", "silent", "stopped"):
+        register(session, worker_id)
+    silence(session, "silent", 16)
+    fleet.stop(session, "stopped")
+    session.commit()
+    assert [worker.id for worker in fleet.live_workers(session)] == ["alive"]
+    fleet.heartbeat(session, "silent", engine_stats={"num_running": 2})
+    session.commit()
+    assert [worker.id for worker in fleet.live_workers(session, model="m")] == ["alive", "silent"]
+    assert session.get_one(Worker, "silent", populate_existing=True).engine_stats == {"num_running": 2}
+
+
+def test_a_heartbeat_without_news_keeps_the_last_stats(session: Session) -> None:
+    register(session, "w")
+    fleet.heartbeat(session, "w", engine_stats={"num_running": 2})
+    fleet.heartbeat(session, "w")
+    assert fleet.live_workers(session)[0].engine_stats == {"num_running": 2}
+
+
+def test_a_worker_that_starts_again_under_its_id_is_live_again(session: Session) -> None:
+    register(session, "w", model="old")
+    fleet.stop(session, "w")
+    session.commit()
+    register(session, "w", model="new", max_chunks=7)
+    assert [(worker.model, worker.max_chunks) for worker in fleet.live_workers(session)] == [("new", 7)]
+
+
+def test_models_without_a_live_worker_are_not_served(session: Session) -> None:
+    register(session, "a", model="m")
+    register(session, "b", model="m")
+    register(session, "c", model="gone")
+    silence(session, "c", 60)
+    assert fleet.live_models(session) == ["m"]
+
+
+def test_the_allowance_is_a_spare_hint_beside_full_workers(session: Session, batch: Batch) -> None:
+    assert fleet.hint_allowance(session, "m") == 0
+    register(session, "a", max_chunks=3)
+    register(session, "b", max_chunks=2)
+    assert fleet.hint_allowance(session, "m") == 7
+    for worker_id in ("a", "a", "b"):
+        add_chunk(session, batch, state=ChunkState.LEASED, worker_id=worker_id)
+    add_chunk(session, batch, hinted_at=datetime.now(UTC))
+    add_chunk(session, batch)
+    assert fleet.hint_allowance(session, "m") == 3
+    assert fleet.hint_allowance(session, "other") == 0
+
+
+def test_what_a_dead_worker_holds_takes_nothing_from_its_successor(session: Session, batch: Batch) -> None:
+    register(session, "dead")
+    silence(session, "dead", 60)
+    add_chunk(session, batch, state=ChunkState.LEASED, worker_id="dead")
+    register(session, "successor", max_chunks=3)
+    assert fleet.hint_allowance(session, "m") == 4
+
+
+def test_a_lost_hint_does_not_use_up_the_allowance_for_ever(session: Session, batch: Batch) -> None:
+    register(session, "a", max_chunks=1)
+    add_chunk(session, batch, hinted_at=datetime.now(UTC) - timedelta(seconds=11))
+    assert fleet.hint_allowance(session, "m") == 2
+    assert fleet.hint_allowance(session, "m", again_seconds=20) == 1
+
+
+def test_the_allowance_is_never_negative(session: Session, batch: Batch) -> None:
+    register(session, "a", max_chunks=1)
+    for _ in range(4):
+        add_chunk(session, batch, hinted_at=datetime.now(UTC))
+    assert fleet.hint_allowance(session, "m") == 0
+
+
+def test_metrics_show_queue_budgets_and_fleet(session: Session, batch: Batch, make_batch: Make) -> None:
+    make_batch(state="completed")
+    tenants.create_tenant(session, "limited", limit_tokens=9)
+    add_chunk(session, batch)
+    add_chunk(session, batch, priority="urgent", state=ChunkState.LEASED)
+    add_chunk(session, batch, state=ChunkState.DONE)
+    register(session, "a")
+    register(session, "b", max_chunks=2)
+    for worker_id in ("a", "b"):
+        fleet.heartbeat(session, worker_id, engine_stats={"num_running": 4})
+    found = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in metrics.read_samples(session)}
+    model, ready, tenant = ("model", "m"), ("state", "ready"), ("tenant", "limited")
+    assert found["tokenmill_batches", ("state", "in_progress")] == 1
+    assert found["tokenmill_batches", ("state", "validating")] == 0
+    assert found["tokenmill_chunks", model, ("priority", "normal"), ready] == 1
+    assert found["tokenmill_chunk_lines", model, ("priority", "urgent"), ("state", "leased")] == 3
+    assert found["tokenmill_chunk_tokens", model, ("priority", "normal"), ready] == 50
+    assert found["tokenmill_tokens_limit", tenant] == 9
+    assert ("tokenmill_tokens_limit", ("tenant", "acme")) not in found
+    assert found["tokenmill_workers", model] == 2
+    assert found["tokenmill_worker_slots", model] == 5
+    assert found["tokenmill_engine_num_running", model] == 8
+    assert ("tokenmill_batches", ("state", "completed")) not in found

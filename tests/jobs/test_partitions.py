@@ -1,0 +1,111 @@
+import threading
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import partitions
+from jobs.tables import Result
+
+Make = Callable[..., Any]
+DAY = date(2026, 2, 28)
+
+
+def add_result(session: Session, day: date) -> None:
+    session.add(
+        Result(
+            batch_day=day, batch_id="b", line_no=0, result_no=1, status_code=200, is_error=False, input_tokens=0,
+            cached_tokens=0, output_tokens=0, line=b"{}",
+        )
+    )  # fmt: skip
+    session.flush()
+
+
+def test_a_days_partition_is_made_once_and_takes_that_days_results(session: Session) -> None:
+    assert partitions.ensure_result_partition(session, DAY)
+    assert not partitions.ensure_result_partition(session, DAY)
+    assert DAY in partitions.partition_days(session)
+    add_result(session, DAY)
+    assert session.scalar(text("SELECT count(*) FROM result_20260228")) == 1
+
+
+def test_a_result_of_a_day_without_a_partition_is_refused_loudly(session: Session) -> None:
+    with pytest.raises(IntegrityError, match="no partition of relation"):
+        add_result(session, DAY)
+
+
+def test_a_repeated_result_is_refused_in_a_new_partition_too(session: Session) -> None:
+    partitions.ensure_result_partition(session, DAY)
+    add_result(session, DAY)
+    session.expunge_all()
+    with pytest.raises(IntegrityError, match="duplicate key"):
+        add_result(session, DAY)
+
+
+def test_making_a_partition_stops_no_flush(session: Session, maker: sessionmaker[Session]) -> None:
+    """An open transaction that made one holds its lock; results of other days go in all the same."""
+    with maker.begin() as other:
+        partitions.ensure_result_partition(other, DAY)
+        session.execute(text("SET LOCAL lock_timeout = '1s'"))
+        add_result(session, datetime.now(UTC).date())
+
+
+def test_several_processes_make_one_partition(maker: sessionmaker[Session]) -> None:
+    made: list[bool] = []
+
+    def ensure() -> None:
+        with maker.begin() as own:
+            made.append(partitions.ensure_result_partition(own, DAY))
+
+    threads = [threading.Thread(target=ensure) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False] * 5 + [True]
+
+
+def test_old_partitions_are_dropped_with_their_results(session: Session) -> None:
+    for days in range(3):
+        partitions.ensure_result_partition(session, DAY + timedelta(days=days))
+    add_result(session, DAY)
+    session.commit()
+    assert partitions.drop_partitions_before(session, DAY + timedelta(days=2)) == [DAY, DAY + timedelta(days=1)]
+    assert session.scalar(text("SELECT count(*) FROM result")) == 0
+    assert DAY + timedelta(days=2) in partitions.partition_days(session)
+
+
+def test_a_day_with_a_live_batch_is_kept(session: Session, make_batch: Make) -> None:
+    following = DAY + timedelta(days=1)
+    for day in (DAY, following):
+        partitions.ensure_result_partition(session, day)
+    late = datetime(2026, 2, 28, 23, 59, 59, 999999, tzinfo=UTC)
+    batch = make_batch(created_at=late, state="in_progress")
+    assert partitions.drop_partitions_before(session, DAY + timedelta(days=9)) == [following]
+    batch.state = "completed"
+    session.flush()
+    assert partitions.drop_partitions_before(session, DAY + timedelta(days=9)) == [DAY]
+
+
+def test_dropping_gives_up_when_a_reader_holds_the_table(session: Session, maker: sessionmaker[Session]) -> None:
+    partitions.ensure_result_partition(session, DAY)
+    session.commit()
+    with maker.begin() as reader:
+        reader.execute(text("SELECT count(*) FROM result"))
+        with pytest.raises(OperationalError, match="lock timeout"):
+            partitions.drop_partitions_before(session, DAY + timedelta(days=1))
+
+
+def test_a_batchs_day_is_the_utc_day() -> None:
+    tokyo = timezone(timedelta(hours=9))
+    assert partitions.batch_day(datetime(2026, 3, 1, 8, 0, tzinfo=tokyo)) == DAY
+
+
+def test_only_days_are_taken_for_partitions() -> None:
+    assert partitions.is_partition_name("result_20260228")
+    for name in ("result", "result_2026", "result_20260228_old", "xresult_20260228"):
+        assert not partitions.is_partition_name(name)
