@@ -6,9 +6,11 @@ Thin tasks around `jobs`; each takes an advisory lock, so a repeated hint does n
 import logging
 import sys
 import threading
+import warnings
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches
@@ -85,6 +87,8 @@ def main(settings: Settings) -> None:
 
 def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:
     """Run a Celery worker in this process until a signal ends it; return its exit code."""
+    # Celery warns of running as root because of pickle; our messages are JSON and carry an id.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     worker = app.Worker(
         hostname=f"{name}@%h",
         pool_cls=pool_cls,
