@@ -1,5 +1,6 @@
 """Commands for whoever runs the service: schema, tenants, keys, models, audit. They talk to Postgres directly."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,14 +141,32 @@ def models_list(data_dir: DataDirOption = None) -> None:
     print_table(("name", "path"), rows)
 
 
-def audit(data_dir: DataDirOption = None) -> None:
-    """Prove that no result is missing, repeated or billed wrongly; exit status 1 with findings."""
-    from jobs import audit as audits
+def audit(
+    batch: Annotated[str | None, typer.Option(help="Id of one batch [default: all, and the budgets]")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Prove that no result is missing, repeated or billed wrongly; exit status 1 with findings.
 
+    Output files are read and counted too where the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
+    """
+    from jobs import audit as audits
+    from jobs.storage import Storage
+
+    url = _storage_url(data_dir)
     with _transaction(data_dir) as session:
-        findings = audits.audit(session)
+        findings = audits.audit(session, batch_id=batch, storage=None if url is None else Storage(url))
     for finding in findings:
-        print(finding)
+        print(f"{finding.subject}: {finding.message}")
     print(f"{len(findings)} findings" if findings else "clean")
     if findings:
         raise typer.Exit(1)
+
+
+def _storage_url(data_dir: Path | None) -> str | None:
+    from cli.data_dir import DataDir
+    from cli.up_command import default_data_dir
+
+    given = os.environ.get("TOKENMILL_STORAGE_URL")
+    if data_dir is None and (given or os.environ.get("TOKENMILL_DATABASE_URL")):
+        return given
+    return DataDir(root=(data_dir or default_data_dir()).absolute()).objects.as_uri()

@@ -142,9 +142,9 @@ def _write_results(client: "OpenAI", batch_id: str, target: Any) -> None:
         query = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
         answer = client.get(f"/batches/{batch_id}/results", cast_to=httpx.Response, options={"params": query})
         target.write(answer.content)
-        after = answer.headers.get("x-next-after")
-        if after is None or not answer.content:
+        if answer.headers.get("x-has-more") != "true":
             return
+        after = answer.headers["x-next-after"]
 
 
 def _follow(client: "OpenAI", batch_id: str) -> None:

@@ -15,14 +15,19 @@ def bench() -> None:
     """Keep `throughput` a command of its own: a group with one command would swallow its name."""
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def throughput(
+    context: typer.Context,
+    *,
     model: Annotated[str, typer.Option(help="Model folder or Hugging Face id.")],
     workload: Annotated[Path, typer.Option(help="JSONL of prompt_token_ids, max_tokens, …")],
     batching: Annotated[str, typer.Option(help="continuous or static")] = "continuous",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a workload file through the engine and report tokens per second, batch sizes and KV use."""
+    """Run a workload file through the engine and report tokens per second, batch sizes and KV use.
+
+    Further options are those of `python -m benchmarks.throughput --help`.
+    """
     from cli.served_model import choose_model
 
     if batching not in ("continuous", "static"):
@@ -33,4 +38,5 @@ def throughput(
 
     from benchmarks.throughput import main
 
-    main(model=path, workload=workload, batching=batching, as_json=as_json)
+    arguments = ["--model", path, "--workload", str(workload), "--batching", batching, *context.args]
+    raise typer.Exit(main([*arguments, "--json"] if as_json else arguments))

@@ -58,7 +58,12 @@ def running_stack(options: StackOptions, *, say: Callable[[str], None]) -> Itera
             environment = _start_servers(data_dir, supervisor, options.environment, say=say)
             noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
             write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
-            api_key = _prepare_database(environment["TOKENMILL_DATABASE_URL"], data_dir, options.model)
+            api_key = _prepare_database(
+                environment["TOKENMILL_DATABASE_URL"],
+                data_dir,
+                options.model,
+                is_ours="TOKENMILL_DATABASE_URL" not in os.environ,
+            )
             say(f"starting the API and the worker for {options.model.path}")
             supervisor.start(_role_specs(options, data_dir, environment))
             yield RunningStack(
@@ -106,15 +111,20 @@ def _start_servers(
     return environment
 
 
-def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel) -> str:
-    """Bring the schema up to date, register the model, and return a working key of the first tenant."""
-    from jobs import models, tenants
+def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool) -> str:
+    """Bring the schema up to date, register the model, and return a working key of the first tenant.
+
+    In a database of our own, leases of workers that were killed with us are given back at once.
+    """
+    from jobs import losses, models, tenants
     from jobs.database import connect, sessions, transaction, upgrade
 
     upgrade(database_url)
     engine = connect(database_url)
     try:
         with transaction(sessions(engine)) as session:
+            if is_ours:
+                losses.return_leases(session)
             models.put_model(session, model.name, model.path)
             try:
                 tenant = tenants.find_tenant(session, FIRST_TENANT)

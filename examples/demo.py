@@ -29,7 +29,7 @@ _EXAMPLES: Final = Path(__file__).parent
 INPUT: Final = _EXAMPLES / "documents.jsonl"
 GOLD: Final = _EXAMPLES / "documents_gold.jsonl"
 OUTPUT: Final = _EXAMPLES.parent / ".demo" / "output.jsonl"
-_SHOWN_DOCUMENTS: Final = 6
+_SHOWN_DOCUMENTS: Final = 4
 
 Fields = Mapping[str, str]
 

@@ -62,6 +62,28 @@ def reap_expired(session: Session, storage: Storage) -> Reaped:
     return Reaped(**counts)
 
 
+def return_leases(session: Session) -> int:
+    """End every lease at once, as no loss; return how many.
+
+    For a stack of one machine that starts again: it holds the lock of its data directory, so no worker of it can be
+    alive, and what killed them all says nothing about the lines they ran.
+    """
+    leased = session.execute(_LEASED).all()
+    for chunk in leased:
+        wanted = lock_batch_state(session, chunk.batch_id) is BatchState.IN_PROGRESS
+        _move(session, chunk, ChunkState.READY if wanted else ChunkState.WITHDRAWN, losses=0)
+        settle_share(
+            session,
+            chunk_id=chunk.id,
+            fence=chunk.fence,
+            model=chunk.model,
+            priority=chunk.priority,
+            tenant_id=chunk.tenant_id,
+            charged=chunk.estimated_tokens,
+        )
+    return len(leased)
+
+
 def _reap(session: Session, storage: Storage, lost: Any) -> str | None:
     """Decide on one lost lease and apply it; return what was counted, None where it has to wait."""
     losses = lost.losses + 1
@@ -135,8 +157,8 @@ def _child(lost: Any, span: Sequence[RawLine], *, num_unfinished: int) -> dict[s
     }
 
 
-def _move(session: Session, lost: Any, after: ChunkState) -> None:
-    values = {"chunk_id": lost.id, "after": after.value, "sources": sources_of(after)}
+def _move(session: Session, lost: Any, after: ChunkState, *, losses: int = 1) -> None:
+    values = {"chunk_id": lost.id, "after": after.value, "sources": sources_of(after), "losses": losses}
     moved = session.execute(_MOVE, values).one_or_none()
     assert moved is not None, f"chunk {lost.id} is locked by us and leased"
 
@@ -148,8 +170,10 @@ _LOST: Final = text("""
     ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
 """)
 
+_LEASED: Final = text("SELECT * FROM chunk WHERE state = 'leased' ORDER BY batch_id, id FOR UPDATE")
+
 _MOVE: Final = text("""
-    UPDATE chunk SET state = :after, losses = losses + 1, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+    UPDATE chunk SET state = :after, losses = losses + :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
     WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 

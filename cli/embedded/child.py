@@ -98,7 +98,8 @@ class Child:
 
     def last_words(self) -> str:
         """Return `: <last line of the log> (more in <log>)`."""
-        lines = self.spec.log_path.read_bytes()[-4096:].decode(errors="replace").splitlines()
+        log = self.spec.log_path
+        lines = log.read_bytes()[-4096:].decode(errors="replace").splitlines() if log.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
         return f": {last} (more in {self.spec.log_path})"
 
