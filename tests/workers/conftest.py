@@ -1,9 +1,21 @@
-"""The demo model's own tokenizer: real, small, offline."""
+"""The worker's surroundings, real but small: the demo model's tokenizer, a database, a store, a validated batch."""
 
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import batches, files, models, tenants
+from jobs.database import connect, sessions
+from jobs.profile import FileProfiler
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.submission import CreateBatch
+from jobs.tables import Batch, Tenant
+from jobs.validation import validate_batch
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
@@ -13,3 +25,84 @@ def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(DEMO_MODEL)
+
+
+@pytest.fixture
+def maker(database_url: str) -> Iterator[sessionmaker[Session]]:
+    engine = connect(database_url)
+    yield sessions(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return Storage("memory://")
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(chunk_lines=4, flush_seconds=0.02, heartbeat_seconds=0.05, lease_seconds=20, worker_chunks=2)
+
+
+def request_line(number: int, **body: Any) -> dict[str, Any]:
+    asked = {"model": "demo", "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 4}
+    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": asked | body}
+
+
+SubmitLines = Callable[[list[dict[str, Any]]], str]
+
+
+@pytest.fixture
+def tenant(maker: sessionmaker[Session]) -> Tenant:
+    with maker.begin() as session:
+        models.add_model(session, "demo", str(DEMO_MODEL))
+        return tenants.create_tenant(session, "acme", limit_tokens=1_000_000)
+
+
+@pytest.fixture
+def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant) -> SubmitLines:
+    """Upload and create a batch as the API does; return its id."""
+
+    def submit(lines: list[dict[str, Any]]) -> str:
+        content = "\n".join(json.dumps(line) for line in lines).encode()
+        profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
+        profiler.feed(content)
+        with maker.begin() as session:
+            key = f"{tenant.id}/{len(content)}"
+            file = files.create_file(
+                session,
+                tenant.id,
+                object_key=key,
+                filename="in.jsonl",
+                purpose="batch",
+                size_bytes=storage.put(key, content),
+                profile=profiler.finish(),
+            )
+            wanted = CreateBatch(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+            return batches.create_batch(session, tenant, wanted, settings).id
+
+    return submit
+
+
+@pytest.fixture
+def submit_valid(
+    maker: sessionmaker[Session], storage: Storage, settings: Settings, submit: SubmitLines
+) -> SubmitLines:
+    """As `submit`, and validated: its chunks are ready."""
+
+    def submit_valid(lines: list[dict[str, Any]]) -> str:
+        batch_id = submit(lines)
+        with maker.begin() as session:
+            validate_batch(session, storage, batch_id, settings=settings)
+        return batch_id
+
+    return submit_valid
+
+
+@pytest.fixture
+def read_batch(maker: sessionmaker[Session]) -> Callable[[str], Batch]:
+    def read(batch_id: str) -> Batch:
+        with maker() as session:
+            return session.get_one(Batch, batch_id)
+
+    return read

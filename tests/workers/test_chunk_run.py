@@ -1,0 +1,289 @@
+"""A claimed chunk from first line to last, on a real database, with an engine that answers on command."""
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from engine.messages import EngineStats, FinishReason, TokenDelta
+from jobs import batches, chunks
+from jobs.chunks import ClaimedChunk
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Batch, Tenant
+from workers.answers import AnswerMaker
+from workers.chunk_run import STALL_SECONDS, ChunkRun, Drain, WorkerParts
+from workers.engine_host import EngineRequest, Owner
+from workers.prompts import PromptMaker
+
+
+class FakeHost:
+    """Takes requests; `answer` finishes those that are waiting. With `instant` each is answered as it comes."""
+
+    def __init__(self, *, instant: bool = False) -> None:
+        self.instant = instant
+        self.silence = 0.0
+        self.waiting: dict[int, tuple[EngineRequest, Owner]] = {}
+        self.aborted: list[int] = []
+        self.prompts: list[list[int]] = []
+        self.stats = EngineStats()
+        self._changed = threading.Condition()
+
+    def submit(self, request: EngineRequest, owner: Owner) -> int:
+        with self._changed:
+            request_id = len(self.prompts)
+            self.prompts.append(list(request.prompt_token_ids))
+            self.waiting[request_id] = (request, owner)
+            self._changed.notify_all()
+        if self.instant:
+            self.answer(1)
+        return request_id
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.prompts) >= count, timeout=20)
+
+    def answer(self, count: int, *, error: str | None = None) -> None:
+        for request_id in list(self.waiting)[:count]:
+            _, owner = self.waiting.pop(request_id)
+            if error is not None:
+                owner.take(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error=error))
+            else:
+                owner.take(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        for request_id in request_ids:
+            self.waiting.pop(request_id, None)
+            self.aborted.append(request_id)
+
+    def seconds_since_progress(self) -> float:
+        return self.silence
+
+
+class Bench:
+    """Claims the next chunk and runs it in a thread."""
+
+    def __init__(self, parts: WorkerParts, maker: sessionmaker[Session]) -> None:
+        self.parts = parts
+        self.maker = maker
+        self.thread: threading.Thread | None = None
+
+    def claim(self) -> ClaimedChunk:
+        with self.maker.begin() as session:
+            claim = chunks.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
+        assert claim is not None
+        return claim
+
+    def start(self, claim: ClaimedChunk) -> None:
+        self.thread = threading.Thread(target=ChunkRun(claim, self.parts).run)
+        self.thread.start()
+
+    def join(self) -> None:
+        assert self.thread is not None
+        self.thread.join(20)
+        assert not self.thread.is_alive(), "the chunk never ended"
+
+    def rows(self, sql: str) -> list[Any]:
+        with self.maker() as session:
+            return [tuple(row) for row in session.execute(text(sql)).all()]
+
+    def wait_until(self, sql: str, expected: list[Any]) -> None:
+        for _ in range(400):
+            if self.rows(sql) == expected:
+                return
+            threading.Event().wait(0.05)
+        raise AssertionError(f"{sql} is {self.rows(sql)}, not {expected}")
+
+
+CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
+RESULTS = "SELECT line_no, status_code FROM result ORDER BY line_no"
+BILLED = """
+    SELECT count(*) FILTER (WHERE output_tokens > 0)::int, coalesce(sum(output_tokens), 0)::int FROM result
+    WHERE (SELECT sum(output_tokens) FROM ledger) = (SELECT sum(output_tokens) FROM result)
+"""
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    return FakeHost()
+
+
+@pytest.fixture
+def drain() -> Drain:
+    return Drain()
+
+
+@pytest.fixture
+def bench(
+    host: FakeHost, drain: Drain, maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any
+) -> Bench:
+    parts = WorkerParts(
+        host=host,  # type: ignore[arg-type]
+        prompts=PromptMaker(tokenizer, max_model_len=512),
+        answers=AnswerMaker(tokenizer, model="demo"),
+        tokenizer=tokenizer,
+        sessions=maker,
+        storage=storage,
+        settings=settings,
+        drain=drain,
+    )
+    return Bench(parts, maker)
+
+
+def line(number: int, **body: Any) -> dict[str, Any]:
+    asked = {"model": "demo", "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 4}
+    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": asked | body}
+
+
+SubmitLines = Callable[[list[dict[str, Any]]], str]
+
+
+def test_a_chunk_runs_to_its_end_and_every_line_is_billed_once(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+) -> None:
+    submit_valid([line(number) for number in range(4)])
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+    assert bench.rows(RESULTS) == [(number, 200) for number in range(4)]
+    assert bench.rows(BILLED) == [(4, 8)]
+
+
+def test_lines_that_have_a_result_are_not_run_again(
+    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines
+) -> None:
+    submit_valid([line(number) for number in range(4)])
+    bench.start(bench.claim())
+    host.wait_for(4)
+    host.answer(3)
+    bench.wait_until("SELECT count(*)::int FROM result", [(3,)])
+    drain.begin(0)
+    bench.join()
+    assert bench.rows("SELECT state, losses FROM chunk") == [("ready", 0)], "given back, which is no loss"
+    assert len(host.aborted) == 1
+
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "drain": Drain()})
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert len(host.prompts) == 5, "four the first time, the missing one the second time"
+    assert bench.rows(BILLED) == [(4, 8)]
+
+
+def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+) -> None:
+    submit_valid([line(0), line(1, tools=[{}]), line(2, max_tokens=100_000), line(3)])
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200), (1, 400), (2, 400), (3, 200)]
+    assert bench.rows(BILLED) == [(2, 4)]
+    (written,) = bench.rows("SELECT line FROM result WHERE line_no = 1")
+    assert json.loads(written[0])["response"]["body"]["error"]["param"] == "tools"
+
+
+def test_a_failure_of_the_engine_is_its_lines_error_and_is_not_billed(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+) -> None:
+    submit_valid([line(0), line(1)])
+    bench.start(bench.claim())
+    host.wait_for(2)
+    host.answer(1, error="it does not fit")
+    host.answer(1)
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, None), (1, 200)]
+    assert bench.rows(BILLED) == [(1, 2)]
+
+
+def test_a_worker_that_lost_its_lease_writes_nothing_and_stops(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+) -> None:
+    submit_valid([line(0), line(1)])
+    bench.start(bench.claim())
+    host.wait_for(2)
+    with bench.maker.begin() as session:
+        session.execute(text("UPDATE chunk SET fence = fence + 1"))
+    host.answer(1)
+    bench.join()
+    assert bench.rows(RESULTS) == []
+    assert host.aborted == [1]
+    assert bench.rows(CHUNKS) == [("leased", 2)], "it belongs to another worker now"
+
+
+def test_cancelling_stops_the_engine_and_keeps_what_was_finished(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, tenant: Tenant, read_batch: Callable[[str], Batch]
+) -> None:
+    batch_id = submit_valid([line(number) for number in range(4)])
+    bench.start(bench.claim())
+    host.wait_for(4)
+    host.answer(1)
+    bench.wait_until("SELECT count(*)::int FROM result", [(1,)])
+    with bench.maker.begin() as session:
+        batches.cancel_batch(session, tenant.id, batch_id)
+    bench.join()
+    assert sorted(host.aborted) == [1, 2, 3]
+    assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    assert read_batch(batch_id).num_completed == 1
+
+
+def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_not(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, drain: Drain
+) -> None:
+    submit_valid([line(0)])
+    bench.start(bench.claim())
+    host.wait_for(1)
+    lease = "SELECT lease_until > now() + interval '10 seconds' FROM chunk"
+    with bench.maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
+    bench.wait_until(lease, [(True,)])
+    host.silence = STALL_SECONDS + 1
+    threading.Event().wait(0.2)  # a heartbeat that is already under way may still land
+    with bench.maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))
+    threading.Event().wait(4 * bench.parts.settings.heartbeat_seconds)
+    assert bench.rows(lease) == [(False,)]
+    host.answer(1)
+    bench.join()
+
+
+def test_a_break_of_the_database_connection_is_survived(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+) -> None:
+    submit_valid([line(0), line(1)])
+    bench.start(bench.claim())
+    host.wait_for(2)
+    with bench.maker.begin() as session:
+        session.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+        )
+    host.answer(2)
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+    assert bench.rows(BILLED) == [(2, 4)]
+
+
+def test_priority_deadline_and_tenant_reach_the_engine(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, tenant: Tenant
+) -> None:
+    submit_valid([line(0)])
+    claim = bench.claim()
+    bench.start(claim)
+    host.wait_for(1)
+    request, _ = host.waiting[0]
+    assert (request.priority, request.salt) == (1, tenant.id)
+    assert request.deadline == claim.expires_at.timestamp()
+    host.answer(1)
+    bench.join()
+
+
+def _fields(parts: WorkerParts) -> dict[str, Any]:
+    return {name: getattr(parts, name) for name in WorkerParts.__dataclass_fields__}

@@ -1,0 +1,221 @@
+"""The dispatcher on a real database: what it hints, and when."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import batches, chunks, fleet
+from jobs.database import try_advisory_lock
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Batch, Tenant
+from workers.app import make_app
+from workers.dispatcher import Dispatcher, Plan
+from workers.hints import PAUSE_SECONDS, HintSender
+
+
+class RecordedHints:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+
+    def validate(self, batch_id: str) -> bool:
+        self.sent.append(("validate", batch_id))
+        return True
+
+    def finalise(self, batch_id: str) -> bool:
+        self.sent.append(("finalise", batch_id))
+        return True
+
+    def run_chunk(self, chunk_id: int, *, model: str) -> bool:
+        self.sent.append((model, chunk_id))
+        return True
+
+
+@pytest.fixture
+def hints() -> RecordedHints:
+    return RecordedHints()
+
+
+@pytest.fixture
+def dispatcher(maker: sessionmaker[Session], storage: Storage, hints: RecordedHints, settings: Settings) -> Dispatcher:
+    return Dispatcher(maker, storage, hints=hints, settings=settings)
+
+
+@pytest.fixture
+def worker(maker: sessionmaker[Session]) -> str:
+    """A live worker of the demo model with two slots."""
+    with maker.begin() as session:
+        fleet.register(session, worker_id="worker_1", model="demo", max_chunks=2, max_model_len=512)
+    return "worker_1"
+
+
+def lines(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "custom_id": f"c{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+        }
+        for number in range(count)
+    ]
+
+
+def test_a_new_batch_is_hinted_for_validation_once(
+    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str]
+) -> None:
+    batch_id = submit(lines(1))
+    dispatcher.tick()
+    dispatcher.tick()
+    assert hints.sent == [("validate", batch_id)]
+
+
+def test_a_hint_without_an_answer_is_sent_again(
+    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str], maker: sessionmaker[Session]
+) -> None:
+    batch_id = submit(lines(1))
+    dispatcher.tick()
+    with maker.begin() as session:
+        session.execute(text("UPDATE batch SET hinted_at = now() - interval '1 minute'"))
+    dispatcher.tick()
+    assert hints.sent == [("validate", batch_id)] * 2
+
+
+def test_no_more_chunks_are_hinted_than_the_workers_can_use(
+    dispatcher: Dispatcher, hints: RecordedHints, submit_valid: Callable[..., str], worker: str
+) -> None:
+    submit_valid(lines(40))  # ten chunks
+    dispatcher.tick()
+    dispatcher.tick()
+    assert len(hints.sent) == 3, "two slots, and one hint waiting beside them"
+    assert {model for model, _ in hints.sent} == {"demo"}
+
+
+def test_without_a_live_worker_nothing_is_hinted(
+    dispatcher: Dispatcher, hints: RecordedHints, submit_valid: Callable[..., str]
+) -> None:
+    submit_valid(lines(4))
+    assert dispatcher.tick() == Plan(validate=[], finalise=[], run=[])
+    assert hints.sent == []
+
+
+def test_only_the_leader_ticks(
+    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str], maker: sessionmaker[Session]
+) -> None:
+    submit(lines(1))
+    with maker.begin() as other:
+        assert try_advisory_lock(other, "dispatcher")
+        dispatcher.tick()
+        assert hints.sent == []
+    dispatcher.tick()
+    assert len(hints.sent) == 1
+
+
+def test_an_expired_lease_returns_the_chunk_to_the_queue(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit_valid: Callable[..., str],
+    worker: str,
+    maker: sessionmaker[Session],
+    settings: Settings,
+) -> None:
+    submit_valid(lines(4))
+    with maker.begin() as session:
+        claim = chunks.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
+        assert claim is not None
+    dispatcher.tick()
+    assert hints.sent == []
+    with maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second'"))
+    dispatcher.tick()
+    assert hints.sent == [("demo", claim.chunk_id)]
+
+
+def test_a_batch_past_its_window_is_hinted_to_be_written_out(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit_valid: Callable[..., str],
+    maker: sessionmaker[Session],
+    read_batch: Callable[[str], Batch],
+) -> None:
+    batch_id = submit_valid(lines(4))
+    with maker.begin() as session:
+        session.execute(text("UPDATE batch SET expires_at = now() - interval '1 second'"))
+    dispatcher.tick()
+    assert hints.sent == [("finalise", batch_id)]
+    assert (read_batch(batch_id).state, read_batch(batch_id).outcome) == ("finalizing", "expired")
+
+
+def test_a_cancelled_batch_waits_for_its_open_chunks(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit_valid: Callable[..., str],
+    worker: str,
+    maker: sessionmaker[Session],
+    settings: Settings,
+    tenant: Tenant,
+) -> None:
+    batch_id = submit_valid(lines(8))
+    with maker.begin() as session:
+        claim = chunks.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
+        assert claim is not None
+    with maker.begin() as session:
+        batches.cancel_batch(session, tenant.id, batch_id)
+    dispatcher.tick()
+    assert hints.sent == []
+    with maker.begin() as session:
+        chunks.release(session, claim)
+    dispatcher.tick()
+    assert hints.sent == [("finalise", batch_id)]
+
+
+def test_a_dead_database_costs_a_warning_a_tick_and_nothing_else(
+    storage: Storage, hints: RecordedHints, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    from jobs.database import connect, sessions
+
+    stop = threading.Event()
+    maker = sessions(connect("postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"))
+    dispatcher = Dispatcher(
+        maker, storage, hints=hints, settings=settings.model_copy(update={"dispatch_seconds": 0.01})
+    )
+    thread = threading.Thread(target=dispatcher.run, args=(stop,))
+    thread.start()
+    while sum("database unreachable" in record.message for record in caplog.records) < 2:
+        assert thread.is_alive()
+    stop.set()
+    thread.join()
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hint_arrives_on_the_queue_of_its_model(valkey_url: str) -> None:
+    app: Celery = make_app(valkey_url)
+    assert HintSender(app, lifetime_seconds=10).run_chunk(7, model="org/model")
+    with app.connection_for_read() as connection, connection.SimpleQueue("model.org/model") as queue:
+        message = queue.get(timeout=5)
+        message.ack()
+    assert message.headers["task"] == "tokenmill.run_chunk"
+    assert message.payload[0] == [7]
+    assert message.headers["expires"] is not None
+
+
+def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again() -> None:
+    clock = [0.0]
+    app: Celery = make_app("redis://127.0.0.1:1/0")
+    sender = HintSender(app, lifetime_seconds=10, monotonic=lambda: clock[0])
+    sent: list[str] = []
+    real = app.send_task
+    app.send_task = lambda *args, **kwargs: (sent.append(args[0]), real(*args, **kwargs))[1]
+    assert not sender.validate("batch_1")
+    assert not sender.validate("batch_2")
+    assert len(sent) == 1, "no second try during the pause"
+    clock[0] += PAUSE_SECONDS + 1
+    assert not sender.validate("batch_3")
+    assert len(sent) == 2
