@@ -172,7 +172,7 @@ def expire_overdue(session: Session) -> list[str]:
 def finish_ready(session: Session) -> list[str]:
     """Move batches in progress whose every line has a result to finalizing."""
     answered = Batch.num_completed + Batch.num_failed >= Batch.num_requests
-    finished = select(Batch).where(_is_in([BatchState.IN_PROGRESS.value]), answered, ~_has_open_chunk())
+    finished = select(Batch).where(_is_in([BatchState.IN_PROGRESS.value]), answered, ~_has_chunk("ready", "leased"))
     moved = _locked(session, finished)
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
@@ -187,8 +187,11 @@ def due_for_validation(session: Session, *, again_seconds: float) -> list[str]:
 def due_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
     """Return batches whose files can be written, and note the hint; those hinted within `again_seconds` are left out.
 
-    An expired or cancelled batch waits until its workers have given their chunks back or lost them.
+    An expired or cancelled batch waits until its workers have given their chunks back or lost them; chunks that came
+    back to the queue since are withdrawn here.
     """
+    for batch_id in session.scalars(select(Batch.id).where(_is_ending(), _has_chunk("ready")).limit(_SWEEP_LIMIT)):
+        chunks.withdraw_open(session, batch_id)
     return _hint(session, _awaits_files(), again_seconds=again_seconds)
 
 
@@ -231,12 +234,17 @@ def _is_in(states: Sequence[str]) -> ColumnElement[bool]:
     return Batch.state.in_([literal_column(f"'{state}'") for state in states])
 
 
-def _has_open_chunk() -> ColumnElement[bool]:
-    return exists().where(Chunk.batch_id == Batch.id, literal_column("chunk.state IN ('ready', 'leased')"))
+def _has_chunk(*states: str) -> ColumnElement[bool]:
+    listed = ", ".join(f"'{state}'" for state in states)
+    return exists().where(Chunk.batch_id == Batch.id, literal_column(f"chunk.state IN ({listed})"))
+
+
+def _is_ending() -> ColumnElement[bool]:
+    return _is_in([BatchState.FINALIZING.value, BatchState.CANCELLING.value])
 
 
 def _awaits_files() -> ColumnElement[bool]:
-    return _is_in([BatchState.FINALIZING.value, BatchState.CANCELLING.value]) & ~_has_open_chunk()
+    return _is_ending() & ~_has_chunk("ready", "leased")
 
 
 def _hinted_before(seconds: float) -> ColumnElement[bool]:

@@ -286,8 +286,11 @@ _LEAVE: Final = text("""
     WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 
+# SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. The sweep of `jobs.batches` repeats.
 _WITHDRAW: Final = text("""
-    UPDATE chunk SET state = :after, hinted_at = NULL WHERE batch_id = :batch_id AND state = 'ready' RETURNING id
+    UPDATE chunk SET state = :after, hinted_at = NULL
+    WHERE id IN (SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'ready' FOR UPDATE SKIP LOCKED)
+    RETURNING id
 """)
 
 _LOCK_BATCH: Final = text("SELECT state FROM batch WHERE id = :batch_id FOR NO KEY UPDATE")

@@ -36,6 +36,8 @@ _CONNECT_ARGS: Final[dict[str, Any]] = {
 }
 # SQLSTATEs of a server that is going down, starting or full: not the caller's fault, worth another try.
 _UNAVAILABLE_STATES: Final = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
+# Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
+_CONTENDED_STATES: Final = frozenset({"40P01", "55P03", "40001"})
 
 
 def connect(database_url: str, *, pool_size: int = 10) -> Engine:
@@ -71,7 +73,7 @@ def sessions(engine: Engine) -> sessionmaker[Session]:
 def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
     """Run one request or task: commit at the end, roll back on any error.
 
-    A connection that cannot be made or breaks becomes ServiceError.
+    A connection that cannot be made or breaks, and a deadlock, become ServiceError: the same call may be tried again.
     """
     with reported_as_service_error(maker.kw["bind"].url), maker.begin() as session:
         yield session
@@ -79,7 +81,7 @@ def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
 
 @contextmanager
 def reported_as_service_error(url: URL) -> Iterator[None]:
-    """Turn an unreachable or overloaded Postgres into ServiceError; every other error passes."""
+    """Turn an unreachable, overloaded or contended Postgres into ServiceError; every other error passes."""
     try:
         yield
     except PoolTimeoutError:
@@ -87,6 +89,8 @@ def reported_as_service_error(url: URL) -> Iterator[None]:
             f"every connection to Postgres at {_address(url)} is in use; try again, or run more API processes"
         ) from None
     except (OperationalError, InterfaceError) as error:
+        if _sqlstate(error) in _CONTENDED_STATES:
+            raise ServiceError(f"Postgres gave up this transaction to let others pass{_cause(error)}; retry") from error
         if not is_connection_problem(error):
             raise
         raise ServiceError(_unreachable(url, error)) from error
@@ -94,7 +98,7 @@ def reported_as_service_error(url: URL) -> Iterator[None]:
 
 def is_connection_problem(error: DBAPIError) -> bool:
     """Tell whether the server is away, restarting or full, as against a statement that failed."""
-    state = getattr(error.orig, "sqlstate", None)
+    state = _sqlstate(error)
     return error.connection_invalidated or state is None or state in _UNAVAILABLE_STATES
 
 
@@ -161,15 +165,23 @@ def _alembic_config() -> Any:
     return config
 
 
+def _sqlstate(error: DBAPIError) -> str | None:
+    return getattr(error.orig, "sqlstate", None)
+
+
 def _address(url: URL) -> str:
     host = url.host or url.query.get("host") or "the local socket"
     return f"{host}:{url.port or url.query.get('port') or 5432}/{url.database or ''}"
 
 
 def _unreachable(url: URL, error: DBAPIError) -> str:
-    cause = str(error.orig).strip().splitlines()
-    detail = f" ({cause[0]})" if cause else ""
-    return f"cannot reach Postgres at {_address(url)}{detail}; check TOKENMILL_DATABASE_URL and that the server runs"
+    where = f"cannot reach Postgres at {_address(url)}{_cause(error)}"
+    return f"{where}; check TOKENMILL_DATABASE_URL and that the server runs"
+
+
+def _cause(error: DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return f" ({lines[0]})" if lines else ""
 
 
 def _wrong_url(reason: str) -> str:

@@ -137,10 +137,7 @@ def pick_ready(session: Session, *, model: str, limit: int, again_seconds: float
     """Choose the chunks to hint next and note the moment; those hinted within `again_seconds` are left out."""
     picked = next_chunks(session, model=model, limit=limit, hint_again=timedelta(seconds=again_seconds))
     if picked:
-        session.execute(
-            text("UPDATE chunk SET hinted_at = clock_timestamp() WHERE id = ANY(:ids) AND state = 'ready'"),
-            {"ids": picked},
-        )
+        session.execute(_NOTE_HINT, {"ids": picked})
     return picked
 
 
@@ -262,4 +259,10 @@ _ACTIVATE: Final = text("""
     HAVING NOT coalesce(bool_or(is_active) FILTER (WHERE tenant_id = :tenant_id), false)
     ON CONFLICT (model, priority, tenant_id) DO UPDATE
     SET virtual_time = greatest(fair_share.virtual_time, excluded.virtual_time)
+""")
+
+# SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds.
+_NOTE_HINT: Final = text("""
+    UPDATE chunk SET hinted_at = clock_timestamp()
+    WHERE id IN (SELECT id FROM chunk WHERE id = ANY(:ids) AND state = 'ready' FOR UPDATE SKIP LOCKED)
 """)

@@ -401,6 +401,23 @@ def test_files_are_due_when_no_worker_holds_a_chunk(session: Session, make_batch
     assert batches.due_for_finalizing(session, again_seconds=10) == []
 
 
+def test_a_chunk_that_comes_back_after_the_cancel_is_withdrawn(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, make_batch: Make
+) -> None:
+    """A claim under way holds its chunk while the batch is cancelled; the cancel passes over it, the sweep does not."""
+    batch = make_batch(state="in_progress", num_requests=1)
+    chunk = add_chunk(session, batch)
+    with maker.begin() as claiming:
+        claiming.execute(select(Chunk).where(Chunk.id == chunk.id).with_for_update())
+        batches.cancel_batch(session, tenant.id, batch.id)
+        session.commit()
+        assert batches.due_for_finalizing(session, again_seconds=10) == []
+        session.commit()
+    assert batches.due_for_finalizing(session, again_seconds=10) == [batch.id]
+    session.refresh(chunk)
+    assert chunk.state == ChunkState.WITHDRAWN
+
+
 def test_unanswered_hints_are_found_without_a_broker(session: Session, make_batch: Make) -> None:
     fresh = make_batch()
     assert batches.overdue_validation(session, hinted_before_seconds=3) == []

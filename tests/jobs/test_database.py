@@ -143,3 +143,18 @@ def test_an_advisory_lock_is_held_until_the_transaction_ends(maker: sessionmaker
 
 def test_time_is_read_as_utc(session: Session) -> None:
     assert session.scalar(text("SHOW timezone")) == "UTC"
+
+
+def test_a_deadlock_or_lock_timeout_is_worth_another_try(maker: sessionmaker[Session]) -> None:
+    with maker.begin() as setting_up:
+        setting_up.execute(text("CREATE TABLE contended (i int)"))
+    with maker.begin() as holder:
+        holder.execute(text("LOCK TABLE contended"))
+        with pytest.raises(ServiceError, match=r"gave up this transaction.*lock timeout.*retry"):
+            wait_for_the_table(maker)
+
+
+def wait_for_the_table(maker: sessionmaker[Session]) -> None:
+    with database.transaction(maker) as session:
+        session.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        session.execute(text("SELECT * FROM contended"))
