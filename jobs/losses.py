@@ -45,20 +45,14 @@ def reap_expired(session: Session, storage: Storage) -> Reaped:
     `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call.
     """
     counts: dict[str, int] = {}
+    ended = []
     for lost in session.execute(_LOST, {"limit": _REAP_LIMIT}).all():
         outcome = _reap(session, storage, lost)
         if outcome is not None:
+            ended.append(lost)
             counts[outcome] = counts.get(outcome, 0) + 1
-            settle_share(
-                session,
-                chunk_id=lost.id,
-                fence=lost.fence,
-                model=lost.model,
-                priority=lost.priority,
-                tenant_id=lost.tenant_id,
-                charged=lost.estimated_tokens,
-            )
             log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.id, lost.worker_id, outcome)
+    _settle_shares(session, ended)
     return Reaped(**counts)
 
 
@@ -72,6 +66,13 @@ def return_leases(session: Session) -> int:
     for chunk in leased:
         wanted = lock_batch_state(session, chunk.batch_id) is BatchState.IN_PROGRESS
         _move(session, chunk, ChunkState.READY if wanted else ChunkState.WITHDRAWN, losses=0)
+    _settle_shares(session, leased)
+    return len(leased)
+
+
+def _settle_shares(session: Session, ended: Sequence[Any]) -> None:
+    """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order."""
+    for chunk in sorted(ended, key=lambda chunk: (chunk.model, chunk.priority, chunk.tenant_id)):
         settle_share(
             session,
             chunk_id=chunk.id,
@@ -81,7 +82,6 @@ def return_leases(session: Session) -> int:
             tenant_id=chunk.tenant_id,
             charged=chunk.estimated_tokens,
         )
-    return len(leased)
 
 
 def _reap(session: Session, storage: Storage, lost: Any) -> str | None:

@@ -15,7 +15,7 @@ from jobs import batches, budgets, chunks
 from jobs.chunks import ClaimedChunk, LineResult, MissingResultsError
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines import output_line
-from jobs.losses import Reaped, reap_expired
+from jobs.losses import Reaped, reap_expired, return_leases
 from jobs.recording import Prices
 from jobs.states import BatchState, ChunkState, InvalidLines
 from jobs.storage import Storage
@@ -463,6 +463,16 @@ def test_while_the_input_cannot_be_read_a_lost_chunk_waits_and_others_do_not(
     assert reap_expired(session, Away()) == Reaped(num_ready=1)
     session.commit()
     assert reap_expired(session, storage) == Reaped(num_split=1)
+
+
+def test_leases_returned_at_a_start_are_no_loss(session: Session, run: Run) -> None:
+    batch = run(8)
+    claims = [take(session, chunk_id) for chunk_id in chunk_ids(session, batch)]
+    assert return_leases(session) == 2
+    assert states(session, batch) == ["ready", "ready"]
+    assert take_first(session, batch).losses == 0
+    with pytest.raises(FencedOutError):
+        chunks.extend(session, claims[1], LEASE)
 
 
 def test_the_last_chance_of_a_line_is_not_shared_with_another_suspect(session: Session, run: Run) -> None:
