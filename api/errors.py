@@ -72,7 +72,7 @@ def _headers_for(status: int) -> dict[str, str]:
 
 async def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
-    logger.warning("service unavailable: %s", error, extra=_request_fields(request.scope))
+    logger.warning("service unavailable %s reason=%s", _fields(request.scope), error)
     return unavailable_response()
 
 
@@ -129,8 +129,9 @@ def _shortened(value: object) -> str:
     return shown if len(shown) <= 120 else shown[:117] + "…"
 
 
-def _request_fields(scope: Scope) -> dict[str, Any]:
-    return {"method": scope["method"], "path": scope["path"], "request_id": scope.get("state", {}).get("request_id")}
+def _fields(scope: Scope) -> str:
+    request_id = scope.get("state", {}).get("request_id")
+    return f"method={scope['method']} path={scope['path']!r} request_id={request_id}"
 
 
 class UnexpectedErrors:
@@ -156,11 +157,11 @@ class UnexpectedErrors:
         try:
             await self.app(scope, receive, watch)
         except ClientDisconnect:
-            logger.info("client went away", extra=_request_fields(scope))
+            logger.info("client went away %s", _fields(scope))
         except Exception:
             if has_started:
                 raise  # the server cuts the connection, so the client sees a broken answer and not a short one
-            logger.exception("unexpected error", extra=_request_fields(scope))
+            logger.exception("unexpected error %s", _fields(scope))
             message = "The server met an unexpected error; it is in the server's log under this request id."
             response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
             await response(scope, receive, send)

@@ -15,7 +15,7 @@ from api.errors import error_response
 from api.fields import ObjectId, Order, StrictModel, list_json
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.services import Services, ServicesDep, SessionDep
-from api.uploads import ReceivedFile, receive_upload
+from api.uploads import FORM_SCHEMA, ReceivedFile, receive_upload
 from jobs import files
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
@@ -37,7 +37,7 @@ class ListQuery(StrictModel):
     purpose: Purpose | None = None
 
 
-@router.post("")
+@router.post("", openapi_extra={"requestBody": FORM_SCHEMA})
 async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> dict[str, Any]:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
     key = files.new_object_key(tenant_id)
@@ -74,7 +74,7 @@ def _delete_object(storage: Storage, object_key: str) -> None:
     try:
         storage.delete(object_key)
     except ServiceError as error:
-        logger.warning("object could not be deleted: %s", error, extra={"object_key": object_key})
+        logger.warning("object could not be deleted object_key=%s reason=%s", object_key, error)
 
 
 @router.get("")
@@ -108,14 +108,22 @@ def content(
     tenant: TenantDep,
     services: ServicesDep,
     wanted: Annotated[str | None, Header(alias="range")] = None,
+    only_if: Annotated[str | None, Header(alias="if-range")] = None,
 ) -> Response:
     """Stream the file, or the part that a Range header asks for."""
     file = files.get_file(session, tenant.id, file_id)
+    if only_if is not None and only_if != _etag(file):
+        wanted = None  # the caller's part is of another object: RFC 9110 §13.1.5 has it get the whole
     try:
         part = parse_range(wanted, file.size_bytes)
     except UnsatisfiableRangeError:
         return _unsatisfiable(file, str(wanted))
     return _stream(services.storage, file, part=part)
+
+
+def _etag(file: File) -> str:
+    """Files are immutable, so the id names the content."""
+    return f'"{file.id}"'
 
 
 def _stream(storage: Storage, file: File, *, part: ByteRange | None) -> Response:
@@ -125,7 +133,7 @@ def _stream(storage: Storage, file: File, *, part: ByteRange | None) -> Response
         "content-length": str(sent.size_bytes),
         "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",  # RFC 6266
         "accept-ranges": "bytes",
-        "etag": f'"{file.id}"',  # files are immutable
+        "etag": _etag(file),
     }
     if part is not None:
         headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{file.size_bytes}"

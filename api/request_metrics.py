@@ -1,9 +1,16 @@
-"""Count and time requests, in a registry that belongs to one app: no global state, so tests and reloads are safe."""
+"""Count, time and log requests; the counters live in a registry that belongs to one app, so nothing is global."""
 
+import logging
 import time
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_ANSWERED: Final = "request answered method=%s route=%s status=%d ms=%.1f request_id=%s"
+_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds: not worth a line each
+
+logger = logging.getLogger(__name__)
 
 
 class RequestMetrics:
@@ -43,8 +50,11 @@ class MeasureRequests:
         try:
             await self.app(scope, receive, watch)
         finally:
-            seconds = time.perf_counter() - started
-            self.metrics.record(_method(scope), _route(scope), status=status, seconds=seconds)
+            method, route, seconds = _method(scope), _route(scope), time.perf_counter() - started
+            self.metrics.record(method, route, status=status, seconds=seconds)
+            level = logging.DEBUG if route in _PROBES else logging.INFO
+            request_id = scope.get("state", {}).get("request_id")
+            logger.log(level, _ANSWERED, method, route, status, 1000 * seconds, request_id)
 
 
 def _method(scope: Scope) -> str:

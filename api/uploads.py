@@ -7,7 +7,7 @@ the object is made afterwards, so an upload that breaks off leaves neither.
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from anyio.to_thread import run_sync
@@ -24,6 +24,28 @@ from jobs.storage import ObjectWriter, Storage
 PIECE_BYTES: Final = 1024 * 1024  # of the body, per hop to a worker thread; the socket delivers 64 KiB at a time
 FORM_OVERHEAD_BYTES: Final = 64 * 1024  # boundaries, headers and the small fields around a file
 PURPOSES: Final = (Purpose.BATCH, Purpose.USER_DATA)  # outputs are made here, never uploaded
+FORM_SCHEMA: Final[dict[str, Any]] = {  # for /openapi.json: the form is read by hand
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["purpose", "file"],
+                "additionalProperties": False,
+                "properties": {
+                    "purpose": {"type": "string", "enum": [str(purpose) for purpose in PURPOSES]},
+                    "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                    "expires_after[seconds]": {
+                        "type": "integer",
+                        "minimum": MIN_EXPIRY_SECONDS,
+                        "maximum": MAX_EXPIRY_SECONDS,
+                    },
+                    "file": {"type": "string", "format": "binary"},
+                },
+            }
+        }
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

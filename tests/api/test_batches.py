@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -155,18 +156,39 @@ def test_over_budget_is_a_429_with_the_numbers_that_the_client_does_not_repeat(
     assert client.batches.list().data == []
 
 
-def test_a_create_sent_again_after_a_lost_answer_makes_no_second_batch(client: OpenAI, submit: Submit) -> None:
-    """What the client does when the answer to its first try is lost: the same body, with its retry count grown."""
-    batch = submit(client)
-    body = {
-        "input_file_id": batch.input_file_id,
-        "endpoint": "/v1/chat/completions",
-        "completion_window": "24h",
-    }
-    again = client.batches.create(**body, extra_headers={"x-stainless-retry-count": "1"})  # type: ignore[arg-type]
-    assert again.id == batch.id
-    deliberate = client.batches.create(**body)  # type: ignore[arg-type]
-    assert deliberate.id != batch.id
+class LosesFirstAnswer(httpx.HTTPTransport):
+    """Sends every request; the answer to the first create is lost on its way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_creates = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if request.method == "POST" and request.url.path == "/v1/batches":
+            self.num_creates += 1
+            if self.num_creates == 1:
+                response.close()
+                raise httpx.ReadError("connection reset")
+        return response
+
+
+def test_a_create_whose_first_answer_is_lost_makes_one_batch(deployment: Any, submit: Submit) -> None:
+    transport = LosesFirstAnswer()
+    with OpenAI(
+        base_url=f"{deployment.url}/v1",
+        api_key=deployment.new_key(),
+        max_retries=2,
+        http_client=httpx.Client(transport=transport),
+    ) as client:
+        batch = submit(client)
+        assert transport.num_creates == 2
+        assert [found.id for found in client.batches.list()] == [batch.id]
+
+        deliberate = client.batches.create(
+            input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        assert deliberate.id != batch.id
 
 
 def test_creates_at_the_same_time_with_one_idempotency_key_make_one_batch(

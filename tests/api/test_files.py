@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import openai
@@ -124,6 +125,26 @@ def test_a_range_behind_the_end_is_a_416_that_names_the_size(client: OpenAI) -> 
         client.files.content(file.id, extra_headers={"range": "bytes=10-"})
     assert (caught.value.status_code, caught.value.code) == (416, "invalid_range")
     assert caught.value.response.headers["content-range"] == "bytes */10"
+
+
+def test_a_part_of_another_object_is_not_mixed_in(client: OpenAI) -> None:
+    file = client.files.create(file=("in.jsonl", b"0123456789"), purpose="batch")
+    etag = client.files.with_raw_response.content(file.id).headers["etag"]
+    for only_if, part in [(etag, b"789"), ('"file_other"', b"0123456789")]:
+        assert client.files.content(file.id, extra_headers={"range": "bytes=7-", "if-range": only_if}).read() == part
+
+
+def test_a_file_whose_object_is_lost_is_a_503_and_no_broken_download(
+    client: OpenAI, deployment: Any, stored_objects: Callable[[], set[str]]
+) -> None:
+    before = stored_objects()
+    file = client.files.create(file=("in.jsonl", b"0123456789"), purpose="batch")
+    (lost,) = stored_objects() - before
+    (deployment.objects / lost).unlink()
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.files.content(file.id)
+    assert (caught.value.status_code, caught.value.code) == (503, "service_unavailable")
+    assert lost not in caught.value.message
 
 
 def test_a_download_carries_the_name_of_the_file(client: OpenAI) -> None:

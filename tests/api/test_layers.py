@@ -57,7 +57,7 @@ def test_an_unexpected_error_is_a_500_that_tells_nothing_and_is_logged(caplog: p
     assert answer.json()["error"]["code"] == "internal_error"
     assert "hunter2" not in answer.text
     assert "hunter2" in caplog.text
-    assert caplog.records[0].__dict__["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["x-request-id"] in caplog.text
 
 
 @pytest.mark.parametrize("how", ["service", "database"])
@@ -110,6 +110,15 @@ def test_every_answer_has_an_id_of_its_own() -> None:
     ids = {ask("GET", path).headers["x-request-id"] for path in ("/nowhere", "/fails/conflict", "/fails/unexpectedly")}
     assert len(ids) == 3
     assert all(request_id.startswith("req_") for request_id in ids)
+
+
+def test_every_request_is_one_line_of_the_log_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="api.request_metrics"):
+        answer = ask("GET", "/fails/conflict?key=hunter2")
+    assert len(caplog.records) == 1
+    assert "method=GET route=/fails/{how} status=409" in caplog.text
+    assert answer.headers["x-request-id"] in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def test_requests_are_counted_by_route_pattern_and_status() -> None:

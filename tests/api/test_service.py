@@ -82,6 +82,13 @@ def commits_break(deployment: Any, table: str) -> Iterator[None]:
             connection.execute(text("DROP FUNCTION break_commit CASCADE"))
 
 
+def test_the_schema_describes_the_upload_form(http: httpx.Client) -> None:
+    schema = http.get("/openapi.json").json()
+    form = schema["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert form["required"] == ["purpose", "file"]
+    assert set(form["properties"]) == {"purpose", "file", "expires_after[anchor]", "expires_after[seconds]"}
+
+
 def scrape(url: httpx.URL | str) -> dict[str, dict[tuple[str, ...], float]]:
     """Return name → label values → value of what Prometheus would read."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
