@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.triton_backend import jit, next_power_of_2, tl
+from kernels.triton_backend import jit, launch, next_power_of_2, tl
 
 _LOG2_E = 1.4426950408889634
 _MAX_SPLITS = 32
@@ -42,16 +42,15 @@ def attention_config(*, head_dim: int, group: int, element_bytes: int, max_query
     block_d = max(16, next_power_of_2(head_dim))
     wide = block_d * element_bytes > 256  # a row of keys over 256 bytes: fp32, or heads over 128
     most_rows = 64 if wide else 128
-    block_m = min(most_rows, max(16, next_power_of_2(max_query_len * group), next_power_of_2(group)))
-    if block_m == 16:
-        block_n, num_warps = (32 if wide else 64), 4
-    else:
-        block_n, num_warps = (32 if wide else 64), (8 if block_m == 128 else 4)
+    if element_bytes == 4:  # these products run on the ordinary cores and live in registers
+        most_rows = 32
+    block_m = max(min(most_rows, max(16, next_power_of_2(max_query_len * group))), next_power_of_2(group))
+    block_n = 32 if wide else 64
     return AttentionConfig(
-        block_m=max(block_m, next_power_of_2(group)),
+        block_m=block_m,
         block_n=block_n if block_d * element_bytes <= 512 else 16,
         block_d=block_d,
-        num_warps=num_warps,
+        num_warps=8 if block_m >= 128 or (element_bytes == 4 and block_m > 16) else 4,
         num_stages=2 if wide else 3,
     )
 
@@ -101,7 +100,7 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
     if splits > 1:
         parts = torch.empty((tokens, heads, splits, head_dim), dtype=torch.float32, device=query.device)
         stats = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=query.device)
-    _attention_kernel[(num_tiles, kv_heads, splits)](
+    launch(_attention_kernel, (num_tiles, kv_heads, splits))(
         query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
         scale * _LOG2_E, 0 if window is None else window,
         query.stride(0), query.stride(1), block_tables.stride(0),
@@ -111,7 +110,7 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits > 1:
-        _reduce_kernel[(tokens, heads)](
+        launch(_reduce_kernel, (tokens, heads))(
             parts, stats, out, HEADS=heads, HEAD_DIM=head_dim, SPLITS=splits, BLOCK_D=config.block_d, num_warps=4
         )
     return out

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import cpu_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, next_power_of_2, tl
+from kernels.triton_backend import jit, launch, next_power_of_2, tl
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
@@ -95,7 +95,7 @@ def rms_norm_triton(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     rows, dim = x.shape[0] * inner, x.shape[-1]
     config = rows_config(dim)
     if rows:
-        _rms_norm_kernel[(-(-rows // config["ROWS"]),)](
+        launch(_rms_norm_kernel, (-(-rows // config["ROWS"]),))(
             x, weight, out, rows, inner, x.stride(0), inner_stride, eps, DIM=dim, **config
         )
     return out
@@ -107,7 +107,7 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, *, eps: flo
     normed, total = (torch.empty((rows, dim), dtype=x.dtype, device=x.device) for _ in range(2))
     config = rows_config(dim)
     if rows:
-        _add_rms_norm_kernel[(-(-rows // config["ROWS"]),)](
+        launch(_add_rms_norm_kernel, (-(-rows // config["ROWS"]),))(
             x, residual, weight, normed, total, rows, x.stride(0), residual.stride(0), eps, DIM=dim, **config
         )
     return normed, total

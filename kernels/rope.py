@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels import cpu_kv_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, next_power_of_2, tl
+from kernels.triton_backend import jit, launch, next_power_of_2, tl
 
 
 def rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
@@ -83,7 +83,7 @@ def rope_triton(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) 
     tokens, heads, _ = query.shape
     kv_heads, half = key.shape[1], cos_sin.shape[1] // 2
     if tokens and half:
-        _rope_kernel[(tokens,)](
+        launch(_rope_kernel, (tokens,))(
             query, key, positions, cos_sin,
             query.stride(0), query.stride(1), key.stride(0), key.stride(1),
             HEADS=heads, KV_HEADS=kv_heads, HALF=half, **heads_config(heads, kv_heads, half),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels import cpu_kv_ops
 from kernels.rope import check_rope, heads_config, load_angles, rope_reference, rotate_heads
-from kernels.triton_backend import jit, next_power_of_2, tl
+from kernels.triton_backend import jit, launch, next_power_of_2, tl
 from kernels.write_kv import check_write, copy_heads, slot_start, write_kv_reference
 
 
@@ -72,7 +72,7 @@ def rope_and_write_kv_triton(  # noqa: PLR0917  the same arguments as the op
     tokens, heads, head_dim = query.shape
     kv_heads, half = key.shape[1], cos_sin.shape[1] // 2
     if tokens:
-        _rope_and_write_kernel[(tokens,)](
+        launch(_rope_and_write_kernel, (tokens,))(
             query, key, value, positions, cos_sin, key_cache, value_cache, slots,
             query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
             HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, HALF=half, BLOCK_SIZE=key_cache.shape[2],

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from kernels import cpu_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, tl
+from kernels.triton_backend import jit, launch, tl
 
 _BLOCK = 1024  # elements of a row per program: 8 for each of 128 threads
 
@@ -46,7 +46,7 @@ def silu_mul_triton(gate_up: Tensor) -> Tensor:
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     if tokens:
-        _silu_mul_kernel[(tokens, -(-width // _BLOCK))](
+        launch(_silu_mul_kernel, (tokens, -(-width // _BLOCK)))(
             gate_up, out, gate_up.stride(0), width, BLOCK=_BLOCK, num_warps=4
         )
     return out

@@ -6,6 +6,7 @@ kernel as an ordinary function that nobody calls, because no CUDA tensor can exi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from typing import Any
@@ -22,6 +23,11 @@ if HAS_TRITON:
 def jit(function: Any) -> Any:
     """Compile `function` as a Triton kernel, lazily; leave it alone where Triton is not installed."""
     return triton.jit(function) if HAS_TRITON else function
+
+
+def launch(kernel: Any, grid: tuple[int, ...]) -> Any:
+    """Ready `kernel` for a call over `grid`, with multiply-adds fused: Triton 3.10 turns that off unless asked."""
+    return functools.partial(kernel[grid], enable_fp_fusion=True)
 
 
 def next_power_of_2(number: int) -> int:

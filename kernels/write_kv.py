@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels import cpu_kv_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, next_power_of_2, tl
+from kernels.triton_backend import jit, launch, next_power_of_2, tl
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
@@ -86,7 +86,7 @@ def write_kv_triton(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: 
     """Launch the Triton kernel of `write_kv`; the arguments are already checked."""
     tokens, kv_heads, head_dim = key.shape
     if tokens:
-        _write_kv_kernel[(tokens,)](
+        launch(_write_kv_kernel, (tokens,))(
             key, value, key_cache, value_cache, slots,
             key.stride(0), key.stride(1), value.stride(0), value.stride(1),
             KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=key_cache.shape[2], **write_config(kv_heads, head_dim),

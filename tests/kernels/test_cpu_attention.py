@@ -49,7 +49,7 @@ def test_attention_equals_its_twin(
     ("heads", "kv_heads", "head_dim", "block_size"),
     [(1, 1, 1, 1), (4, 4, 20, 3), (9, 3, 64, 32), (7, 1, 80, 16), (2, 1, 128, 256), (100, 1, 8, 5)],
 )
-def test_attention_takes_any_grouping_head_and_block_size(  # noqa: PLR0917  parametrised by name
+def test_attention_takes_any_grouping_head_and_block_size(
     attention_case: Any, heads: int, kv_heads: int, head_dim: int, block_size: int, cache_dtype: torch.dtype
 ) -> None:
     case = attention_case(

@@ -136,5 +136,5 @@ def test_wrong_shapes_strides_and_dtypes_are_named(layer_case: Any) -> None:
         silu_mul(torch.randn(3, 7))
     with pytest.raises(KernelInputError, match="int64"):
         rope(case.query, case.key, case.positions.int(), case.cos_sin)
-    with pytest.raises(KernelInputError, match="slots torch.int32"):
+    with pytest.raises(KernelInputError, match=r"slots torch\.int32"):
         write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots.int())
