@@ -51,7 +51,8 @@ def sample(logits: Tensor, rows: SamplingRows) -> tuple[list[int], dict[int, Tok
     raw = logits[_index(wants_logprobs, logits)].float() if wants_logprobs.size else None
     for row, token_ids in rows.forbidden.items():
         logits[row, token_ids] = -torch.inf
-    tokens = logits.argmax(dim=-1)
+    # `max` finds the same token as `argmax`, four times faster for bf16 on a CPU (64 x 49,152: 2.6 against 12 ms).
+    tokens = logits.max(dim=-1).indices
     random = np.flatnonzero(~rows.is_greedy)
     if random.size:
         tokens[_index(random, logits)] = _draw(logits, rows, random)

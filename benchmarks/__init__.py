@@ -1,0 +1,1 @@
+"""Measurements that users can repeat: throughput on a workload, and the models to measure with."""

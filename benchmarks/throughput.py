@@ -1,0 +1,245 @@
+"""Measure output tokens per second of the engine on a workload, alone or beside its static mode and transformers.
+
+python -m benchmarks.throughput --model DIR --workload FILE.jsonl[.gz] [--batching static] [--compare] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
+from engine.config import Batching, EngineConfig
+from engine.core import Engine
+from engine.errors import EngineError
+from engine.outputs import EngineStats, FinishReason
+from engine.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputReport:
+    """What one run took and did. Shares are of one; `kv_use` and `kv_waste` are means over the steps."""
+
+    name: str
+    num_requests: int
+    num_failed: int
+    prompt_tokens: int
+    output_tokens: int
+    wall_seconds: float
+    output_tokens_per_second: float
+    total_tokens_per_second: float
+    steps: int = 0
+    mean_batch: float = 0.0
+    kv_use: float = 0.0
+    kv_waste: float = 0.0
+    preemptions: int = 0
+    prefix_hit_tokens: int = 0
+
+
+_COMPARED = (
+    "name",
+    "output_tokens_per_second",
+    "total_tokens_per_second",
+    "wall_seconds",
+    "steps",
+    "mean_batch",
+)
+
+
+def measure_engine(
+    config: EngineConfig, requests: list[WorkloadRequest], *, clock: Callable[[], float] = time.perf_counter
+) -> ThroughputReport:
+    """Load the model, replay the workload in real time, and report; loading and warm-up are not counted."""
+    engine = Engine(config)
+    start = clock()
+    num_added = num_failed = 0
+    while num_added < len(requests) or engine.has_work:
+        now = clock() - start
+        while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
+            _add(engine, num_added, requests[num_added])
+            num_added += 1
+        if engine.has_work:
+            num_failed += sum(delta.finish_reason is FinishReason.ERROR for delta in engine.step())
+        else:
+            time.sleep(max(0.0, requests[num_added].arrival_seconds - now))
+    return _report(f"{config.batching}-{config.max_num_seqs}", requests, num_failed, clock() - start, engine.stats())
+
+
+def measure_transformers(
+    model: str, requests: list[WorkloadRequest], *, batch_size: int, dtype: str
+) -> ThroughputReport:
+    """Run transformers' `generate` over padded batches in order; each batch waits for its longest request."""
+    import torch  # noqa: PLC0415 - only the comparison needs these two
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    batches = [requests[place : place + batch_size] for place in range(0, len(requests), batch_size)]
+    with torch.inference_mode():
+        _generate(loaded, [_short(request) for request in batches[0][:2]])
+        start = time.perf_counter()
+        for batch in batches:
+            _generate(loaded, batch)
+    wall_seconds = time.perf_counter() - start
+    return _report(f"transformers-{batch_size}", requests, 0, wall_seconds, None)
+
+
+def compare(
+    config: EngineConfig, requests: list[WorkloadRequest], *, batch_sizes: list[int], has_transformers: bool = True
+) -> list[ThroughputReport]:
+    """Measure continuous batching, then the static mode and transformers at each batch size, in one run."""
+    settings = asdict(config)
+    reports = [measure_engine(EngineConfig(**{**settings, "batching": "continuous"}), requests)]
+    for size in batch_sizes:
+        static = EngineConfig(**{**settings, "batching": "static", "max_num_seqs": size})
+        reports.append(measure_engine(static, requests))
+    dtype = "bfloat16" if config.dtype == "auto" else config.dtype
+    for size in batch_sizes if has_transformers else []:
+        reports.append(measure_transformers(config.model, requests, batch_size=size, dtype=dtype))
+    return reports
+
+
+def speedups(reports: list[ThroughputReport]) -> dict[str, float]:
+    """Return how many times faster the first report is than the best of each other kind."""
+    first, *others = reports
+    best: dict[str, float] = {}
+    for report in others:
+        kind = report.name.rsplit("-", 1)[0]
+        best[kind] = max(best.get(kind, 0.0), report.output_tokens_per_second)
+    return {kind: first.output_tokens_per_second / rate for kind, rate in best.items()}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Read the command line, measure, print; return the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        requests = read_workload(arguments.workload)
+        config = EngineConfig(
+            model=str(arguments.model),
+            batching=Batching(arguments.batching),
+            dtype=arguments.dtype,
+            device=arguments.device,
+            max_num_seqs=arguments.max_num_seqs,
+            max_num_batched_tokens=arguments.max_num_batched_tokens,
+            num_kv_blocks=arguments.num_kv_blocks,
+            block_size=arguments.block_size,
+            num_threads=arguments.num_threads,
+            enable_prefix_caching=not arguments.no_prefix_caching,
+        )
+        if arguments.compare:
+            reports = compare(config, requests, batch_sizes=arguments.batch_sizes)
+        else:
+            reports = [measure_engine(config, requests)]
+    except (EngineError, WorkloadError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(_as_json(reports) if arguments.json else render(reports))
+    return 0
+
+
+def render(reports: list[ThroughputReport]) -> str:
+    """Return the reports as a table, one row each, and the ratios."""
+    names = [field.name for field in fields(ThroughputReport)]
+    cells = [names] + [[_cell(getattr(report, name)) for name in names] for report in reports]
+    if len(reports) == 1:
+        return "\n".join(f"{name:>26}  {value}" for name, value in zip(*cells, strict=True))
+    shown = [names.index(name) for name in _COMPARED]
+    lines = ["  ".join(f"{row[place]:>26}" for place in shown) for row in cells]
+    ratios = [f"{reports[0].name} is {ratio:.2f} x {kind}" for kind, ratio in speedups(reports).items()]
+    return "\n".join(lines + ratios)
+
+
+def _add(engine: Engine, request_id: int, request: WorkloadRequest) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=request.ignore_eos)
+    engine.add(request_id, request.prompt_token_ids, params=params)
+
+
+def _short(request: WorkloadRequest) -> WorkloadRequest:
+    return WorkloadRequest(
+        prompt_token_ids=request.prompt_token_ids[:8], max_tokens=2, ignore_eos=True, arrival_seconds=0.0
+    )
+
+
+def _generate(model: Any, batch: list[WorkloadRequest]) -> None:
+    import torch  # noqa: PLC0415
+
+    width = max(len(request.prompt_token_ids) for request in batch)
+    ids = torch.zeros(len(batch), width, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, request in enumerate(batch):  # generation continues at the right end, so the padding is on the left
+        ids[row, width - len(request.prompt_token_ids) :] = torch.tensor(request.prompt_token_ids)
+        mask[row, width - len(request.prompt_token_ids) :] = 1
+    longest = max(request.max_tokens for request in batch)
+    model.generate(
+        ids, attention_mask=mask, max_new_tokens=longest, min_new_tokens=longest, do_sample=False, pad_token_id=0
+    )
+
+
+def _report(
+    name: str, requests: list[WorkloadRequest], num_failed: int, wall_seconds: float, stats: EngineStats | None
+) -> ThroughputReport:
+    prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
+    output_tokens = stats.num_output_tokens_total if stats else sum(request.max_tokens for request in requests)
+    return ThroughputReport(
+        name=name,
+        num_requests=len(requests),
+        num_failed=num_failed,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        wall_seconds=wall_seconds,
+        output_tokens_per_second=output_tokens / wall_seconds,
+        total_tokens_per_second=(prompt_tokens + output_tokens) / wall_seconds,
+        **_engine_fields(stats),
+    )
+
+
+def _engine_fields(stats: EngineStats | None) -> dict[str, Any]:
+    if stats is None:
+        return {}
+    return {
+        "steps": stats.num_steps_total,
+        "mean_batch": stats.mean_batch,
+        "kv_use": stats.kv_use,
+        "kv_waste": stats.kv_waste,
+        "preemptions": stats.num_preemptions_total,
+        "prefix_hit_tokens": stats.num_cached_tokens_total,
+    }
+
+
+def _as_json(reports: list[ThroughputReport]) -> str:
+    body: dict[str, Any] = {"runs": [asdict(report) for report in reports]}
+    if len(reports) > 1:
+        body["speedups"] = speedups(reports)
+    return json.dumps(body, indent=2)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokenmill bench throughput", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--workload", type=Path, required=True)
+    parser.add_argument("--batching", choices=["continuous", "static"], default="continuous")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=1024)
+    parser.add_argument("--num-kv-blocks", type=int)
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--num-threads", type=int)
+    parser.add_argument("--no-prefix-caching", action="store_true")
+    parser.add_argument("--compare", action="store_true", help="also measure the static mode and transformers")
+    parser.add_argument("--batch-sizes", type=lambda text: [int(part) for part in text.split(",")], default=[8, 16, 32])
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.make_model import Shape, make_model
+from benchmarks.throughput import ThroughputReport, main, speedups
+from benchmarks.workload import WorkloadError, read_workload
+
+SHAPE = Shape(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=48,
+    vocab_size=128,
+    tie_word_embeddings=True,
+    max_position_embeddings=128,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("bench") / "model", SHAPE, seed=1)
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "work.jsonl.gz"
+    lines = [
+        {"prompt_token_ids": [3 + place] * 9, "max_tokens": 2 + 9 * (place % 2), "ignore_eos": True}
+        for place in range(6)
+    ]
+    with gzip.open(path, "wt") as out:
+        out.write("\n".join(json.dumps(line) for line in lines))
+    return path
+
+
+def arguments(model: Path, workload: Path) -> list[str]:
+    settings = ["--num-kv-blocks", "64", "--num-threads", "1", "--max-num-seqs", "3", "--device", "cpu"]
+    return ["--model", str(model), "--workload", str(workload), *settings, "--json"]
+
+
+def test_a_run_reports_what_it_did(model: Path, workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(model, workload)) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["prompt_tokens"], run["output_tokens"], run["num_failed"]) == (54, 39, 0)
+    assert run["output_tokens_per_second"] == pytest.approx(39 / run["wall_seconds"])
+    assert 1.0 < run["mean_batch"] <= 3.0
+    assert 0.0 < run["kv_use"] < 1.0
+    assert 0.0 < run["kv_waste"] < 1.0
+
+
+def test_static_batches_take_more_steps_for_the_same_tokens(
+    model: Path, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(arguments(model, workload))
+    main([*arguments(model, workload), "--batching", "static"])
+    first, second = capsys.readouterr().out.split("\n}\n{")
+    continuous, static = json.loads(first + "}")["runs"][0], json.loads("{" + second)["runs"][0]
+    assert static["output_tokens"] == continuous["output_tokens"]
+    assert static["steps"] > continuous["steps"]
+
+
+def test_a_comparison_measures_every_kind_in_one_run(
+    model: Path, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments(model, workload), "--compare", "--batch-sizes", "2,3"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    names = [run["name"] for run in body["runs"]]
+    assert names == ["continuous-3", "static-2", "static-3", "transformers-2", "transformers-3"]
+    assert set(body["speedups"]) == {"static", "transformers"}
+    assert {run["output_tokens"] for run in body["runs"]} == {39}
+
+
+def test_speedups_are_against_the_best_of_each_kind() -> None:
+    base = ThroughputReport(
+        name="continuous-4",
+        num_requests=1,
+        num_failed=0,
+        prompt_tokens=1,
+        output_tokens=1,
+        wall_seconds=1.0,
+        output_tokens_per_second=60.0,
+        total_tokens_per_second=1.0,
+    )
+    others = [
+        replace(base, name=f"static-{size}", output_tokens_per_second=rate) for size, rate in ((2, 10.0), (4, 20.0))
+    ]
+    assert speedups([base, *others]) == {"static": 3.0}
+
+
+def test_a_bad_workload_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt_token_ids": [1], "max_tokens": 2}\n{"prompt_token_ids": [1]}\n')
+    with pytest.raises(WorkloadError, match="line 2"):
+        read_workload(path)
+
+
+def test_a_missing_model_is_one_sentence(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(Path("/nowhere/model"), workload)) == 1
+    assert capsys.readouterr().err.startswith("error: There is no model directory at /nowhere/model")
+
+
+def test_the_same_seed_makes_the_same_model(tmp_path: Path, model: Path) -> None:
+    again = make_model(tmp_path / "again", SHAPE, seed=1)
+    other = make_model(tmp_path / "other", SHAPE, seed=2)
+    weights = [(path / "model.safetensors").read_bytes() for path in (model, again, other)]
+    assert weights[0] == weights[1] != weights[2]
