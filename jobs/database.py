@@ -6,6 +6,7 @@ Knows no table; queries live in the modules of the things they concern.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,8 +141,9 @@ def upgrade(database_url: str) -> None:
         engine.dispose()
 
 
+@cache
 def head_revision() -> str | None:
-    """Return the newest revision among the migration scripts."""
+    """Return the newest revision among the migration scripts; they are read once."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - see `upgrade`
 
     return ScriptDirectory.from_config(_alembic_config()).get_current_head()
