@@ -1,0 +1,135 @@
+"""Every kernel on a CUDA device against its twin, through the public ops, at the shapes of real models."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.packed_linear import PackedLinear
+from kernels.paged_attention import paged_attention, paged_attention_reference
+from kernels.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
+from kernels.rope import rope, rope_reference
+from kernels.rope_and_write_kv import rope_and_write_kv, rope_and_write_kv_reference
+from kernels.silu_mul import silu_mul, silu_mul_reference
+from kernels.write_kv import write_kv, write_kv_reference
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 2e-5}
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare with two rounding steps of the dtype."""
+    step = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual, expected, rtol=step, atol=step, equal_nan=True)
+
+
+def randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Draw on the GPU in fp32, then round."""
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 576), (257, 4096), (33, 8192), (64, 32, 128)])
+def test_rms_norm_equals_its_twin(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, weight = randn(*shape, dtype=dtype), randn(shape[-1], dtype=dtype)
+    close(rms_norm(x, weight, eps=1e-6), rms_norm_reference(x, weight, eps=1e-6))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_rms_norm_equals_its_twin(dtype: torch.dtype) -> None:
+    x, residual, weight = (randn(*shape, dtype=dtype) for shape in ((257, 4096), (257, 4096), (4096,)))
+    for actual, expected in zip(
+        add_rms_norm(x, residual, weight, eps=1e-6), add_rms_norm_reference(x, residual, weight, eps=1e-6), strict=True
+    ):
+        close(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_mul_equals_its_twin(dtype: torch.dtype) -> None:
+    gate_up = randn(300, 2 * 14336, dtype=dtype) * 4
+    close(silu_mul(gate_up), silu_mul_reference(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rot_dim", [128, 32])
+def test_rope_and_the_cache_write_equal_their_twins(layer_case: Any, rot_dim: int, dtype: torch.dtype) -> None:
+    slots = [-1 if index % 7 == 3 else index * 5 % 4096 for index in range(500)]
+    sizes = {"heads": 32, "kv_heads": 8, "head_dim": 128, "rot_dim": rot_dim, "block_size": 16, "num_blocks": 256}
+    start = layer_case(slots, dtype=dtype, device="cuda", **sizes)
+    apart, fused, expected, expected_fused = (start.clone() for _ in range(4))
+    for one, turn, write in ((apart, rope, write_kv), (expected, rope_reference, write_kv_reference)):
+        turn(one.query, one.key, one.positions, one.cos_sin)
+        write(one.key, one.value, one.key_cache, one.value_cache, one.slots)
+    for one, both in ((fused, rope_and_write_kv), (expected_fused, rope_and_write_kv_reference)):
+        both(one.query, one.key, one.value, one.positions, one.cos_sin, one.key_cache, one.value_cache, one.slots)
+    for ours, twin in ((apart, expected), (fused, expected_fused)):
+        for name in ("query", "key", "value", "key_cache", "value_cache"):
+            close(getattr(ours, name), getattr(twin, name))
+
+
+BATCHES = {
+    "decodes": [(1, 1 + 37 * index % 900) for index in range(64)],
+    "one-long-decode": [(1, 5000)],
+    "prefills": [(1, 1), (700, 700), (129, 129), (16, 16)],
+    "mixed": [(1, 900), (512, 1500), (1, 3), (17, 40), (1, 0), (300, 300), (2, 2000)],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 256])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64), (8, 8, 80), (16, 8, 256)])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_attention_equals_its_twin(
+    attention_case: Any, batch: str, heads: int, kv_heads: int, head_dim: int, window: int | None, dtype: torch.dtype
+) -> None:
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": 16}
+    case = attention_case(BATCHES[batch], window=window, dtype=dtype, device="cuda", **sizes)
+    actual = case.run(paged_attention)
+    assert torch.isfinite(actual).all()
+    close(actual, case.run(paged_attention_reference))
+
+
+def test_random_batches_equal_their_twin(attention_case: Any) -> None:
+    chooser = random.Random(3)
+    for seed in range(20):
+        lengths = [(1, 1)]
+        for _ in range(chooser.randint(1, 40)):
+            query_len = chooser.choice([0, 1, 1, 1, chooser.randint(1, 300)])
+            lengths.append((query_len, query_len + chooser.randint(0, 900)))
+        case = attention_case(
+            lengths, heads=32, kv_heads=8, head_dim=128, block_size=16, dtype=torch.bfloat16, device="cuda", seed=seed
+        )
+        close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+def test_a_captured_decode_serves_other_lengths_and_tables(attention_case: Any) -> None:
+    sizes = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 16, "dtype": torch.bfloat16, "device": "cuda"}
+    captured = attention_case([(1, 2000)] * 4, **sizes)
+    captured.run(paged_attention)  # compiles; a capture must not
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = captured.run(paged_attention)
+    other = attention_case([(1, 7), (1, 1999), (1, 0), (1, 640)], seed=1, **sizes)
+    query, keys, values, tables, _, contexts = captured.tensors
+    query.copy_(other.tensors[0])
+    num_blocks = other.tensors[1].shape[0]
+    keys[:num_blocks] = other.tensors[1]
+    values[:num_blocks] = other.tensors[2]
+    tables[:, : other.tensors[3].shape[1]] = other.tensors[3]
+    contexts.copy_(other.tensors[5])
+    graph.replay()
+    close(out, other.run(paged_attention_reference))
+
+
+def test_a_linear_on_a_gpu_is_not_packed() -> None:
+    x, weight = randn(3, 64, dtype=torch.bfloat16), randn(32, 64, dtype=torch.bfloat16)
+    layer = PackedLinear(weight, None)
+    assert not layer.is_packed
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, weight))
