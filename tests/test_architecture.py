@@ -24,17 +24,19 @@ FORBIDDEN = {
     "migrations": (OURS - {"migrations", "jobs"}) | WEB | QUEUE | TENSORS,
 }
 
-# What a GPU machine may have: the standard library, ours, and these.
+# What a GPU machine may have: the standard library, ours, and these (llvmlite comes with numba,
+# huggingface_hub with transformers).
 BARE = {
-    "torch",
-    "triton",
-    "transformers",
-    "numpy",
+    "huggingface_hub",
+    "llvmlite",
     "numba",
+    "numpy",
     "safetensors",
     "tokenizers",
-    "llvmlite",
-}  # llvmlite comes with numba
+    "torch",
+    "transformers",
+    "triton",
+}
 # The one file of the engine that may need more, and what.
 EXTRAS = {"engine/messages.py": {"msgspec"}}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -210,12 +211,16 @@ def test_finished_lines_can_be_read_while_the_batch_runs(stack: Any, client: ope
     after, was_running = "0", False
     while True:
         state = client.batches.retrieve(batch.id).status
-        page = client.with_raw_response.get(f"/batches/{batch.id}/results?after={after}", cast_to=object)
-        text = page.http_response.text
-        seen += [json.loads(line)["custom_id"] for line in text.splitlines()]
+        page = httpx.get(
+            f"{stack.base_url}/batches/{batch.id}/results",
+            params={"after": after},
+            headers={"Authorization": f"Bearer {stack.api_key}"},
+        )
+        assert page.headers["content-type"].startswith("application/x-ndjson")
+        seen += [json.loads(line)["custom_id"] for line in page.text.splitlines()]
         was_running = was_running or (bool(seen) and state == "in_progress")
-        after = page.headers.get("x-next-after", after)
-        if not text and state == "completed":
+        after = page.headers["x-next-after"]
+        if not page.text and state == "completed":
             break
         time.sleep(0.1)
     assert was_running, "nothing was readable before the end"
