@@ -53,13 +53,13 @@ def test_downgrading_leaves_an_empty_schema(database_url: str) -> None:
     assert names == ["alembic_version"]
 
 
-def test_upgrading_from_several_processes_at_once_is_safe(empty_database: str) -> None:
+def test_upgrading_from_two_processes_at_once_is_safe(empty_database: str) -> None:
     code = "import sys; from jobs.database import upgrade; upgrade(sys.argv[1])"
     processes = [
-        subprocess.Popen([sys.executable, "-c", code, empty_database], stderr=subprocess.PIPE) for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", code, empty_database], stderr=subprocess.PIPE) for _ in range(2)
     ]
     problems = [process.communicate(timeout=120)[1].decode() for process in processes]
-    assert problems == ["", "", ""]
+    assert problems == ["", ""]
     engine = database.connect(empty_database)
     assert database.is_ready(engine)
     engine.dispose()
