@@ -262,7 +262,11 @@ _ACTIVATE: Final = text("""
 """)
 
 # SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds.
+# The odd form of the state test keeps the planner off the indexes of ready chunks: right after a large COPY, without
+# statistics, it read all 160,000 of them to find 20 (149 ms instead of 0.5 ms).
 _NOTE_HINT: Final = text("""
     UPDATE chunk SET hinted_at = clock_timestamp()
-    WHERE id IN (SELECT id FROM chunk WHERE id = ANY(:ids) AND state = 'ready' FOR UPDATE SKIP LOCKED)
+    WHERE id IN (
+        SELECT id FROM chunk WHERE id = ANY(CAST(:ids AS bigint[])) AND state || '' = 'ready' FOR UPDATE SKIP LOCKED
+    )
 """)
