@@ -6,7 +6,9 @@ Thin tasks around `jobs`; each takes an advisory lock, so a repeated hint does n
 import logging
 import sys
 import threading
+import time
 import warnings
+from datetime import timedelta
 from typing import Any
 
 from celery import Celery
@@ -17,6 +19,7 @@ from jobs import batches
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
 from jobs.results import finalise_batch
+from jobs.retention import purge_files, purge_results
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.validation import validate_batch
@@ -26,6 +29,8 @@ from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 log = logging.getLogger(__name__)
 
 _CONCURRENCY = 2
+_PURGE_SECONDS = 3600.0
+_PURGE_FILES = 100  # a transaction
 
 
 class Control:
@@ -47,12 +52,29 @@ class Control:
         log.info("batch finalised batch_id=%s outcome=%s", batch_id, outcome)
 
     def help_alone(self, stop: threading.Event) -> None:
-        """Without hints (the broker is down), look for overdue work in Postgres until `stop` is set."""
+        """Until `stop` is set: find overdue work without hints (the broker is down), and purge now and then."""
+        purge_at = time.monotonic() + _PURGE_SECONDS
         while not stop.wait(self._settings.claim_alone_seconds):
             try:
                 self._help_once()
+                if time.monotonic() >= purge_at:
+                    purge_at = time.monotonic() + _PURGE_SECONDS
+                    self.purge()
             except ServiceError as error:
                 log.warning("looking for overdue work failed error=%s", error)
+
+    def purge(self) -> None:
+        """Delete the objects of expired files, and drop days of results past their retention."""
+        num_files = 0
+        while num_purged := self._purge_some_files():
+            num_files += num_purged
+        with transaction(self._sessions) as session:
+            days = purge_results(session, retention=timedelta(days=self._settings.retention_days))
+        log.info("purged files=%d result_days=%d", num_files, len(days))
+
+    def _purge_some_files(self) -> int:
+        with transaction(self._sessions) as session:
+            return purge_files(session, self._storage, limit=_PURGE_FILES)
 
     def _help_once(self) -> None:
         overdue_seconds = self._settings.claim_alone_seconds

@@ -57,8 +57,9 @@ class Stack:
 
     def stop(self) -> int:
         assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(STOP_SECONDS)
+        with self.process:  # closes its pipe
+            self.process.send_signal(signal.SIGINT)
+            return self.process.wait(STOP_SECONDS)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.base_url, api_key=self.api_key)

@@ -203,9 +203,9 @@ def texts(line: dict[str, Any]) -> list[str]:
 
 
 def test_finished_lines_can_be_read_while_the_batch_runs(stack: Any, client: openai.OpenAI) -> None:
-    lines = [request_line(number) for number in range(400)]
+    lines = [request_line(number) for number in range(200)]
     for line in lines:
-        line["body"]["max_tokens"] = 120
+        line["body"] |= {"max_tokens": 100, "n": 1}
     batch = submit(client, "\n".join(json.dumps(line) for line in lines).encode())
     seen: list[str] = []
     after, was_running = "0", False
