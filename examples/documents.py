@@ -5,9 +5,12 @@ Pure functions of a seed: no torch, no files, no clock. The same split, seed and
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date, timedelta
 from enum import StrEnum
+
+from examples.document_layouts import DATE_STYLES, LAYOUTS, Extra, Facts, Item, Kind, money
 
 INSTRUCTION = "Extract the fields as JSON."
 
@@ -28,80 +31,10 @@ class Document:
     fields: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """Hold one position of a document; price_cents is for one piece."""
-
-    name: str
-    quantity: int
-    price_cents: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Hold what a document says, before a layout decides how it says it."""
-
-    kind: str
-    heading: str
-    vendor: str
-    address: str
-    number: str
-    date: str
-    currency: str
-    items: tuple[Item, ...]
-    total: str
-
-
-_KINDS = ("receipt", "invoice", "delivery note", "credit note", "quotation")
-_HEADINGS = {
-    "receipt": ("Receipt", "RECEIPT", "Sales receipt"),
-    "invoice": ("Invoice", "INVOICE", "Tax invoice"),
-    "delivery note": ("Delivery note", "DELIVERY NOTE", "Packing slip"),
-    "credit note": ("Credit note", "CREDIT NOTE", "Refund note"),
-    "quotation": ("Quotation", "QUOTATION", "Offer"),
-}
-_NUMBER_PREFIXES = {
-    "receipt": ("R-", "POS-", ""),
-    "invoice": ("INV-", "RE-", ""),
-    "delivery note": ("DN-", "LS-", ""),
-    "credit note": ("CN-", "GS-", ""),
-    "quotation": ("Q-", "AN-", ""),
-}
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_NAMES = _words("""
-    Adler Alvarez Anders Archer Bauer Becker Bennett Berg Bishop Blake Brandt Brook Carver Castell Clark Colby Conrad
-    Cooper Dalton Delgado Doyle Draper Ebert Eklund Ellis Falk Ferrer Fischer Flynn Forster Frost Garner Gibson Graf
-    Hale Hansen Harper Hart Hayes Heller Holm Huber Hughes Ives Jansen Jensen Kaiser Keller Kemp Klein Koch Lang
-    Larsen Lindt Lopez Lorenz Marsh Martel Mercer Meyer Miller Moreau Morris Nagel Newton Nolan Norden Olsen Osborn
-    Parker Pavel Peters Porter Quinn Ramos Reed Reyes Richter Roth Rossi Salas Sander Schmidt Shaw Silva Sommer Stein
-    Stone Sutton Tanner Thorne Turner Ulrich Vance Vega Vogel Wagner Walsh Weber Weiss Wells Winter Wolff York Ziegler
-""")
-_TRADES = _words("""
-    Bakery Books Cafe Chemicals Consulting Electric Engineering Farms Flowers Foods Freight Garage Hardware Hotel
-    Interiors Logistics Machines Market Media Metals Office Optics Paints Paper Pharmacy Plastics Print Services
-    Software Steel Studio Supplies Tools Trading Travel Timber Textiles
-""")
-_FORMS = ("", "", " Ltd", " GmbH", " Inc")
-_SYLLABLES = _words("bal cor den far gor hal kin lor mar nor pel rin sol tor ven wil zan bri dra fle")
-_ENDINGS = _words("a o en is ex um ia on")
-_STREETS = _words("Mill Station Church Harbor Garden Bridge Market River King Forest")
-_GOODS = _words("""
-    Bread Cable Chairs Coffee Cups Desk Filter Folders Glue Hammer Ink Juice Keyboard Labels Lamp Milk Nails Paint
-    Paper Pens Printer Rice Rope Salt Screws Shelf Soap Switch Tape Tea Toner Tiles Water Wire Wrench
-""")
-_CURRENCIES = ("EUR", "USD", "GBP", "CHF")
-_SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "CHF": "CHF "}
-
-
 def make_document(rng: random.Random) -> Document:
     """Draw one document."""
     facts = _draw_facts(rng)
-    layout = rng.choice(_LAYOUTS)
+    layout = rng.choice(LAYOUTS)
     return Document(text="\n".join(layout(facts, rng)), fields=_gold_fields(facts))
 
 
@@ -132,33 +65,99 @@ def exact_fields(document: Document, answer: str) -> set[str]:
     return {name for name, value in document.fields.items() if stated.get(name) == value}
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_HEADINGS = {
+    Kind.RECEIPT: ("Receipt", "RECEIPT", "Sales receipt"),
+    Kind.INVOICE: ("Invoice", "INVOICE", "Tax invoice"),
+    Kind.DELIVERY_NOTE: ("Delivery note", "DELIVERY NOTE", "Packing slip"),
+    Kind.CREDIT_NOTE: ("Credit note", "CREDIT NOTE", "Refund note"),
+    Kind.QUOTATION: ("Quotation", "QUOTATION", "Offer"),
+}
+_NUMBER_PREFIXES = {
+    Kind.RECEIPT: ("R-", "POS-", ""),
+    Kind.INVOICE: ("INV-", "RE-", ""),
+    Kind.DELIVERY_NOTE: ("DN-", "LS-", ""),
+    Kind.CREDIT_NOTE: ("CN-", "GS-", ""),
+    Kind.QUOTATION: ("Q-", "AN-", ""),
+}
+_EXTRAS = {
+    Kind.RECEIPT: (Extra.ADDRESS, Extra.PHONE, Extra.TAX, Extra.CASH),
+    Kind.INVOICE: (Extra.ADDRESS, Extra.PHONE, Extra.CUSTOMER, Extra.DUE_DATE, Extra.ORDER, Extra.TAX),
+    Kind.DELIVERY_NOTE: (Extra.ADDRESS, Extra.PHONE, Extra.CUSTOMER, Extra.ORDER),
+    Kind.CREDIT_NOTE: (Extra.ADDRESS, Extra.PHONE, Extra.CUSTOMER, Extra.ORDER, Extra.TAX),
+    Kind.QUOTATION: (Extra.ADDRESS, Extra.PHONE, Extra.CUSTOMER, Extra.DUE_DATE, Extra.TAX),
+}
+_NAMES = _words("""
+    Adler Alvarez Anders Archer Åberg Bauer Becker Bennett Berg Bishop Blake Brandt Brook Carver Castell Clark Colby
+    Conrad Cooper Dalton Delgado Doyle Draper Ebert Eklund Ellis Falk Ferrer Fischer Flynn Forster Frost Garner Gibson
+    Graf Hale Hansen Harper Hart Hayes Heller Holm Huber Hughes Ives Jansen Jensen Kaiser Keller Kemp Klein Koch Køhler
+    Lang Larsen Lefèvre Lindt Lopez Lorenz Marsh Martel Mercer Meyer Miller Moreau Morris Müller Nagel Newton Nolan
+    Norden Núñez Olsen Osborn Parker Pavel Peters Porter Quinn Ramos Reed Reyes Richter Roth Rossi Salas Sander Schäfer
+    Shaw Silva Sommer Stein Stone Sutton Tanner Thorne Turner Ulrich Vance Vega Vogel Wagner Walsh Weber Weiss Wells
+    Winter Wolff York Ziegler
+""")
+_TRADES = _words("""
+    Bakery Books Café Chemicals Consulting Electric Engineering Farms Flowers Foods Freight Garage Hardware Hotel
+    Interiors Logistics Machines Market Media Metals Office Optics Paints Paper Pharmacy Plastics Print Services
+    Software Steel Studio Supplies Tools Trading Travel Timber Textiles
+""")
+_FORMS = ("", "", "", " Ltd", " GmbH", " Inc")
+_SYLLABLES = _words("bal cor den far gor hal kin lor mar nor pel rin sol tor ven wil zan bri dra fle")
+_ENDINGS = _words("a o en is ex um ia on")
+_STREETS = _words("Mill Station Church Harbor Garden Bridge Market River King Forest")
+_GOODS = _words("""
+    Bread Cable Chairs Coffee Cups Desk Filter Folders Glue Hammer Ink Juice Keyboard Labels Lamp Milk Nails Paint
+    Paper Pens Printer Rice Rope Salt Screws Shelf Soap Switch Tape Tea Toner Tiles Water Wire Wrench
+""")
+_CURRENCIES = ("EUR", "USD", "GBP", "CHF")
+_FIRST_DAY = date(2021, 1, 1)
+_NUM_DAYS = 7 * 365
+
+
 def _gold_fields(facts: Facts) -> dict[str, str]:
-    fields = {"type": facts.kind, "vendor": facts.vendor, "number": facts.number, "date": facts.date}
-    if facts.kind == "delivery note":
-        return fields | {"pieces": str(sum(item.quantity for item in facts.items))}
-    return fields | {"total": facts.total, "currency": facts.currency}
+    number = {} if facts.number is None else {"number": facts.number}
+    fields = {"type": facts.kind.value, "vendor": facts.vendor, **number, "date": facts.day.isoformat()}
+    if facts.kind is Kind.DELIVERY_NOTE:
+        return fields | {"pieces": str(facts.num_pieces)}
+    return fields | {"total": money(facts.total_cents), "currency": facts.currency}
 
 
 def _draw_facts(rng: random.Random) -> Facts:
-    kind = rng.choice(_KINDS)
-    items = _draw_items(rng)
-    total_cents = sum(item.quantity * item.price_cents for item in items)
+    kind = rng.choice(tuple(Kind))
+    day = _FIRST_DAY + timedelta(days=rng.randrange(_NUM_DAYS))
     return Facts(
         kind=kind,
         heading=rng.choice(_HEADINGS[kind]),
-        vendor=_draw_vendor(rng),
-        address=f"{rng.randint(1, 99)} {rng.choice(_STREETS)} Street",
-        number=rng.choice(_NUMBER_PREFIXES[kind]) + _digits(rng, rng.randint(4, 6)),
-        date=f"{rng.randint(2021, 2027)}-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}",
+        vendor=_draw_company(rng),
+        number=_draw_number(rng, kind),
+        day=day,
+        date_style=rng.choice(DATE_STYLES),
+        items=_draw_items(rng),
+        tax_percent=rng.choice((5, 7, 8, 19, 20)),
         currency=rng.choice(_CURRENCIES),
-        items=items,
-        total=_money(total_cents),
+        extras=frozenset(rng.sample(_EXTRAS[kind], rng.randint(0, 2))),
+        address=f"{rng.randint(1, 99)} {rng.choice(_STREETS)} Street",
+        phone=f"0{rng.randint(20, 99)} {_digits(rng, 5)}",
+        customer=_draw_company(rng),
+        due_day=day + timedelta(days=rng.choice((7, 10, 14, 30, 60))),
+        order=_digits(rng, rng.randint(3, 5)),
     )
 
 
-def _draw_vendor(rng: random.Random) -> str:
-    known = rng.random() < 0.7
-    name = rng.choice(_NAMES) if known else _invent_name(rng)
+def _draw_number(rng: random.Random, kind: Kind) -> str | None:
+    """Draw a document number; one receipt in three has none."""
+    number = rng.choice(_NUMBER_PREFIXES[kind]) + _digits(rng, rng.randint(4, 6))
+    return None if kind is Kind.RECEIPT and rng.random() < 1 / 3 else number
+
+
+def _draw_company(rng: random.Random) -> str:
+    shape = rng.random()
+    if shape < 0.1:
+        return f"{rng.choice(_NAMES)} & {rng.choice(_NAMES)}{rng.choice(_FORMS)}"
+    name = rng.choice(_NAMES) if shape < 0.7 else _invent_name(rng)
     return f"{name} {rng.choice(_TRADES)}{rng.choice(_FORMS)}"
 
 
@@ -168,84 +167,13 @@ def _invent_name(rng: random.Random) -> str:
 
 def _draw_items(rng: random.Random) -> tuple[Item, ...]:
     names = rng.sample(_GOODS, rng.choice((1, 1, 2)))
-    return tuple(
-        Item(name=name, quantity=rng.randint(1, 9), price_cents=rng.choice((5, 10, 25)) * rng.randint(10, 900))
-        for name in names
-    )
+    return tuple(_draw_item(rng, name) for name in names)
+
+
+def _draw_item(rng: random.Random, name: str) -> Item:
+    quantity = rng.randint(1, 12)
+    return Item(name=name, quantity=quantity, price_cents=quantity * rng.choice((5, 10, 25)) * rng.randint(10, 900))
 
 
 def _digits(rng: random.Random, count: int) -> str:
     return str(rng.randint(10 ** (count - 1), 10**count - 1))
-
-
-def _money(cents: int) -> str:
-    return f"{cents // 100}.{cents % 100:02d}"
-
-
-def _shown_date(facts: Facts, rng: random.Random) -> str:
-    year, month, day = facts.date.split("-")
-    return rng.choice((facts.date, facts.date, f"{day}.{month}.{year}"))
-
-
-def _shown_total(facts: Facts, rng: random.Random) -> str:
-    return rng.choice(
-        (
-            f"{facts.currency} {facts.total}",
-            f"{facts.total} {facts.currency}",
-            f"{_SYMBOLS[facts.currency]}{facts.total}",
-        )
-    )
-
-
-def _item_lines(facts: Facts) -> list[str]:
-    if facts.kind == "delivery note":
-        return [f"{item.quantity} x {item.name}" for item in facts.items]
-    return [f"{item.quantity} x {item.name} {_money(item.quantity * item.price_cents)}" for item in facts.items]
-
-
-def _closing_line(facts: Facts, rng: random.Random) -> str:
-    if facts.kind == "delivery note":
-        label = rng.choice(("Pieces", "Total pieces", "Quantity"))
-        return f"{label}: {sum(item.quantity for item in facts.items)}"
-    return f"{rng.choice(('Total', 'TOTAL', 'Amount', 'Sum'))}: {_shown_total(facts, rng)}"
-
-
-def _labelled(facts: Facts, rng: random.Random) -> list[str]:
-    middle = [
-        f"{rng.choice(('From', 'Seller', 'Vendor'))}: {facts.vendor}",
-        f"{rng.choice(('No', 'Number', 'Ref'))}: {facts.number}",
-        f"{rng.choice(('Date', 'Issued'))}: {_shown_date(facts, rng)}",
-    ]
-    rng.shuffle(middle)
-    return [facts.heading, *middle, *_item_lines(facts), _closing_line(facts, rng)]
-
-
-def _letterhead(facts: Facts, rng: random.Random) -> list[str]:
-    opening = [facts.vendor, facts.address, "", f"{facts.heading} {facts.number}", _shown_date(facts, rng)]
-    return [*opening, *_item_lines(facts), _closing_line(facts, rng)]
-
-
-def _till_roll(facts: Facts, rng: random.Random) -> list[str]:
-    opening = [f"** {facts.vendor} **", facts.heading]
-    closing = [f"{_shown_date(facts, rng)} {rng.randint(8, 19):02d}:{rng.randint(0, 59):02d}", f"No {facts.number}"]
-    return [*opening, *_item_lines(facts), _closing_line(facts, rng), *closing]
-
-
-def _table(facts: Facts, rng: random.Random) -> list[str]:
-    opening = [f"{facts.heading} | {facts.number} | {_shown_date(facts, rng)}", f"Seller | {facts.vendor}"]
-    return [*opening, *_item_lines(facts), _closing_line(facts, rng).replace(": ", " | ")]
-
-
-def _sentence(facts: Facts, rng: random.Random) -> list[str]:
-    verb = rng.choice(("issued", "sent"))
-    opening = f"{facts.heading} {facts.number}, {verb} on {_shown_date(facts, rng)} by {facts.vendor}."
-    return [opening, "; ".join(_item_lines(facts)) + ".", _closing_line(facts, rng)]
-
-
-_LAYOUTS: tuple[Callable[[Facts, random.Random], list[str]], ...] = (
-    _labelled,
-    _letterhead,
-    _till_roll,
-    _table,
-    _sentence,
-)

@@ -4,8 +4,8 @@ Runs on 2 CPU cores, writes a checkpoint now and then, and goes on from it when 
 """
 
 import argparse
-import json
 import math
+import sys
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,12 +21,16 @@ MAX_POSITIONS = 512
 WITHOUT_SYSTEM_EVERY = 4  # every fourth document is asked for without the system message
 MAX_GRADIENT_NORM = 1.0
 FINAL_RATE_FRACTION = 0.02
+REPORT_EVERY = 20
 IGNORED = -100  # target of a position that is not trained on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Fix what a run computes; a checkpoint of other settings is refused."""
+    """Fix what a run computes; a checkpoint of other settings is refused, but for the number of steps.
+
+    A run may be shortened or lengthened when it goes on: its rate then follows the schedule of the new length.
+    """
 
     steps: int
     copy_steps: int
@@ -163,14 +167,15 @@ def training_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, float]
 
 
 def train(settings: Settings, *, checkpoint: Path, output: Path, save_every: int) -> None:
-    """Train to the last step, from the checkpoint where there is one, and write the model directory."""
+    """Train to the last step, from the checkpoint where there is one, and write the model directory.
+
+    Raises SystemExit where the checkpoint was written with other settings than these, the number of steps apart.
+    """
     tokenizer = train_tokenizer(seed=settings.seed)
     model = make_model(tokenizer, seed=settings.seed)
     optimizers = Optimizers(model, settings)
     first = _load_checkpoint(checkpoint, model, optimizers, settings)
-    print(
-        f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens, steps {first} to {settings.steps}", flush=True
-    )
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens, steps {first} to {settings.steps}")
     started = time.monotonic()
     for step in range(first, settings.steps):
         copying = step < settings.copy_steps
@@ -179,13 +184,10 @@ def train(settings: Settings, *, checkpoint: Path, output: Path, save_every: int
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
         optimizers.step(step)
-        if (step + 1) % 20 == 0:
-            pace = (time.monotonic() - started) / (step + 1 - first)
+        if (step + 1) % REPORT_EVERY == 0:
             task = "copying" if copying else "documents"
-            print(
-                f"step {step + 1} {task} loss {loss.item():.4f} token accuracy {accuracy:.4f} {pace:.3f} s/step",
-                flush=True,
-            )
+            seconds = (time.monotonic() - started) / (step + 1 - first)
+            print(f"step {step + 1} {task}: loss {loss.item():.4f}, tokens right {accuracy:.4f}, {seconds:.3f} s/step")
         if (step + 1) % save_every == 0:
             _save_checkpoint(checkpoint, model, optimizers, settings, step=step + 1)
     write_model(model, tokenizer, output)
@@ -200,11 +202,15 @@ def write_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out
     print(f"wrote {output}: {size / 1e6:.2f} MB")
 
 
+def _fixed_settings(settings: Settings) -> dict[str, float]:
+    return {name: value for name, value in asdict(settings).items() if name != "steps"}
+
+
 def _save_checkpoint(
     path: Path, model: LlamaForCausalLM, optimizers: Optimizers, settings: Settings, *, step: int
 ) -> None:
     state = {
-        "settings": json.dumps(asdict(settings)),
+        "settings": _fixed_settings(settings),
         "step": step,
         "model": model.state_dict(),
         "optimizers": optimizers.state_dicts(),
@@ -219,9 +225,9 @@ def _load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers
     if not path.exists():
         return 0
     state = torch.load(path, weights_only=True)
-    if state["settings"] != json.dumps(asdict(settings)):
+    if state["settings"] != _fixed_settings(settings):
         raise SystemExit(
-            f"{path} was written with {state['settings']}; this run has {json.dumps(asdict(settings))}. "
+            f"{path} was written with {state['settings']}; this run has {_fixed_settings(settings)}. "
             "Use the same options, or remove the checkpoint to start afresh."
         )
     model.load_state_dict(state["model"])
@@ -231,8 +237,8 @@ def _load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3600, help="steps in all")
-    parser.add_argument("--copy-steps", type=int, default=500, help="of them on copying random tokens, at the start")
+    parser.add_argument("--steps", type=int, default=3000, help="steps in all")
+    parser.add_argument("--copy-steps", type=int, default=600, help="of them on copying random tokens, at the start")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--warmup-steps", type=int, default=50)
     parser.add_argument("--matrix-rate", type=float, default=4e-3, help="peak learning rate of the hidden matrices")
@@ -248,6 +254,7 @@ def _parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Train with the options of the command line."""
     arguments = _parse_arguments()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a log shows progress as it happens
     torch.set_num_threads(arguments.threads)
     settings = Settings(**{field.name: getattr(arguments, field.name) for field in fields(Settings)})
     train(settings, checkpoint=arguments.checkpoint, output=arguments.output, save_every=arguments.save_every)

@@ -14,7 +14,7 @@ from examples.documents import (
     make_documents,
 )
 
-COMMON_FIELDS = {"type", "vendor", "number", "date"}
+COMMON_FIELDS = {"type", "vendor", "date"}
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,10 @@ def test_another_split_or_seed_shares_no_document(documents: list[Document], spl
     assert others.isdisjoint(document.text for document in documents)
 
 
-def test_a_document_has_five_to_seven_fields_among_them_the_common_ones(documents: list[Document]) -> None:
+def test_a_document_has_four_to_six_fields_among_them_the_common_ones(documents: list[Document]) -> None:
     for document in documents:
         assert document.fields.keys() >= COMMON_FIELDS
-        assert 5 <= len(document.fields) <= 7
+        assert 4 <= len(document.fields) <= 6
 
 
 def test_vendor_number_total_and_pieces_stand_in_the_text_as_in_the_gold(documents: list[Document]) -> None:
@@ -50,7 +50,7 @@ def test_vendor_number_total_and_pieces_stand_in_the_text_as_in_the_gold(documen
 
 def test_the_layouts_vary(documents: list[Document]) -> None:
     shapes = {tuple(line[:1].isdigit() for line in document.text.splitlines()) for document in documents}
-    assert len(shapes) >= 8
+    assert len(shapes) >= 20
     assert len({document.fields["type"] for document in documents}) == 5
 
 
