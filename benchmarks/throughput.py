@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,10 @@ from engine.params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputReport:
-    """What one run took and did. Shares are of one; `kv_use` and `kv_waste` are means over the steps."""
+    """What one run took and did. Shares are of one; `kv_use` and `kv_waste` are means over the steps.
+
+    `cpu_seconds` is the process's CPU time: on a machine that is busy with other things, compare that.
+    """
 
     name: str
     num_requests: int
@@ -32,6 +34,7 @@ class ThroughputReport:
     prompt_tokens: int
     output_tokens: int
     wall_seconds: float
+    cpu_seconds: float
     output_tokens_per_second: float
     total_tokens_per_second: float
     steps: int = 0
@@ -47,20 +50,33 @@ _COMPARED = (
     "output_tokens_per_second",
     "total_tokens_per_second",
     "wall_seconds",
+    "cpu_seconds",
     "steps",
     "mean_batch",
 )
 
 
-def measure_engine(
-    config: EngineConfig, requests: list[WorkloadRequest], *, clock: Callable[[], float] = time.perf_counter
-) -> ThroughputReport:
+class _Stopwatch:
+    """Measure wall and CPU seconds from its making on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    @property
+    def wall_seconds(self) -> float:
+        return time.perf_counter() - self._wall
+
+    def both(self) -> dict[str, float]:
+        return {"wall_seconds": self.wall_seconds, "cpu_seconds": time.process_time() - self._cpu}
+
+
+def measure_engine(config: EngineConfig, requests: list[WorkloadRequest]) -> ThroughputReport:
     """Load the model, replay the workload in real time, and report; loading and warm-up are not counted."""
     engine = Engine(config)
-    start = clock()
+    watch = _Stopwatch()
     num_added = num_failed = 0
     while num_added < len(requests) or engine.has_work:
-        now = clock() - start
+        now = watch.wall_seconds
         while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
             _add(engine, num_added, requests[num_added])
             num_added += 1
@@ -68,7 +84,9 @@ def measure_engine(
             num_failed += sum(delta.finish_reason is FinishReason.ERROR for delta in engine.step())
         else:
             time.sleep(max(0.0, requests[num_added].arrival_seconds - now))
-    return _report(f"{config.batching}-{config.max_num_seqs}", requests, num_failed, clock() - start, engine.stats())
+    return _report(
+        f"{config.batching}-{config.max_num_seqs}", requests, num_failed, times=watch.both(), stats=engine.stats()
+    )
 
 
 def measure_transformers(
@@ -82,11 +100,10 @@ def measure_transformers(
     batches = [requests[place : place + batch_size] for place in range(0, len(requests), batch_size)]
     with torch.inference_mode():
         _generate(loaded, [_short(request) for request in batches[0][:2]])
-        start = time.perf_counter()
+        watch = _Stopwatch()
         for batch in batches:
             _generate(loaded, batch)
-    wall_seconds = time.perf_counter() - start
-    return _report(f"transformers-{batch_size}", requests, 0, wall_seconds, None)
+    return _report(f"transformers-{batch_size}", requests, 0, times=watch.both(), stats=None)
 
 
 def compare(
@@ -181,7 +198,12 @@ def _generate(model: Any, batch: list[WorkloadRequest]) -> None:
 
 
 def _report(
-    name: str, requests: list[WorkloadRequest], num_failed: int, wall_seconds: float, stats: EngineStats | None
+    name: str,
+    requests: list[WorkloadRequest],
+    num_failed: int,
+    *,
+    times: dict[str, float],
+    stats: EngineStats | None,
 ) -> ThroughputReport:
     prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
     output_tokens = stats.num_output_tokens_total if stats else sum(request.max_tokens for request in requests)
@@ -191,9 +213,10 @@ def _report(
         num_failed=num_failed,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        wall_seconds=wall_seconds,
-        output_tokens_per_second=output_tokens / wall_seconds,
-        total_tokens_per_second=(prompt_tokens + output_tokens) / wall_seconds,
+        wall_seconds=times["wall_seconds"],
+        cpu_seconds=times["cpu_seconds"],
+        output_tokens_per_second=output_tokens / times["wall_seconds"],
+        total_tokens_per_second=(prompt_tokens + output_tokens) / times["wall_seconds"],
         **_engine_fields(stats),
     )
 
@@ -229,7 +252,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batching", choices=["continuous", "static"], default="continuous")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--max-num-seqs", type=int, default=128)
     parser.add_argument("--max-num-batched-tokens", type=int, default=1024)
     parser.add_argument("--num-kv-blocks", type=int)
     parser.add_argument("--block-size", type=int, default=16)

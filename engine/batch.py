@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.plan import StepPlan
 from engine.request import Sequence
 from engine.sampler import GREEDY_BELOW, SamplingRows
-from engine.scheduler import StepPlan
 
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]

@@ -31,6 +31,7 @@ from engine.messages import (
     decode_to_engine,
     encode,
 )
+from engine.model_config import resolve_model_path
 
 if TYPE_CHECKING:
     from engine.core import Engine
@@ -64,6 +65,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 def _load(config: EngineConfig, connection: Connection) -> Engine | None:
     try:
+        resolve_model_path(config.model)  # a wrong path is told at once, not after seconds of importing torch
         from engine.core import Engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
 
         engine = Engine(config)

@@ -43,7 +43,7 @@ class EngineConfig:
     model: str
     dtype: str = "auto"
     device: str = "auto"
-    max_num_seqs: int = 64
+    max_num_seqs: int = 128
     max_num_batched_tokens: int = 1024
     num_kv_blocks: int | None = None
     block_size: int = 16

@@ -16,9 +16,10 @@ from engine.errors import InvalidConfigError, InvalidRequestError
 from engine.model_config import ModelConfig, load_model_config
 from engine.outputs import EngineStats, FinishReason, TokenDelta
 from engine.params import SamplingParams
+from engine.plan import SchedulerLimits
 from engine.request import Request, Sequence, derive_seed
 from engine.runner import Runner, sampling_sequences
-from engine.scheduler import Scheduler, SchedulerLimits
+from engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ from engine.weights import Checkpoint
 from kernels.packed_linear import PackedLinear
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.rope import rope
+from kernels.rope_and_write_kv import rope_and_write_kv
 from kernels.silu_mul import silu_mul
-from kernels.write_kv import write_kv
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,8 +127,7 @@ class _Layer:
         if self._q_norm is not None and self._k_norm is not None:
             query = rms_norm(query, self._q_norm, eps=config.rms_norm_eps)
             key = rms_norm(key, self._k_norm, eps=config.rms_norm_eps)
-        rope(query, key, step.positions, cos_sin)
-        write_kv(key, value, keys, values, step.slots)
+        rope_and_write_kv(query, key, value, step.positions, cos_sin, keys, values, step.slots)
         attended = paged_attention(
             query,
             keys,

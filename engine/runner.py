@@ -18,12 +18,15 @@ from engine.memory import available_cpu_bytes, num_kv_blocks
 from engine.model import Decoder, KvCache, StepTensors
 from engine.model_config import ModelConfig
 from engine.outputs import TokenLogprobs
+from engine.plan import StepPlan
 from engine.request import Sequence
 from engine.sampler import SamplingRows, sample
-from engine.scheduler import StepPlan
 from kernels.write_kv import preferred_cache_dtype
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_CPU_WARM_UP_TOKENS = 32
+"""Enough to compile every kernel; a CPU's memory is not sized from this step."""
 
 
 class Runner:
@@ -40,8 +43,11 @@ class Runner:
         self._cache_dtype = preferred_cache_dtype(self.device.type, self.dtype)
         self._seats = Seats(config.max_num_seqs)
         self._cache: KvCache = self._new_cache(2)
-        if config.warm_up or self.device.type == "cuda":
-            self._warm_up(min(config.max_num_batched_tokens, max_model_len))
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._warm_up(min(config.max_num_batched_tokens, max_model_len), num_rows=config.max_num_seqs)
+        elif config.warm_up:
+            self._warm_up(min(_CPU_WARM_UP_TOKENS, config.max_num_batched_tokens, max_model_len), num_rows=2)
         self.num_kv_blocks = num_kv_blocks(
             config, model, max_model_len=max_model_len, free_bytes=self._free_bytes(), dtype=self._cache_dtype
         )
@@ -94,7 +100,7 @@ class Runner:
         ]
 
     @torch.inference_mode()
-    def _warm_up(self, num_tokens: int) -> None:
+    def _warm_up(self, num_tokens: int, *, num_rows: int) -> None:
         """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
         block_size = self._config.block_size
         width = -(-num_tokens // block_size)
@@ -110,7 +116,7 @@ class Runner:
                 context_lens=lens,
                 max_query_len=int(lens.max()),
                 max_context_len=int(lens.max()),
-                sampled_rows=np.zeros(min(self._config.max_num_seqs, total), dtype=np.int64),
+                sampled_rows=np.zeros(min(num_rows, total), dtype=np.int64),
             )
             x, residual = self._decoder.forward(self._to_device(step), self._cache)
             picked = self._upload(step.sampled_rows)

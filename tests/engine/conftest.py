@@ -14,8 +14,9 @@ import pytest
 from engine.blocks import BlockPool, sha256_digest
 from engine.config import Admission, Batching
 from engine.params import SamplingParams
+from engine.plan import SchedulerLimits
 from engine.request import Request, Sequence
-from engine.scheduler import Scheduler, SchedulerLimits
+from engine.scheduler import Scheduler
 
 
 @dataclass

@@ -200,6 +200,15 @@ def test_a_setting_out_of_range_is_refused_by_name(bad: dict[str, Any], tiny_mod
         LLM(tiny_models["llama-gqa"].path, **{**SETTINGS, **bad})
 
 
+def test_every_exported_name_can_be_imported() -> None:
+    import engine
+
+    assert sorted(engine.__all__) == sorted(engine._HOME)
+    assert all(getattr(engine, name) is not None for name in engine.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = engine.nothing
+
+
 def test_transformers_builds_a_model_with_our_kernels_package_on_the_path() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"

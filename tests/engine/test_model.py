@@ -44,10 +44,18 @@ def test_greedy_tokens_equal_transformers(name: str, tiny_models: TinyModels) ->
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "qwen2", "qwen3-layer-types"])
-@pytest.mark.parametrize("caching", [True, False])
-def test_a_pool_that_preempts_gives_the_same_tokens(name: str, caching: bool, tiny_models: TinyModels) -> None:
+@pytest.mark.parametrize(("caching", "budget"), [(True, 128), (False, 128), (True, 16), (False, 19)])
+def test_a_pool_that_preempts_gives_the_same_tokens(
+    *, name: str, caching: bool, budget: int, tiny_models: TinyModels
+) -> None:
     model = tiny_models[name]
-    engine = make_engine(model, num_kv_blocks=10, enable_prefix_caching=caching, admission="prompt")
+    engine = make_engine(
+        model,
+        num_kv_blocks=10,
+        enable_prefix_caching=caching,
+        admission="prompt",
+        max_num_batched_tokens=budget,
+    )
     assert run_all(engine, model) == model.expected
     assert engine.stats().num_preemptions_total > 0
 

@@ -85,6 +85,7 @@ def test_speedups_are_against_the_best_of_each_kind() -> None:
         prompt_tokens=1,
         output_tokens=1,
         wall_seconds=1.0,
+        cpu_seconds=1.0,
         output_tokens_per_second=60.0,
         total_tokens_per_second=1.0,
     )
