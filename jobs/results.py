@@ -1,12 +1,12 @@
 """Results of a batch as its owner sees them: pages while it runs, the output and error file at its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import Result, TextClause, text
 from sqlalchemy.orm import Session
 
 from jobs import budgets
@@ -51,8 +51,7 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
     values = {"day": batch_day(batch.created_at), "batch_id": batch.id, "after": after, "limit": limit + 1}
     lines: list[bytes] = []
     size = 0
-    rows = session.execute(_PAGE, values, execution_options={"stream_results": True, "yield_per": _ROWS_A_FETCH})
-    with rows:
+    with _stream(session, _PAGE, values, num_rows=_ROWS_A_FETCH) as rows:
         for result_no, line in rows:
             if len(lines) == limit or size >= MAX_PAGE_BYTES:
                 return ResultsPage(content=b"".join(lines), after=after, has_more=True)
@@ -123,11 +122,11 @@ def _lines_with_result(session: Session, batch: Batch) -> bytearray:
     """Return a byte for each line number: 1 where it has a result."""
     done = bytearray()
     values = {"day": batch_day(batch.created_at), "batch_id": batch.id}
-    rows = session.execute(_LINE_NUMBERS, values, execution_options={"stream_results": True, "yield_per": 10_000})
-    for (line_no,) in rows:
-        if line_no >= len(done):
-            done.extend(bytes(line_no - len(done) + 1))
-        done[line_no] = 1
+    with _stream(session, _LINE_NUMBERS, values, num_rows=10_000) as rows:
+        for (line_no,) in rows:
+            if line_no >= len(done):
+                done.extend(bytes(line_no - len(done) + 1))
+            done[line_no] = 1
     return done
 
 
@@ -169,9 +168,7 @@ def _write_files(
     values = {"day": batch_day(batch.created_at), "batch_id": batch.id}
     with ExitStack() as stack:
         output, errors = (_LazyFile(storage, new_object_key(batch.tenant_id), stack) for _ in range(2))
-        rows = session.execute(
-            _ALL_RESULTS, values, execution_options={"stream_results": True, "yield_per": _ROWS_A_FETCH}
-        )
+        rows = stack.enter_context(_stream(session, _ALL_RESULTS, values, num_rows=_ROWS_A_FETCH))
         for block in rows.partitions():
             output.write([bytes(line) for is_error, line in block if not is_error])
             errors.write([bytes(line) for is_error, line in block if is_error])
@@ -208,6 +205,16 @@ def _end(
     batch.error_file_id = errors.id if errors else None
     move_batch(session, batch, outcome)
     budgets.release(session, batch)
+
+
+def _stream(
+    session: Session, query: TextClause, values: Mapping[str, object], *, num_rows: int
+) -> Result[*tuple[Any, ...]]:
+    """Run a query through a server-side cursor that holds `num_rows` rows at a time; the caller closes it.
+
+    `yield_per` is called on the result: as an execution option a session ignores it for text, and reads it all.
+    """
+    return session.execute(query, values, execution_options={"stream_results": True}).yield_per(num_rows)
 
 
 _OPEN_CHUNK: Final = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id AND state = ANY(:states))")

@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -122,6 +123,28 @@ def test_skipped_lines_are_in_the_error_file_in_their_place(
     errors = read(session, storage, batch.error_file_id)
     assert [line["error"]["code"] for line in errors] == ["invalid_json_line", "engine_failure", "invalid_json_line"]
     assert (batch.num_requests, batch.num_completed, batch.num_failed) == (4, 1, 3)
+
+
+def test_files_are_written_block_by_block(
+    session: Session, storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    class Counting(Storage):
+        def __init__(self) -> None: ...
+
+        @contextmanager
+        def writer(self, key: str) -> Iterator[Any]:
+            with storage.writer(key) as inner:
+                write = inner.write
+                inner.write = lambda part: (sizes.append(part.count(b"\n")), write(part))  # type: ignore[method-assign]
+                yield inner
+
+    monkeypatch.setattr("jobs.results._ROWS_A_FETCH", 10)
+    batch = run(64)
+    run_to_end(session, batch)
+    assert finalise_batch(session, Counting(), batch.id) is BatchState.COMPLETED
+    assert sizes == [10] * 6 + [4]
 
 
 def test_a_batch_of_bad_lines_only_has_an_error_file(
