@@ -36,6 +36,9 @@ THROWAWAY_SETTINGS: Final[Mapping[str, str]] = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
+    "autovacuum": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
 }
 
 

@@ -86,10 +86,10 @@ class Stack:
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 command = child.cmdline()
+                if ("cli.main" in command and name in command) or child.name() == name:
+                    return child
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-            if ("cli.main" in command and name in command) or (command and Path(command[0]).name == name):
-                return child
         return None
 
     def logs(self) -> str:

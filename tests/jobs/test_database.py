@@ -26,18 +26,18 @@ def test_the_migrations_make_the_schema_of_the_tables(engine: Engine) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
-def dump(binaries: Path, url: str) -> str:
-    command = [str(binaries / "pg_dump"), "--schema-only", "--no-owner", "--restrict-key=x", url]
+def dump(pg_dump: Path, url: str) -> str:
+    command = [str(pg_dump), "--schema-only", "--no-owner", "--restrict-key=x", url]
     exclude = ["--exclude-table=alembic_version", "--exclude-table=result_2*"]
     return subprocess.run([*command, *exclude], capture_output=True, text=True, check=True).stdout
 
 
-def test_the_migrations_and_the_tables_dump_alike(database_url: str, empty_database: str, binaries: Path) -> None:
+def test_the_migrations_and_the_tables_dump_alike(database_url: str, empty_database: str, pg_dump: Path) -> None:
     """Autogenerate ignores check constraints, storage parameters and identity options; a dump does not."""
     engine = database.connect(empty_database)
     Base.metadata.create_all(engine)
     engine.dispose()
-    assert dump(binaries, database_url) == dump(binaries, empty_database)
+    assert dump(pg_dump, database_url) == dump(pg_dump, empty_database)
 
 
 def test_downgrading_leaves_an_empty_schema(database_url: str) -> None:
