@@ -120,7 +120,7 @@ class _Layer:
 
     def _attend(self, x: Tensor, *, step: StepTensors, keys: Tensor, values: Tensor, cos_sin: Tensor) -> Tensor:
         config = self._config
-        query, key, value = torch.split(self._qkv(x), self._split, dim=-1)
+        query, key, value = torch.split_with_sizes(self._qkv(x), self._split, dim=-1)
         query = query.view(-1, config.num_heads, config.head_dim)
         key = key.view(-1, config.num_kv_heads, config.head_dim)
         value = value.view(-1, config.num_kv_heads, config.head_dim)
@@ -140,7 +140,7 @@ class _Layer:
             max_query_len=step.max_query_len,
             max_context_len=step.max_context_len,
         )
-        return self._output(attended.flatten(1))
+        return self._output(attended.view(x.shape[0], -1))
 
 
 class _Reader:

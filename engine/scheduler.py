@@ -78,7 +78,9 @@ class Scheduler:
 
     def add(self, sequences: list[Sequence]) -> None:
         """Take the children of one request. All but the first wait until the first has computed the shared prompt."""
-        self._live[sequences[0].request.request_id] = list(sequences)
+        request_id = sequences[0].request.request_id
+        assert request_id not in self._live, f"request {request_id} is already running"
+        self._live[request_id] = list(sequences)
         first, others = sequences[0], sequences[1:]
         self._waiting.push(first)
         if self._batching is Batching.STATIC:
@@ -118,11 +120,14 @@ class Scheduler:
         """Hand out one step's token budget. The plan is empty only when nothing is left to do."""
         plan = StepPlan(padding=list(self._padding))
         budget = self.limits.max_num_batched_tokens - len(plan.padding)
-        if self._batching is Batching.CONTINUOUS:
-            self._yield_to_urgent()
+        if self._batching is Batching.STATIC:
+            if not self._running and not self._padding:
+                self._form_batch()
+            self._schedule_running(plan, budget)
+            return plan
+        self._yield_to_urgent()
         budget, has_preempted = self._schedule_running(plan, budget)
-        may_admit = not has_preempted and (self._batching is Batching.CONTINUOUS or not self._running)
-        if may_admit and not self._padding:
+        if not has_preempted:
             self._schedule_waiting(plan, budget)
         return plan
 
@@ -191,6 +196,16 @@ class Scheduler:
             plan.add(sequence, count)
             budget -= count
 
+    def _form_batch(self) -> None:
+        """Seat a whole static batch at once; its prompts may take several steps."""
+        while self._waiting and self._free_rows:
+            sequence = self._waiting.peek()
+            shared, position = self._find_prefix(sequence)
+            if not self._has_room_for(sequence, shared):
+                return
+            self._waiting.pop()
+            self._seat(sequence, shared, position)
+
     def _yield_to_urgent(self) -> None:
         """Preempt while a strictly more urgent sequence waits that cannot start otherwise."""
         while self._waiting and self._running:
@@ -250,8 +265,8 @@ class Scheduler:
         sequence.block_ids.extend(blocks)
 
     def _num_missing_blocks(self, sequence: Sequence, count: int) -> int:
-        needed = -(-(sequence.num_computed_tokens + count) // self.pool.block_size)
-        return max(0, needed - len(sequence.block_ids))
+        beyond = sequence.num_computed_tokens + count - len(sequence.block_ids) * self.pool.block_size
+        return num_blocks_for(beyond, self.pool.block_size) if beyond > 0 else 0
 
     def _publish(self, sequence: Sequence) -> None:
         for index in range(sequence.num_published_blocks, sequence.num_computed_tokens // self.pool.block_size):

@@ -191,6 +191,15 @@ def test_a_static_batch_waits_for_its_longest() -> None:
     assert third in {sequence.request.request_id for sequence, _ in engine.step()}
 
 
+def test_a_static_batch_is_full_even_when_its_prompts_take_several_steps() -> None:
+    engine = SimulatedEngine(batching=Batching.STATIC, max_num_seqs=4, max_num_batched_tokens=8)
+    ids = [engine.add([place] * 7, 3) for place in range(5)]
+    engine.step()
+    assert [sequence.request.request_id for sequence in engine.scheduler.running_sequences()] == ids[:4]
+    engine.run()
+    assert len(engine.finished) == 5
+
+
 def test_sizes_that_can_never_fit_are_known_at_once() -> None:
     engine = SimulatedEngine(num_blocks=5, block_size=4)
     assert engine.scheduler.can_ever_hold(16)
