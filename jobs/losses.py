@@ -22,7 +22,7 @@ from jobs.storage import Storage
 log = logging.getLogger(__name__)
 
 POISON_LOSSES: Final = 3
-"""A chunk of one line that has been part of so many lost leases is failed."""
+"""A chunk of one line is failed after so many lost leases of its own."""
 _REAP_LIMIT: Final = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
 
 
@@ -40,9 +40,9 @@ class Reaped:
 def reap_expired(session: Session, storage: Storage) -> Reaped:
     """End every lease that is over on the database's clock.
 
-    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines; the halves carry
-    the losses on, so the search goes on at each further loss. A single line with POISON_LOSSES gets the error
-    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call.
+    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part again
+    at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error `engine_failure`,
+    unbilled. Where the input cannot be read now, the chunk waits for the next call.
     """
     counts: dict[str, int] = {}
     ended = []
@@ -144,7 +144,11 @@ def _split(session: Session, lost: Any, lines: Sequence[RawLine], *, unfinished:
 
 
 def _child(lost: Any, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
-    """Return a child's columns; finished lines inside its span count as its requests and are not run again."""
+    """Return a child's columns; finished lines inside its span count as its requests and are not run again.
+
+    A part goes on with the losses it had, so that the next one splits it at once. A single line starts from none: it
+    is failed only for deaths it was in alone, never for those it shared with its neighbours.
+    """
     return {
         "parent_id": lost.id,
         "first_line": span[0].line_no,
@@ -153,7 +157,7 @@ def _child(lost: Any, span: Sequence[RawLine], *, num_unfinished: int) -> dict[s
         "byte_start": span[0].byte_start,
         "byte_end": span[-1].byte_end,
         "estimated_tokens": lost.estimated_tokens * num_unfinished // lost.num_requests,
-        "losses": lost.losses + 1,
+        "losses": 0 if len(span) == 1 else lost.losses + 1,
     }
 
 

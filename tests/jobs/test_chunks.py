@@ -393,7 +393,7 @@ def test_after_two_losses_a_chunk_is_bisected_over_its_unfinished_lines(
     parent, *children = session.scalars(select(Chunk).order_by(Chunk.id)).all()
     assert parent.state == "split"
     spans = [(child.first_line, child.num_lines, child.num_requests, child.losses) for child in children]
-    assert spans == [(1, 1, 1, 2), (2, 2, 2, 2)]
+    assert spans == [(1, 1, 1, 0), (2, 2, 2, 2)]
     last = take(session, children[1].id)
     lines = last.split(storage.read_range(last.object_key, last.byte_start, last.byte_end))
     assert [json.loads(line.content or b"")["custom_id"] for line in lines] == ["a2", "a3"]
@@ -414,7 +414,7 @@ def test_a_line_that_kills_every_engine_is_failed_and_the_rest_completes(
         flush(session, claim, todo)
         chunks.complete(session, claim)
         session.commit()
-    assert num_deaths == 4  # twice whole, once as a half, once alone
+    assert num_deaths == 6  # twice whole, once as a half, three times alone
     assert totals(session, batch) == expected(4, tokens=3 * 8)
     session.refresh(batch)
     assert (batch.num_completed, batch.num_failed) == (3, 1)
