@@ -40,9 +40,9 @@ class Reaped:
 def reap_expired(session: Session, storage: Storage) -> Reaped:
     """End every lease that is over on the database's clock.
 
-    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part again
-    at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error `engine_failure`,
-    unbilled. Where the input cannot be read now, the chunk waits for the next call.
+    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part
+    again at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error
+    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call.
     """
     counts: dict[str, int] = {}
     ended = []
