@@ -72,6 +72,7 @@ def test_a_stop_string_ends_the_text_and_the_request(llm: LLM) -> None:
 
 
 def test_a_chat_has_exactly_one_bos(llm: LLM) -> None:
+    pytest.importorskip("jinja2")
     (result,) = llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(max_tokens=1))
     assert result.prompt_token_ids.count(llm.tokenizer.bos_token_id) == 1
     assert len(result.prompt_token_ids) == 3
@@ -109,8 +110,7 @@ def test_text_without_a_tokenizer_is_refused(tiny_models: TinyModels) -> None:
 
 
 def test_memory_does_not_grow_with_requests(llm: LLM) -> None:
-    import psutil
-
+    psutil = pytest.importorskip("psutil")
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     llm.generate([[5, 6, 7]] * 200, params)
     before = psutil.Process().memory_info().rss

@@ -3,9 +3,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.config import Admission, Batching
 
@@ -204,76 +201,3 @@ def test_sizes_that_can_never_fit_are_known_at_once() -> None:
     engine = SimulatedEngine(num_blocks=5, block_size=4)
     assert engine.scheduler.can_ever_hold(16)
     assert not engine.scheduler.can_ever_hold(17)
-
-
-class SchedulerMachine(RuleBasedStateMachine):
-    """Random adds, steps and aborts on a small pool; everything adds up after each of them."""
-
-    @initialize(
-        num_blocks=st.integers(12, 40),
-        budget=st.integers(6, 40),
-        caching=st.booleans(),
-        batching=st.sampled_from(Batching),
-        admission=st.sampled_from(Admission),
-    )
-    def start(self, num_blocks: int, budget: int, caching: bool, batching: Batching, admission: Admission) -> None:
-        self.engine = SimulatedEngine(
-            num_blocks=num_blocks,
-            max_num_seqs=6,
-            max_num_batched_tokens=budget,
-            enable_prefix_caching=caching,
-            batching=batching,
-            admission=admission,
-        )
-        self.asked: dict[int, tuple[list[int], int]] = {}
-        self.aborted: set[int] = set()
-
-    @rule(
-        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=24),
-        max_tokens=st.integers(1, 20),
-        n=st.integers(1, 3),
-        priority=st.integers(0, 2),
-        has_stop=st.booleans(),
-        salt=st.sampled_from(["", "other"]),
-    )
-    def add(self, *, prompt: list[int], max_tokens: int, n: int, priority: int, has_stop: bool, salt: str) -> None:
-        if self.engine.scheduler.can_ever_hold(len(prompt) + max_tokens - 1):
-            # A stop token that never comes makes the length unknown to the forecast.
-            stop = (1000,) if has_stop else ()
-            request_id = self.engine.add(prompt, max_tokens, n=n, priority=priority, salt=salt, stop_token_ids=stop)
-            self.asked[request_id] = (prompt, max_tokens)
-
-    @precondition(lambda self: self.engine.scheduler.has_work)
-    @rule(count=st.integers(1, 5))
-    def step(self, count: int) -> None:
-        for _ in range(count):
-            if self.engine.scheduler.has_work:
-                assert self.engine.step()
-
-    @precondition(lambda self: self.asked)
-    @rule(pick=st.integers(0, 1000))
-    def abort(self, pick: int) -> None:
-        request_id = sorted(self.asked)[pick % len(self.asked)]
-        if self.engine.scheduler.abort(request_id):
-            self.aborted.add(request_id)
-
-    @invariant()
-    def everything_adds_up(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.scheduler.check_integrity()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "engine"):
-            return
-        self.engine.run()
-        assert self.engine.scheduler.pool.num_used == 0
-        for request_id, (prompt, max_tokens) in self.asked.items():
-            for sequence in self.engine.finished.get(request_id, []):
-                assert sequence.token_ids[len(prompt) :] == expected_output(prompt, max_tokens)
-            assert request_id in self.aborted or request_id in self.engine.finished
-
-
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)

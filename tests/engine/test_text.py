@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
@@ -88,13 +86,6 @@ def test_undecodable_tokens_are_not_held_for_ever() -> None:
     assert len(detokenizer._window) < 64
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.text(alphabet="ab漢é😀\n ", max_size=20), st.text(alphabet="xy字😀", min_size=1, max_size=6))
-def test_any_text_comes_out_whole(text: str, prompt: str) -> None:
-    tokenizer = TOKENIZERS["byte-level"]
-    assert stream_text(tokenizer, tokenizer.encode(prompt).ids, tokenizer.encode(text).ids) == text
-
-
 def match(stops: list[str], pieces: list[str], *, include_stop: bool = False) -> tuple[str, str | None]:
     matcher = StopMatcher(stops, include_stop=include_stop)
     shown = "".join([matcher.push(piece) for piece in pieces])
@@ -128,23 +119,6 @@ def test_nothing_of_a_stop_string_leaks_while_it_is_incomplete() -> None:
 
 def test_text_that_only_looked_like_a_stop_string_comes_out_at_the_end() -> None:
     assert match(["END"], ["one E", "N"]) == ("one EN", None)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.text(alphabet="ab", max_size=30),
-    st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
-    st.lists(st.integers(1, 4), max_size=30),
-)
-def test_how_text_is_cut_into_tokens_does_not_change_what_is_shown_by_single_letters(
-    text: str, stops: list[str], cuts: list[int]
-) -> None:
-    pieces, rest = [], text
-    for cut in cuts:
-        pieces.append(rest[:cut])
-        rest = rest[cut:]
-    pieces.append(rest)
-    assert match(stops, pieces) == match(stops, list(text))
 
 
 def test_a_stop_token_is_not_text_unless_asked_for() -> None:
