@@ -55,7 +55,7 @@ def _refusal(error: "APIStatusError") -> TokenmillError:
     message = str(said or error.message)
     if error.status_code == 401:
         return AuthenticationError(f"{message}. Check TOKENMILL_API_KEY.")
-    if error.status_code == 404 and said is None:
+    if error.status_code == 404 and not error.request.url.path.startswith("/v1/"):
         return NotFoundError(f"{error.request.url} does not exist. TOKENMILL_BASE_URL should end in /v1.")
     return ServiceError(message) if error.status_code >= 500 else InputError(message)
 

@@ -57,6 +57,7 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
 def _settle_leftovers(folder: Path, address: Path | tuple[str, int], program: str) -> None:
     """Let a server that is going down finish: it removes its socket as it ends, which could be ours by then."""
     wait_for_old_server(folder, program=program)
+    folder.mkdir(parents=True, exist_ok=True)  # hints may be lost, and so may the folder that keeps them
     if isinstance(address, Path):
         address.unlink(missing_ok=True)
 

@@ -1,0 +1,206 @@
+"""The batch, file and admin commands against a real API process and its database; nothing works the batches off."""
+
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.embedded.child import Child, ChildSpec
+from cli.embedded.sockets import free_port
+from cli.main import app
+
+LINE = {
+    "custom_id": "a",
+    "method": "POST",
+    "url": "/v1/completions",
+    "body": {"model": "tiny", "prompt": "Hello", "max_tokens": 4},
+}
+
+Tokenmill = Callable[..., Result]
+
+
+def run(*arguments: str | Path, **variables: str) -> Result:
+    """Invoke the command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=variables, catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def database(new_database: Callable[[], str]) -> str:
+    return new_database()
+
+
+@pytest.fixture(scope="module")
+def api_key(database: str) -> str:
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    assert run("tenants", "create", "acme", **admin).exit_code == 0
+    assert run("models", "add", "tiny", "/models/tiny", **admin).exit_code == 0
+    return run("keys", "create", "acme", **admin).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def server(base_url: str, api_key: str) -> Tokenmill:
+    """Return the command, pointed at the API."""
+    variables = {"TOKENMILL_BASE_URL": base_url, "TOKENMILL_API_KEY": api_key}
+    return lambda *arguments, **more: run(*arguments, **{**variables, **more})
+
+
+@pytest.fixture(scope="module")
+def base_url(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start an API process on `database`."""
+    folder, port = tmp_path_factory.mktemp("api"), free_port()
+    child = Child(
+        ChildSpec(
+            name="api",
+            command=[sys.executable, "-m", "cli.main", "api", "--port", str(port)],
+            environment={
+                **os.environ,
+                "TOKENMILL_DATABASE_URL": database,
+                "TOKENMILL_STORAGE_URL": (folder / "objects").as_uri(),
+                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            },
+            log_path=folder / "api.log",
+            is_ready=lambda: _answers(f"http://127.0.0.1:{port}/readyz"),
+        )
+    )
+    child.start()
+    try:
+        child.wait_until_ready()
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        child.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def batch_file(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({**LINE, "custom_id": str(number)}) + "\n" for number in range(3)))
+    return path
+
+
+def test_a_file_goes_up_and_comes_down_unchanged(server: Tokenmill, batch_file: Path, tmp_path: Path) -> None:
+    file_id = server("files", "upload", batch_file).stdout.strip()
+    assert server("files", "download", file_id, "-o", tmp_path / "back.jsonl").exit_code == 0
+    assert (tmp_path / "back.jsonl").read_bytes() == batch_file.read_bytes()
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_listed_files_are_tab_separated_in_a_pipe_and_gone_once_deleted(server: Tokenmill, batch_file: Path) -> None:
+    file_id = server("files", "upload", batch_file).stdout.strip()
+    listed = server("files", "list", "--limit", "1").stdout.split("\t")
+    assert listed[:3] == [file_id, "batch", str(batch_file.stat().st_size)]
+    assert listed[4] == "in.jsonl\n"
+    assert server("files", "delete", file_id).stdout == f"deleted {file_id}\n"
+    assert file_id not in server("files", "list").stdout
+
+
+def test_a_batch_is_created_from_a_local_file_with_the_endpoint_of_its_lines(
+    server: Tokenmill, batch_file: Path
+) -> None:
+    created = server("batch", "create", batch_file, "--metadata", "team=a=b", "--priority", "bulk", "--json")
+    batch = json.loads(created.stdout)
+    assert batch["endpoint"] == "/v1/completions"
+    assert batch["metadata"] == {"team": "a=b"}
+    shown = json.loads(server("batch", "show", batch["id"], "--json").stdout)
+    assert shown["input_file_id"] == batch["input_file_id"]
+    assert shown["priority"] == "bulk"
+
+
+def test_a_batch_is_created_from_an_uploaded_file(server: Tokenmill, batch_file: Path) -> None:
+    file_id = server("files", "upload", batch_file).stdout.strip()
+    batch_id = server("batch", "create", file_id, "--endpoint", "/v1/completions", "--window", "2h").stdout.strip()
+    assert f"input_file_id      {file_id}" in server("batch", "show", batch_id).stdout
+
+
+def test_the_newest_batches_are_listed_first(server: Tokenmill, batch_file: Path) -> None:
+    batch_ids = [server("batch", "create", batch_file).stdout.strip() for _ in range(2)]
+    rows = [line.split("\t") for line in server("batch", "list", "--limit", "2").stdout.splitlines()]
+    assert [row[0] for row in rows] == batch_ids[::-1]
+    assert rows[0][1:2] == ["validating"]
+
+
+def test_a_batch_is_cancelled_and_has_no_results_yet(server: Tokenmill, batch_file: Path, tmp_path: Path) -> None:
+    batch_id = server("batch", "create", batch_file).stdout.strip()
+    assert server("batch", "results", batch_id).stdout == ""
+    assert server("batch", "results", batch_id, "-o", tmp_path / "out.jsonl").exit_code == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == b""
+    assert server("batch", "cancel", batch_id).stdout in ("cancelling\n", "cancelled\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "sentence"),
+    [
+        (("batch", "show", "batch_none"), {}, "batch_none"),
+        (("files", "delete", "file_none"), {}, "file_none"),
+        (("batch", "list"), {"TOKENMILL_API_KEY": "tm-wrong"}, "Check TOKENMILL_API_KEY."),
+    ],
+)
+def test_what_the_server_refuses_is_said_in_its_words(
+    server: Tokenmill, arguments: tuple[str, ...], variables: dict[str, str], sentence: str
+) -> None:
+    from jobs.errors import InputError
+
+    with pytest.raises(InputError, match=sentence):
+        server(*arguments, **variables)
+
+
+def test_a_base_url_without_v1_is_explained(server: Tokenmill, base_url: str) -> None:
+    from jobs.errors import InputError
+
+    with pytest.raises(InputError, match="TOKENMILL_BASE_URL should end in /v1"):
+        server("batch", "list", TOKENMILL_BASE_URL=base_url.removesuffix("/v1"))
+
+
+def test_a_revoked_key_opens_nothing(server: Tokenmill, database: str) -> None:
+    from jobs.errors import AuthenticationError
+
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    secret = run("keys", "create", "acme", **admin).stdout.strip()
+    assert server("batch", "list", TOKENMILL_API_KEY=secret).exit_code == 0
+    assert run("keys", "revoke", secret, **admin).stdout.startswith("revoked key_")
+    with pytest.raises(AuthenticationError, match="revoked"):
+        server("batch", "list", TOKENMILL_API_KEY=secret)
+    listed = run("keys", "list", "acme", **admin).stdout
+    assert secret[:10] in listed
+    assert secret not in listed
+
+
+def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)
+    rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
+    assert ["small", "0.5", "1000", "0", "0"] in rows
+    assert run("models", "list", **admin).stdout == "tiny\t/models/tiny\n"
+
+
+def test_an_audit_of_good_data_is_clean_and_bad_data_is_a_failure(database: str, api_key: str) -> None:
+    import psycopg
+
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    tenant_id = run("tenants", "create", "audited", **admin).stdout.strip()
+    assert run("audit", **admin).stdout == "clean\n"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE budget SET spent_tokens = 7 WHERE tenant_id = %s", [tenant_id])
+        found = run("audit", **admin)
+        connection.execute("UPDATE budget SET spent_tokens = 0 WHERE tenant_id = %s", [tenant_id])
+    assert found.exit_code == 1
+    assert tenant_id in found.stdout
+
+
+def test_an_upgraded_schema_is_named_by_its_revision(database: str) -> None:
+    from jobs.database import head_revision
+
+    answer = run("db", "upgrade", TOKENMILL_DATABASE_URL=database)
+    assert answer.stdout == f"the schema is at revision {head_revision()}\n"

@@ -1,0 +1,83 @@
+"""Progress for terminals and for pipes."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from cli.progress import BatchProgress, PlainDisplay, Rate, clock, progress_display, rate_and_eta
+
+
+def progress(
+    done: int, *, total: int = 100, tokens: int = 0, failed: int = 0, status: str = "in_progress"
+) -> BatchProgress:
+    return BatchProgress(status=status, done=done, failed=failed, total=total, output_tokens=tokens)
+
+
+def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds() -> None:
+    stream, now = io.StringIO(), [100.0]
+    display = PlainDisplay(stream, monotonic=lambda: now[0])
+    display.show(progress(0, total=0, status="validating"))
+    display.show(progress(0))
+    for seconds in range(1, 21):
+        now[0] = 100.0 + seconds
+        display.show(progress(seconds, tokens=50 * seconds))
+    display.show(progress(100, tokens=2000, failed=3, status="completed"))
+    assert stream.getvalue().splitlines() == [
+        "validating",
+        "in progress  0/100",
+        "in progress  10/100  50 tok/s  ETA 0:01:30",
+        "in progress  20/100  50 tok/s  ETA 0:01:20",
+        "completed  100/100  150 tok/s  3 failed",
+    ]
+
+
+def test_a_pipe_gets_no_control_characters() -> None:
+    stream = io.StringIO()
+    with progress_display(stream) as display:
+        display.show(progress(3))
+    assert stream.getvalue().isprintable() or stream.getvalue().rstrip("\n").isprintable()
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with progress_display(stream) as display:
+        display.show(progress(40))
+    assert "40/100" in stream.getvalue()
+    assert "in progress" in stream.getvalue()
+
+
+def test_the_rate_forgets_what_is_longer_ago_than_its_window() -> None:
+    rate = Rate()
+    for second in range(20):
+        rate.add(float(second), progress(second, tokens=10 * second))
+    for second in range(20, 32):
+        rate.add(float(second), progress(20, tokens=190))
+    assert rate.tokens_per_second == pytest.approx(0)
+    assert rate.seconds_left(progress(20)) is None
+
+
+def test_nothing_is_guessed_from_one_look() -> None:
+    rate = Rate()
+    rate.add(0.0, progress(50, tokens=1000))
+    assert rate_and_eta(rate, progress(50)) == ""
+
+
+def test_a_batch_without_counts_has_done_nothing_yet() -> None:
+    batch = SimpleNamespace(status="validating", request_counts=None, usage=None)
+    assert BatchProgress.of(batch) == progress(0, total=0, status="validating")
+
+
+def test_failed_lines_are_done_too() -> None:
+    counts = SimpleNamespace(completed=5, failed=2, total=9)
+    batch = SimpleNamespace(status="in_progress", request_counts=counts, usage=SimpleNamespace(output_tokens=70))
+    assert BatchProgress.of(batch) == progress(7, total=9, tokens=70, failed=2)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00:00"), (61, "0:01:01"), (3600 * 30 + 59.6, "30:01:00")])
+def test_a_clock_shows_hours_minutes_and_seconds(seconds: float, shown: str) -> None:
+    assert clock(seconds) == shown

@@ -1,0 +1,92 @@
+"""`tokenmill run` with the demo model: interrupted in both ways, finished by the same command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_LINES = 14
+
+
+def _start(folder: Path) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    command = [
+        sys.executable, "-m", "cli.main", "run", str(folder / "in.jsonl"), "-o", str(folder / "out.jsonl"),
+        "--model", str(ROOT / "examples" / "demo_model"), "--data-dir", str(folder / "data"),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        # Chunks of two lines, so that something is finished long before everything is.
+        env={**environment, "PYTHONPATH": str(ROOT), "TOKENMILL_CHUNK_LINES": "2", "TOKENMILL_WORKER_CHUNKS": "2",
+             "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def _finished_lines(folder: Path) -> dict[int, str]:
+    """Return the lines that have a result in the run's database, with the time each was stored."""
+    urls = list(folder.glob("data/runs/*/stack/run/database_url"))
+    if not urls:
+        return {}
+    try:
+        with psycopg.connect(urls[0].read_text().strip(), connect_timeout=2) as connection:
+            rows = connection.execute("SELECT line_no, xmin::text FROM result").fetchall()
+    except (psycopg.Error, FileNotFoundError):
+        return {}  # not yet, or not any more
+    return {int(line_no): str(xmin) for line_no, xmin in rows}
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(900)  # three starts of everything; 45 s of CPU in all
+def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -> None:
+    lines = (ROOT / "examples" / "documents.jsonl").read_text().splitlines()[:NUM_LINES]
+    bad = '{"custom_id": "bad", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "my-model"}}'
+    text = "\n".join([*lines, bad]).replace('"model": "demo"', '"model": "my-model"')
+    (tmp_path / "in.jsonl").write_text(text)
+
+    with _start(tmp_path) as process:
+        _wait(lambda: len(_finished_lines(tmp_path)) >= 1, process)
+        process.kill()
+    with _start(tmp_path) as process:
+        _wait(lambda: len(_finished_lines(tmp_path)) >= 4, process)
+        before = _finished_lines(tmp_path)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 130
+        assert "Run the same command again to go on." in said
+    assert not (tmp_path / "out.jsonl").exists()
+    assert len(before) < NUM_LINES
+    after: dict[int, str] = {}
+    with _start(tmp_path) as process:
+        while process.poll() is None:
+            after = _finished_lines(tmp_path) or after
+            time.sleep(0.05)
+        said = process.communicate()[1]
+        assert process.returncode == 0, said
+    assert {line_no: after[line_no] for line_no in before} == before  # the same rows, not written again
+
+    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [answer["custom_id"] for answer in answers] == [json.loads(line)["custom_id"] for line in lines]
+    errors = [json.loads(line) for line in (tmp_path / "out.errors.jsonl").read_text().splitlines()]
+    assert [error["custom_id"] for error in errors] == ["bad"]
+    assert f"{NUM_LINES} of {NUM_LINES + 1} lines completed" in said
+    assert "\x1b" not in said
+    assert not list(tmp_path.glob("data/runs/*/stack"))
+
+    with _start(tmp_path) as process:
+        said = process.communicate(timeout=30)[1]
+    assert (process.returncode, "is already complete" in said) == (0, True)

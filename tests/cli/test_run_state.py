@@ -1,0 +1,71 @@
+"""What a run remembers, and how it reads its input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.run_command import errors_path
+from cli.run_state import RunState, outputs_are_intact, run_folder, scan_input, sha256_of
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def line(model: str, *, url: str = "/v1/completions") -> dict[str, object]:
+    return {"custom_id": "a", "url": url, "body": {"model": model}}
+
+
+def test_a_scan_names_models_once_in_order_and_counts_requests_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", line("b"), "", line("a"), line("b"), "   ")
+    scan = scan_input(path)
+    assert (scan.models, scan.num_lines, scan.endpoint) == (("b", "a"), 3, "/v1/completions")
+    assert scan.sha256 == sha256_of(path)
+
+
+@pytest.mark.parametrize("bad", ["{", "[]", '{"body": 3}', '{"body": {"model": 7}}', "null", "\x00"])
+def test_lines_that_validation_will_refuse_do_not_stop_the_scan(tmp_path: Path, bad: str) -> None:
+    scan = scan_input(write(tmp_path / "in.jsonl", bad, line("m")))
+    assert (scan.models, scan.num_lines) == (("m",), 2)
+
+
+def test_a_byte_order_mark_hides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(line("m")).encode())
+    assert scan_input(path).models == ("m",)
+
+
+def test_a_run_is_another_one_when_its_input_model_or_output_is(tmp_path: Path) -> None:
+    def key(*, content: str = "x", model: str = "m", output: str = "out.jsonl") -> str:
+        scan = scan_input(write(tmp_path / "in.jsonl", content))
+        return run_folder(tmp_path, scan=scan, model=model, output=tmp_path / output).key
+
+    assert key() == key()
+    assert len({key(), key(content="y"), key(model="n"), key(output="other.jsonl")}) == 4
+
+
+def test_a_noted_state_is_read_back(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, scan=scan_input(write(tmp_path / "in", "x")), model="m", output=tmp_path / "out")
+    assert folder.read() == RunState()
+    state = RunState(file_id="file_1", batch_id="batch_1", attempt=2, outputs={"/out": "ab"})
+    folder.write(state)
+    assert folder.read() == state
+
+
+def test_an_output_is_complete_only_while_every_file_is_as_it_was_written(tmp_path: Path) -> None:
+    out, errors = write(tmp_path / "out", "1"), write(tmp_path / "errors", "2")
+    state = RunState(outputs={str(path): sha256_of(path) for path in (out, errors)})
+    assert outputs_are_intact(state)
+    assert not outputs_are_intact(RunState())
+    write(errors, "3")
+    assert not outputs_are_intact(state)
+    write(errors, "2")
+    out.unlink()
+    assert not outputs_are_intact(state)
+
+
+def test_errors_go_beside_the_output() -> None:
+    assert errors_path(Path("/a/out.jsonl")) == Path("/a/out.errors.jsonl")
+    assert errors_path(Path("/a/out")) == Path("/a/out.errors.jsonl")

@@ -1,0 +1,61 @@
+"""How a model is chosen: folder, Hugging Face id, demo model, and the name it is served under."""
+
+from pathlib import Path
+
+import pytest
+
+from cli.run_command import _served_model
+from cli.run_state import InputScan
+from cli.served_model import ServedModel, choose_model, demo_model_folder
+from jobs.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "Llama-tiny"
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    return path
+
+
+def scan(*models: str) -> InputScan:
+    return InputScan(sha256="0", num_lines=1, models=models, endpoint="/v1/completions")
+
+
+def test_a_folder_is_served_under_its_own_name_or_the_given_one(folder: Path) -> None:
+    assert choose_model(str(folder)) == ServedModel(name="Llama-tiny", path=str(folder))
+    assert choose_model(str(folder), name="x").name == "x"
+
+
+def test_a_hub_id_is_taken_as_it_is() -> None:
+    assert choose_model("org/model-1.5") == ServedModel(name="org/model-1.5", path="org/model-1.5")
+
+
+@pytest.mark.parametrize("given", ["./models/tiny", "/models/tiny", "tiny", "a/b/c", "../x"])
+def test_a_path_that_does_not_exist_is_refused(given: str) -> None:
+    with pytest.raises(InputError, match="there is no model at"):
+        choose_model(given)
+
+
+def test_the_demo_model_of_a_checkout_is_the_default() -> None:
+    demo = demo_model_folder()
+    assert demo is not None
+    assert choose_model(None) == ServedModel(name="demo", path=str(demo))
+    assert choose_model(str(demo)).name == "demo"
+
+
+def test_without_a_checkout_a_model_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.served_model.demo_model_folder", lambda: None)
+    with pytest.raises(InputError, match="no model was given"):
+        choose_model(None)
+
+
+def test_a_run_serves_the_given_model_under_the_name_in_the_file(folder: Path) -> None:
+    assert _served_model(str(folder), scan("gpt-3.5-turbo")) == ServedModel(name="gpt-3.5-turbo", path=str(folder))
+    assert _served_model(str(folder), scan()).name == "Llama-tiny"
+
+
+def test_a_run_without_a_model_takes_the_name_in_the_file(folder: Path) -> None:
+    assert _served_model(None, scan("demo")).path == str(demo_model_folder())
+    assert _served_model(None, scan("org/model")).path == "org/model"
+    assert _served_model(None, scan(str(folder))) == ServedModel(name=str(folder), path=str(folder))

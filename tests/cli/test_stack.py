@@ -1,0 +1,164 @@
+"""The embedded stack: what it prepares in its database, and `tokenmill up` from start to stop."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from cli.data_dir import locked
+from cli.embedded.sockets import free_port
+from cli.served_model import ServedModel
+from cli.stack import _prepare_database, _shown_host, _with_gpu
+from jobs.errors import ConflictError
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ServedModel(name="tiny", path="/models/tiny")
+
+
+def test_a_second_start_keeps_the_tenant_and_its_key_and_moves_the_model(tmp_path: Path, database_url: str) -> None:
+    with locked(tmp_path) as data_dir:
+        key = _prepare_database(database_url, data_dir, MODEL, is_ours=True)
+        assert data_dir.key_file.stat().st_mode & 0o777 == 0o600
+        again = _prepare_database(database_url, data_dir, ServedModel(name="tiny", path="/models/b"), is_ours=True)
+    assert again == key
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT name FROM tenant").fetchall() == [("default",)]
+        assert connection.execute("SELECT count(*) FROM api_key").fetchone() == (1,)
+        assert connection.execute("SELECT name, path FROM model").fetchall() == [("tiny", "/models/b")]
+
+
+def test_a_key_that_opens_nothing_any_more_is_replaced(tmp_path: Path, database_url: str) -> None:
+    with locked(tmp_path) as data_dir:
+        key = _prepare_database(database_url, data_dir, MODEL, is_ours=True)
+        with psycopg.connect(database_url) as connection:
+            connection.execute("UPDATE api_key SET revoked_at = now()")
+        again = _prepare_database(database_url, data_dir, MODEL, is_ours=True)
+        assert again != key
+        assert data_dir.key_file.read_text() == again + "\n"
+
+
+@pytest.mark.parametrize(("is_ours", "state", "losses"), [(True, "ready", 1), (False, "leased", 1)])
+def test_leases_of_killed_workers_come_back_as_no_loss_in_a_database_of_our_own(
+    tmp_path: Path, database_url: str, *, is_ours: bool, state: str, losses: int
+) -> None:
+    with locked(tmp_path) as data_dir:
+        _prepare_database(database_url, data_dir, MODEL, is_ours=is_ours)
+        _insert_leased_chunk(database_url)
+        _prepare_database(database_url, data_dir, MODEL, is_ours=is_ours)
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT state, losses FROM chunk").fetchall() == [(state, losses)]
+
+
+def _insert_leased_chunk(database_url: str) -> None:
+    """A chunk that was lost once already, and is leased for another hour."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT id FROM tenant").fetchone()
+        assert row is not None
+        values = {"tenant": row[0]}
+        connection.execute(
+            "INSERT INTO file (id, tenant_id, purpose, filename, size_bytes, object_key)"
+            " VALUES ('file_1', %(tenant)s, 'batch', 'in.jsonl', 1, 'in')", values)  # fmt: skip
+        _insert(connection, "batch", {
+            "id": "batch_1", "tenant_id": row[0], "input_file_id": "file_1", "endpoint": "/v1/completions",
+            "completion_window": "24h", "state": "in_progress", "model": "tiny",
+        })  # fmt: skip
+        _insert(connection, "chunk", {
+            "batch_id": "batch_1", "tenant_id": row[0], "model": "tiny", "state": "leased", "losses": 1, "fence": 1,
+        })  # fmt: skip
+        connection.execute("UPDATE chunk SET lease_until = now() + interval '1 hour', worker_id = 'worker_1'")
+
+
+def _insert(connection: psycopg.Connection, table: str, values: dict[str, object]) -> None:
+    """Insert a row; columns that must be filled and are not named get a value of their type."""
+    needed = connection.execute(
+        "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
+        " AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'", [table]).fetchall()  # fmt: skip
+    fill: dict[str, object] = {"bigint": 1, "integer": 1, "smallint": 1, "text": "normal"}
+    row = {name: fill.get(kind, "2030-01-01T00:00:00Z") for name, kind in needed} | values
+    names, marks = ", ".join(row), ", ".join(["%s"] * len(row))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+
+
+def test_several_workers_get_a_gpu_each() -> None:
+    assert _with_gpu({"A": "1"}, 0, of=1) == {"A": "1"}
+    assert [_with_gpu({}, number, of=2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["0", "1"]
+    assert _with_gpu({"CUDA_VISIBLE_DEVICES": "4,6"}, 1, of=2)["CUDA_VISIBLE_DEVICES"] == "6"
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]")]
+)
+def test_the_printed_address_is_one_a_client_can_use(host: str, shown: str) -> None:
+    assert _shown_host(host) == shown
+
+
+def test_a_data_directory_is_free_again_once_its_owner_is_done(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ConflictError, match=f"pid {os.getpid()}"), locked(tmp_path):
+        pass
+    with locked(tmp_path) as data_dir:
+        assert data_dir.objects.stat().st_mode & 0o777 == 0o700
+
+
+@contextmanager
+def _up(data_dir: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `tokenmill up` until it has printed its exports; yield the process and that line."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    command = [sys.executable, "-m", "cli.main", "up", "--data-dir", str(data_dir), "--port", str(port)]
+    with (
+        (data_dir.parent / "up.err").open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+        ) as process,
+    ):  # fmt: skip
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, (data_dir.parent / "up.err").read_text()
+            yield process, line
+        finally:
+            process.kill()
+
+
+def _ours(data_dir: Path) -> list[psutil.Process]:
+    """Return every process that names `data_dir` in its command line."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if any(str(data_dir) in part for part in process.info["cmdline"] or [])
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+@pytest.mark.timeout(600)  # two starts of everything
+def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(tmp_path: Path) -> None:
+    data_dir, port = tmp_path / "data", free_port()
+    with _up(data_dir, port) as (process, first):
+        exports = re.fullmatch(
+            rf"export TOKENMILL_BASE_URL=(http://127\.0\.0\.1:{port}/v1) TOKENMILL_API_KEY=(tm-\S+)\n", first
+        )
+        assert exports
+        request = urllib.request.Request(f"{exports[1]}/models", headers={"Authorization": f"Bearer {exports[2]}"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert b'"demo"' in answer.read()
+        children = [child for child in _ours(data_dir) if child.pid != process.pid]
+        assert len(children) >= 6
+        process.kill()
+        process.wait(10)
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []
+    with _up(data_dir, port) as (process, second):
+        assert second == first
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert _ours(data_dir) == []
+    assert "stopped" in (tmp_path / "up.err").read_text().splitlines()[-1]
