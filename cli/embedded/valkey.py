@@ -25,7 +25,6 @@ class Valkey:
 def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | None = None) -> Valkey:
     """Return a Valkey that keeps an append-only file in `folder` and listens on a socket, or on `port` of 127.0.0.1."""
     folder = folder.absolute()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     program = find_valkey()
     address: Path | tuple[str, int]
     if port is None:
@@ -57,7 +56,7 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
 def _settle_leftovers(folder: Path, address: Path | tuple[str, int], program: str) -> None:
     """Let a server that is going down finish: it removes its socket as it ends, which could be ours by then."""
     wait_for_old_server(folder, program=program)
-    folder.mkdir(parents=True, exist_ok=True)  # hints may be lost, and so may the folder that keeps them
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # hints may be lost, and so may the folder that keeps them
     if isinstance(address, Path):
         address.unlink(missing_ok=True)
 

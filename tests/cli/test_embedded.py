@@ -2,6 +2,7 @@
 
 import os
 import signal
+import shutil
 import socket
 from pathlib import Path
 
@@ -183,3 +184,12 @@ def test_a_child_that_ignores_the_request_to_stop_is_killed(tmp_path: Path) -> N
     child.wait_until_ready()
     child.stop()
     assert child.exit_status == -signal.SIGKILL
+
+
+def test_valkey_starts_again_when_its_folder_was_removed(tmp_path: Path) -> None:
+    child = Child(prepare_valkey(tmp_path / "data", log_path=tmp_path / "log", run_dir=tmp_path / "run").spec)
+    for _ in range(2):
+        child.start()
+        child.wait_until_ready()
+        child.stop()
+        shutil.rmtree(tmp_path / "data")
