@@ -1,8 +1,8 @@
 """The embedded servers as they are used: started, killed, started again, refused with a sentence."""
 
 import os
-import signal
 import shutil
+import signal
 import socket
 from pathlib import Path
 
