@@ -5,17 +5,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from celery import Celery
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
+from engine.errors import ModelLoadError
 from engine.llm import load_tokenizer
 from engine.messages import Ready
 from engine.model_config import resolve_model_path
 from engine.process import EngineProcess
 from jobs import models
 from jobs.database import connect, sessions, transaction
+from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -73,7 +76,7 @@ def _leave(reason: str) -> None:
 def _parts_maker(
     host: EngineHost, path: str, *, model: str, sessions: sessionmaker[Session], settings: Settings
 ) -> Callable[[Ready, Drain], WorkerParts]:
-    tokenizer = load_tokenizer(resolve_model_path(path))
+    tokenizer = _tokenizer(path)
 
     def make(ready: Ready, drain: Drain) -> WorkerParts:
         return WorkerParts(
@@ -88,3 +91,14 @@ def _parts_maker(
         )
 
     return make
+
+
+def _tokenizer(path: str) -> Any:
+    """Load the tokenizer of a model that serves text. Raises InputError in one sentence."""
+    try:
+        tokenizer = load_tokenizer(resolve_model_path(path))
+    except ModelLoadError as error:
+        raise InputError(str(error)) from None
+    if tokenizer is None:
+        raise InputError(f"{path} has no tokenizer.json, so text cannot be served. Put the model's tokenizer there.")
+    return tokenizer

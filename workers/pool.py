@@ -3,12 +3,17 @@
 A bootstep would be the wrong place for the engine: bootsteps stop before the pool has drained.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.thread import TaskPool
 
+from engine.errors import EngineStartError
+
 if TYPE_CHECKING:
     from workers.chunk_service import ChunkService
+
+log = logging.getLogger(__name__)
 
 
 class EnginePool(TaskPool):
@@ -22,7 +27,11 @@ class EnginePool(TaskPool):
         return self.app.chunk_service
 
     def on_start(self) -> None:
-        self._service.start(self.executor)
+        try:
+            self._service.start(self.executor)
+        except EngineStartError as error:
+            log.error("engine does not start reason=%s", error)
+            raise SystemExit(1) from None  # which Celery takes for a request to stop; a traceback would tell no more
 
     def on_stop(self) -> None:
         # Called by a warm shutdown (SIGTERM) once no more hints are taken: finish what is nearly done, give back
