@@ -81,7 +81,7 @@ def progress_display(
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[rate]}"),
     )
     with Progress(*columns, console=Console(file=stream), expand=True) as bar:
@@ -93,7 +93,7 @@ class LiveDisplay:
         self._bar = bar
         self._monotonic = monotonic
         self._rate = Rate()
-        self._task = bar.add_task("starting", total=None, rate="")
+        self._task = bar.add_task("starting", total=None, count="", rate="")
 
     def show(self, progress: BatchProgress) -> None:
         self._rate.add(self._monotonic(), progress)
@@ -102,6 +102,7 @@ class LiveDisplay:
             description=progress.status.replace("_", " "),
             completed=progress.done,
             total=progress.total or None,
+            count=f"{progress.done}/{progress.total}" if progress.total else "",
             rate=rate_and_eta(self._rate, progress),
         )
 

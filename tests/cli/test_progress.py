@@ -46,8 +46,10 @@ def test_a_terminal_gets_a_bar() -> None:
 
     stream = Terminal()
     with progress_display(stream) as display:
+        display.show(progress(0, total=0, status="validating"))
         display.show(progress(40))
     assert "40/100" in stream.getvalue()
+    assert "None" not in stream.getvalue()
     assert "in progress" in stream.getvalue()
 
 
