@@ -34,6 +34,13 @@ from engine.params import SamplingParams
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _EXIT_WAIT_SECONDS = 5.0
+_SPIN_COUNT = "10000"
+"""How long an OpenMP thread spins for the others before it sleeps, about 0.2 ms; libgomp's own is 30 times that.
+
+Where other processes share the cores, a thread spins while the one it waits for is not running. A step of 1,024 tokens
+of a 135M model, bf16, 2 threads on 2 busy cores, one run (2026-11-20): 2.9 s of CPU time with the default, 1.5 s with
+this and with 1,000.
+"""
 
 
 class EngineProcess:
@@ -224,6 +231,8 @@ class _Child:
         environment = dict(os.environ)
         paths = [str(_PACKAGE_ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        if "OMP_WAIT_POLICY" not in environment:
+            environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "engine.child", str(file_descriptor), str(os.getpid())],
