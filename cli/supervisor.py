@@ -1,4 +1,4 @@
-"""Keeps child processes running: starts them in order, restarts what dies, stops them in the opposite order.
+"""Keeps child processes running: starts them in groups, restarts what dies, stops the groups in the opposite order.
 
 Knows nothing of what the children do.
 """
@@ -42,6 +42,7 @@ class Supervisor:
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     _watched: list[_Watched] = field(default_factory=list, init=False)
+    _groups: list[list[Child]] = field(default_factory=list, init=False)  # children that were started together
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _force: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -77,7 +78,8 @@ class Supervisor:
 
         Raises ServiceError when one fails, StopRequestedError when a signal arrives; `stop()` then ends what started.
         """
-        started = []
+        started: list[Child] = []
+        self._groups.append(started)
         for spec in specs:
             child = Child(spec)
             child.start()
@@ -138,16 +140,24 @@ class Supervisor:
         self.say(f"{what}; starting it again in {pause:g} s")
 
     def stop(self) -> None:
-        """Stop the children in the opposite order of their start, one after the other. A forced stop kills them."""
-        while self._watched:
-            child = self._watched[-1].child
+        """Stop the groups in the opposite order of their start, each group's children together.
+
+        A forced stop kills them.
+        """
+        self._watched.clear()
+        while self._groups:
+            self._stop_together(self._groups[-1])
+            self._groups.pop()
+
+    def _stop_together(self, children: Sequence[Child]) -> None:
+        asked_at = self.monotonic()
+        for child in children:
             child.ask_to_stop()
-            deadline = self.monotonic() + child.spec.stop_seconds
+        for child in children:
             while not child.wait(_POLL_SECONDS):
-                if self._force.is_set() or self.monotonic() > deadline:
+                if self._force.is_set() or self.monotonic() > asked_at + child.spec.stop_seconds:
                     break
             child.kill()
-            self._watched.pop()
 
 
 def _reason(exit_status: int | None) -> str:

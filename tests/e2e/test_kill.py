@@ -11,7 +11,7 @@ import pytest
 
 NUM_LINES = 1_000
 NUM_WORKER_KILLS = 5
-TIMEOUT_SECONDS = 420
+TIMEOUT_SECONDS = 540
 MIN_PROGRESS = 20  # finished lines between two kills, so that each meets a working engine
 
 
@@ -30,7 +30,7 @@ def input_lines() -> list[dict[str, Any]]:
             "body": {
                 "model": "demo",
                 "messages": [{"role": "user", "content": f"Invoice {number}\nTotal: {number}.25 USD"}],
-                "max_tokens": 120,
+                "max_tokens": 64,
                 "ignore_eos": True,
                 "temperature": 0,
             },
@@ -94,7 +94,7 @@ class Killer:
         self._stack.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(700)
 def test_every_line_comes_out_exactly_once_whatever_is_killed(stack: Any) -> None:
     client = stack.client()
     content = "\n".join(json.dumps(line) for line in input_lines()).encode()
@@ -135,4 +135,4 @@ def check_ledger(stack: Any, batch: Any, output: list[dict[str, Any]]) -> None:
     )
     assert int(num) == NUM_LINES
     assert int(tokens_in) == sum(usage["prompt_tokens"] for usage in usages)
-    assert int(tokens_out) == sum(usage["completion_tokens"] for usage in usages) == NUM_LINES * 120
+    assert int(tokens_out) == sum(usage["completion_tokens"] for usage in usages) == NUM_LINES * 64
