@@ -1,0 +1,27 @@
+"""The generated workload: readable, repeatable, and as heavy-tailed as it says."""
+
+from pathlib import Path
+
+from benchmarks.make_workload import main
+from benchmarks.workload import read_workload
+
+
+def test_a_written_workload_is_read_back_and_its_lengths_lie_in_the_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "workload.jsonl"
+    assert main([str(path), "--requests", "400", "--vocab-size", "50"]) == 0
+    requests = read_workload(path)
+    assert len(requests) == 400
+    assert all(16 <= len(request.prompt_token_ids) <= 64 for request in requests)
+    assert all(0 <= token < 50 for request in requests for token in request.prompt_token_ids)
+    lengths = sorted(request.max_tokens for request in requests)
+    assert lengths[0] >= 16
+    assert lengths[-1] <= 1024
+    assert lengths[200] < 40, "the median of a Pareto(1) from 16 is 32"
+    assert lengths[-1] > 10 * lengths[200]
+
+
+def test_the_same_seed_writes_the_same_file(tmp_path: Path) -> None:
+    first, second, other = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    for path, seed in ((first, "1"), (second, "1"), (other, "2")):
+        main([str(path), "--requests", "5", "--seed", seed])
+    assert first.read_text() == second.read_text() != other.read_text()
