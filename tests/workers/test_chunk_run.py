@@ -27,6 +27,7 @@ class FakeHost:
     def __init__(self, *, instant: bool = False) -> None:
         self.instant = instant
         self.silence = 0.0
+        self.num_silent_checks = 0
         self.waiting: dict[int, tuple[EngineRequest, Owner]] = {}
         self.aborted: list[int] = []
         self.prompts: list[list[int]] = []
@@ -61,7 +62,16 @@ class FakeHost:
             self.aborted.append(request_id)
 
     def seconds_since_progress(self) -> float:
+        with self._changed:
+            self.num_silent_checks += self.silence > 0
+            self._changed.notify_all()
         return self.silence
+
+    def wait_for_silent_checks(self, count: int) -> None:
+        """Wait until the chunk has looked so often at the silence that is set now."""
+        with self._changed:
+            wanted = self.num_silent_checks + count
+            assert self._changed.wait_for(lambda: self.num_silent_checks >= wanted, timeout=20)
 
 
 class Bench:
@@ -243,10 +253,10 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
         session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
     bench.wait_until(lease, [(True,)])
     host.silence = STALL_SECONDS + 1
-    threading.Event().wait(0.2)  # a heartbeat that is already under way may still land
+    host.wait_for_silent_checks(1)  # a heartbeat that was under way has landed
     with bench.maker.begin() as session:
         session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))
-    threading.Event().wait(4 * bench.parts.settings.heartbeat_seconds)
+    host.wait_for_silent_checks(3)
     assert bench.rows(lease) == [(False,)]
     host.answer(1)
     bench.join()
