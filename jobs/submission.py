@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import orjson
 
+from jobs.bodies import ENDPOINTS
 from jobs.errors import InputError, TooLargeError
 from jobs.files import Purpose
 from jobs.settings import Settings
 from jobs.states import InvalidLines, Priority
 from jobs.tables import File
 
-ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions")
 MIN_WINDOW: Final = timedelta(minutes=1)
 MAX_WINDOW: Final = timedelta(days=30)
 MAX_METADATA_PAIRS: Final = 16

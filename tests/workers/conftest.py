@@ -44,9 +44,15 @@ def settings() -> Settings:
     return Settings(chunk_lines=4, flush_seconds=0.02, heartbeat_seconds=0.05, lease_seconds=20, worker_chunks=2)
 
 
-def request_line(number: int, **body: Any) -> dict[str, Any]:
-    asked = {"model": "demo", "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 4}
-    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": asked | body}
+@pytest.fixture
+def line() -> Callable[..., dict[str, Any]]:
+    """Make the input line of a number; keywords replace or add parameters of its body."""
+
+    def make(number: int, **body: Any) -> dict[str, Any]:
+        asked = {"model": "demo", "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 4}
+        return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": asked | body}
+
+    return make
 
 
 SubmitLines = Callable[[list[dict[str, Any]]], str]

@@ -144,16 +144,12 @@ def bench(
     return Bench(parts, maker)
 
 
-def line(number: int, **body: Any) -> dict[str, Any]:
-    asked = {"model": "demo", "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 4}
-    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": asked | body}
-
-
+MakeLine = Callable[..., dict[str, Any]]
 SubmitLines = Callable[[list[dict[str, Any]]], str]
 
 
 def test_a_chunk_runs_to_its_end_and_every_line_is_billed_once(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(number) for number in range(4)])
     host.instant = True
@@ -165,7 +161,7 @@ def test_a_chunk_runs_to_its_end_and_every_line_is_billed_once(
 
 
 def test_lines_that_have_a_result_are_not_run_again(
-    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines
+    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(number) for number in range(4)])
     bench.start(bench.claim())
@@ -186,7 +182,7 @@ def test_lines_that_have_a_result_are_not_run_again(
 
 
 def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(0), line(1, tools=[{}]), line(2, max_tokens=100_000), line(3)])
     host.instant = True
@@ -199,7 +195,7 @@ def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
 
 
 def test_a_failure_of_the_engine_is_its_lines_error_and_is_not_billed(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(0), line(1)])
     bench.start(bench.claim())
@@ -212,7 +208,7 @@ def test_a_failure_of_the_engine_is_its_lines_error_and_is_not_billed(
 
 
 def test_a_worker_that_lost_its_lease_writes_nothing_and_stops(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(0), line(1)])
     bench.start(bench.claim())
@@ -227,7 +223,12 @@ def test_a_worker_that_lost_its_lease_writes_nothing_and_stops(
 
 
 def test_cancelling_stops_the_engine_and_keeps_what_was_finished(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines, tenant: Tenant, read_batch: Callable[[str], Batch]
+    bench: Bench,
+    host: FakeHost,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    tenant: Tenant,
+    read_batch: Callable[[str], Batch],
 ) -> None:
     batch_id = submit_valid([line(number) for number in range(4)])
     bench.start(bench.claim())
@@ -243,7 +244,7 @@ def test_cancelling_stops_the_engine_and_keeps_what_was_finished(
 
 
 def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_not(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines, drain: Drain
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, drain: Drain
 ) -> None:
     submit_valid([line(0)])
     bench.start(bench.claim())
@@ -263,7 +264,7 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
 
 
 def test_a_break_of_the_database_connection_is_survived(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(0), line(1)])
     bench.start(bench.claim())
@@ -282,7 +283,7 @@ def test_a_break_of_the_database_connection_is_survived(
 
 
 def test_priority_deadline_and_tenant_reach_the_engine(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines, tenant: Tenant
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
 ) -> None:
     submit_valid([line(0)])
     claim = bench.claim()

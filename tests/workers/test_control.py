@@ -19,15 +19,13 @@ def control(maker: sessionmaker[Session], storage: Storage, settings: Settings) 
     return Control(maker, storage, settings.model_copy(update={"claim_alone_seconds": 0.02}))
 
 
-def line(custom_id: str) -> dict[str, Any]:
-    body = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
-    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+MakeLine = Callable[..., dict[str, Any]]
 
 
 def test_a_repeated_hint_to_validate_changes_nothing(
-    control: Control, submit: Callable[..., str], maker: sessionmaker[Session]
+    control: Control, submit: Callable[..., str], line: MakeLine, maker: sessionmaker[Session]
 ) -> None:
-    batch_id = submit([line("a"), line("b")])
+    batch_id = submit([line(0), line(1)])
     control.validate(batch_id)
     control.validate(batch_id)
     with maker() as session:
@@ -35,9 +33,9 @@ def test_a_repeated_hint_to_validate_changes_nothing(
 
 
 def test_without_a_broker_an_overdue_batch_is_validated_and_a_failed_one_finds_its_end(
-    control: Control, submit: Callable[..., str], read_batch: Callable[[str], Batch]
+    control: Control, submit: Callable[..., str], line: MakeLine, read_batch: Callable[[str], Batch]
 ) -> None:
-    good, bad = submit([line("a")]), submit([line("same"), line("same")])
+    good, bad = submit([line(0)]), submit([line(1), line(1)])
     stop = threading.Event()
     thread = threading.Thread(target=control.help_alone, args=(stop,))
     thread.start()
@@ -54,9 +52,9 @@ def test_without_a_broker_an_overdue_batch_is_validated_and_a_failed_one_finds_i
 
 
 def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
-    control: Control, submit: Callable[..., str], maker: sessionmaker[Session], storage: Storage
+    control: Control, submit: Callable[..., str], line: MakeLine, maker: sessionmaker[Session], storage: Storage
 ) -> None:
-    submit([line("a")])
+    submit([line(0)])
     with maker() as session:
         (key,) = session.execute(text("SELECT object_key FROM file")).scalars()
     control.purge()

@@ -18,6 +18,8 @@ from workers.app import make_app
 from workers.dispatcher import Dispatcher, Plan
 from workers.hints import PAUSE_SECONDS, HintSender
 
+MakeLines = Callable[[int], list[dict[str, Any]]]
+
 
 class RecordedHints:
     def __init__(self) -> None:
@@ -54,20 +56,13 @@ def worker(maker: sessionmaker[Session]) -> str:
     return "worker_1"
 
 
-def lines(count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "custom_id": f"c{number}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
-        }
-        for number in range(count)
-    ]
+@pytest.fixture
+def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
+    return lambda count: [line(number) for number in range(count)]
 
 
 def test_a_new_batch_is_hinted_for_validation_once(
-    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str]
+    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str], lines: MakeLines
 ) -> None:
     batch_id = submit(lines(1))
     dispatcher.tick()
@@ -76,7 +71,11 @@ def test_a_new_batch_is_hinted_for_validation_once(
 
 
 def test_a_hint_without_an_answer_is_sent_again(
-    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str], maker: sessionmaker[Session]
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
 ) -> None:
     batch_id = submit(lines(1))
     dispatcher.tick()
@@ -87,7 +86,7 @@ def test_a_hint_without_an_answer_is_sent_again(
 
 
 def test_no_more_chunks_are_hinted_than_the_workers_can_use(
-    dispatcher: Dispatcher, hints: RecordedHints, submit_valid: Callable[..., str], worker: str
+    dispatcher: Dispatcher, hints: RecordedHints, submit_valid: Callable[..., str], lines: MakeLines, worker: str
 ) -> None:
     submit_valid(lines(40))  # ten chunks
     dispatcher.tick()
@@ -97,7 +96,7 @@ def test_no_more_chunks_are_hinted_than_the_workers_can_use(
 
 
 def test_without_a_live_worker_nothing_is_hinted(
-    dispatcher: Dispatcher, hints: RecordedHints, submit_valid: Callable[..., str]
+    dispatcher: Dispatcher, hints: RecordedHints, submit_valid: Callable[..., str], lines: MakeLines
 ) -> None:
     submit_valid(lines(4))
     assert dispatcher.tick() == Plan(validate=[], finalise=[], run=[])
@@ -105,7 +104,11 @@ def test_without_a_live_worker_nothing_is_hinted(
 
 
 def test_only_the_leader_ticks(
-    dispatcher: Dispatcher, hints: RecordedHints, submit: Callable[..., str], maker: sessionmaker[Session]
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
 ) -> None:
     submit(lines(1))
     with maker.begin() as other:
@@ -120,6 +123,7 @@ def test_an_expired_lease_returns_the_chunk_to_the_queue(
     dispatcher: Dispatcher,
     hints: RecordedHints,
     submit_valid: Callable[..., str],
+    lines: MakeLines,
     worker: str,
     maker: sessionmaker[Session],
     settings: Settings,
@@ -140,6 +144,7 @@ def test_a_batch_past_its_window_is_hinted_to_be_written_out(
     dispatcher: Dispatcher,
     hints: RecordedHints,
     submit_valid: Callable[..., str],
+    lines: MakeLines,
     maker: sessionmaker[Session],
     read_batch: Callable[[str], Batch],
 ) -> None:
@@ -155,6 +160,7 @@ def test_a_cancelled_batch_waits_for_its_open_chunks(
     dispatcher: Dispatcher,
     hints: RecordedHints,
     submit_valid: Callable[..., str],
+    lines: MakeLines,
     worker: str,
     maker: sessionmaker[Session],
     settings: Settings,

@@ -45,6 +45,9 @@ def storage(tmp_path: Path) -> Storage:
     return Storage((tmp_path / "objects").as_uri())
 
 
+MakeLines = Callable[[int, int], list[dict[str, Any]]]
+
+
 class WorkerProcess:
     def __init__(self, *, database_url: str, redis_url: str, storage: Storage, settings: Settings, log: Path) -> None:
         given = settings.model_dump() | {
@@ -137,33 +140,25 @@ def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settin
     thread.join()
 
 
-def lines(count: int, *, max_tokens: int) -> list[dict[str, Any]]:
-    body = {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "Hello"}],
-        "max_tokens": max_tokens,
-        "ignore_eos": True,
-    }
-    return [
-        {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-        for number in range(count)
-    ]
+@pytest.fixture
+def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
+    return lambda count, max_tokens: [line(number, max_tokens=max_tokens, ignore_eos=True) for number in range(count)]
 
 
 @pytest.mark.usefixtures("dispatching")
 def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_back(
-    start_worker: StartWorker, submit_valid: Callable[..., str], watch: Watch, valkey_url: str
+    start_worker: StartWorker, submit_valid: Callable[..., str], lines: MakeLines, watch: Watch, valkey_url: str
 ) -> None:
     worker = start_worker(valkey_url)
     watch.until("SELECT count(*) = 1 FROM worker")
-    submit_valid(lines(32, max_tokens=200))
+    submit_valid(lines(32, 200))
     watch.until("SELECT count(*) >= 1 FROM result")
     worker.engine().kill()
     watch.until("SELECT count(*) = 32 AND bool_and(NOT is_error) FROM result")
     assert watch.value("SELECT sum(output_tokens) FROM ledger") == 32 * 200
     assert watch.value("SELECT max(fence) FROM chunk") == 1, "the worker kept its leases while the engine restarted"
 
-    submit_valid(lines(64, max_tokens=400))
+    submit_valid(lines(64, 400))
     watch.until("SELECT count(*) >= 1 FROM chunk WHERE state = 'leased'")
     assert worker.stop() == 0, watch.value("SELECT 1") and worker.log.read_text()[-3000:]
     assert watch.value("SELECT count(*) FROM chunk WHERE state = 'leased'") == 0
@@ -173,9 +168,9 @@ def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_bac
 
 
 def test_a_worker_without_a_broker_helps_itself(
-    start_worker: StartWorker, submit_valid: Callable[..., str], watch: Watch
+    start_worker: StartWorker, submit_valid: Callable[..., str], lines: MakeLines, watch: Watch
 ) -> None:
-    submit_valid(lines(20, max_tokens=5))
+    submit_valid(lines(20, 5))
     worker = start_worker(NO_BROKER)
     watch.until("SELECT count(*) = 20 FROM result")
     watch.until("SELECT bool_and(state = 'done') FROM chunk")
