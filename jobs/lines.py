@@ -242,8 +242,14 @@ def _given(line: dict[str, Any], key: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Quote a JSON value in an error message, shortened to MAX_SHOWN characters."""
-    text = orjson.dumps(value).decode()
+    """Quote a JSON value in an error message, shortened to MAX_SHOWN characters.
+
+    orjson reads values nested 1,024 deep and writes only 254, so a line may hold what cannot be quoted.
+    """
+    try:
+        text = orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return "a value nested too deeply to be shown"
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 

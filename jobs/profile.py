@@ -90,13 +90,7 @@ class FileProfiler:
         try:
             body = orjson.loads(line)["body"]
             self._add(*_estimate(body, self._default_max_tokens))
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-        ):  # malformed in any way: count its bytes
+        except _MALFORMED:  # count its bytes
             self._add(_tokens_of_bytes(len(line)), self._default_max_tokens)
 
     def _add(self, input_tokens: int, output_tokens: int) -> None:
@@ -109,7 +103,7 @@ def estimate_tokens(line: bytes, body: Mapping[str, Any], *, default_max_tokens:
     """Estimate the tokens of one request line, input and output together, as the file's profile does."""
     try:
         return sum(_estimate(body, default_max_tokens))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except _MALFORMED:
         return _tokens_of_bytes(len(line)) + default_max_tokens
 
 

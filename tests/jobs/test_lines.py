@@ -205,6 +205,15 @@ def test_a_long_value_is_shortened_in_messages() -> None:
     assert len(shown("x" * 1000)) < 100
 
 
+def test_a_value_too_deep_to_be_quoted_is_the_lines_problem() -> None:
+    """orjson reads it and would not write it again."""
+    deep = b"[" * 500 + b"]" * 500
+    with pytest.raises(LineProblem) as caught:
+        parse_line(b'{"custom_id": ' + deep + b"}", line_no=4, endpoint=CHAT)
+    assert (caught.value.code, caught.value.param) == ("invalid_request", "custom_id")
+    assert "nested too deeply" in str(caught.value)
+
+
 @given(st.text(), json_values)
 def test_custom_ids_and_bodies_survive_the_round_trip(custom_id: str, body: object) -> None:
     line = output_line("b", 0, custom_id, status_code=200, body={"value": body})

@@ -2,11 +2,12 @@ import json
 import time
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.profile import FileProfile, FileProfiler
+from jobs.profile import FileProfile, FileProfiler, estimate_tokens
 
 
 def profile(content: bytes, *, piece: int = 10**9) -> FileProfile:
@@ -97,6 +98,13 @@ def test_a_bad_line_counts_as_a_request_and_never_fails(bad: bytes) -> None:
     found = profile(bad + b"\n" + chat())
     assert found.num_requests == 2
     assert found.estimated_output_tokens in {100, 200}
+
+
+def test_a_prompt_nested_too_deeply_is_estimated_by_its_bytes() -> None:
+    depth = 1000
+    raw = b'{"body": {"prompt": ' + b"[" * depth + b"]" * depth + b"}}"
+    body = orjson.loads(raw)["body"]
+    assert estimate_tokens(raw, body, default_max_tokens=100) == -(-len(raw) // 4) + 100
 
 
 @given(st.lists(st.sampled_from([chat(), line(prompt="x"), b"", b"  ", b"{", b"\r", "é".encode()])), st.integers(1, 50))
