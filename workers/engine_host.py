@@ -90,7 +90,8 @@ class EngineHost:
         self._lock = threading.RLock()
         self._in_engine: dict[int, _Flight] = {}
         self._suspects: deque[list[_Flight]] = deque()  # groups that run one after the other, each alone
-        self._held: list[_Flight] = []  # newcomers wait while suspects run
+        self._held: list[_Flight] = []  # newcomers wait while the engine starts again and while suspects run
+        self._is_restarting = False  # the new engine is not to be talked to before it is ready
         self._last_progress = monotonic()
         self._stats = EngineStats()
         self._closing = threading.Event()
@@ -122,7 +123,7 @@ class EngineHost:
         """Hand a request over and return its id. Refusals arrive at the owner as a delta with an error."""
         with self._lock:
             flight = _Flight(next(self._ids), request, owner, request.params.n)
-            if self._suspects or self._is_isolating():
+            if self._is_restarting or self._suspects or self._is_isolating():
                 self._held.append(flight)
             else:
                 self._add(flight)
@@ -136,6 +137,8 @@ class EngineHost:
             self._held = [flight for flight in self._held if flight.request_id not in wanted]
             for group in self._suspects:
                 group[:] = [flight for flight in group if flight.request_id not in wanted]
+            if self._is_restarting:
+                return  # they died with the old engine and are not among those that run again
             if in_engine:
                 self._call_engine(lambda: self._engine.abort(in_engine))
             self._next_suspects()
@@ -194,10 +197,12 @@ class EngineHost:
 
     def _recover(self, death: EngineDied) -> bool:
         """Start the engine again and re-run what it took down. Returns False when it does not start."""
+        with self._lock:  # also waits for a call that is under way: it must not reach the new engine
+            self._is_restarting = True
+            num_requests = len(self._in_engine)
         log.error(
-            "engine died, restarting exit_code=%s requests=%d reason=%s",
-            death.exit_code, len(self._in_engine), death.reason,
-        )  # fmt: skip
+            "engine died, restarting exit_code=%s requests=%d reason=%s", death.exit_code, num_requests, death.reason
+        )
         try:
             self._engine.start()
         except EngineStartError as error:
@@ -206,6 +211,7 @@ class EngineHost:
             return False
         self._last_progress = self._monotonic()
         with self._lock:
+            self._is_restarting = False
             victims = list(self._in_engine.values())
             self._in_engine.clear()
             for flight in victims:

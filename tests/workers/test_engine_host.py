@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
@@ -19,7 +19,9 @@ class FakeEngine:
 
     def __init__(self, *, starts: int = 100) -> None:
         self.generations: list[list[int]] = []  # prompts' first tokens, per life
+        self.during_start: Callable[[], None] = lambda: None
         self._starts_left = starts
+        self._is_ready = False
         self._requests: dict[int, list[int]] = {}
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -28,7 +30,10 @@ class FakeEngine:
             raise EngineStartError("no more starts")
         self._starts_left -= 1
         self._requests.clear()
+        self._is_ready = False
         self.generations.append([])
+        self.during_start()
+        self._is_ready = True
         return Ready(
             num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=[1], device="cpu", dtype="f"
         )
@@ -43,10 +48,13 @@ class FakeEngine:
         deadline: float | None = None,
         salt: str = "",
     ) -> None:
+        assert self._is_ready, "the first message of a new engine is its configuration"
+        assert request_id not in self._requests, f"request {request_id} was handed over twice"
         self._requests[request_id] = list(prompt_token_ids)
         self.generations[-1].append(prompt_token_ids[0])
 
     def abort(self, request_ids: Iterable[int]) -> None:
+        assert self._is_ready, "the first message of a new engine is its configuration"
         for request_id in request_ids:
             self._requests.pop(request_id, None)
 
@@ -143,6 +151,24 @@ def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -
     assert [recorder.wait().token_ids for recorder in recorders] == [[1], [2], [3]]
     assert [recorder.num_restarts for recorder in recorders] == [1, 1, 1]
     assert len(stage.engine.generations) == 2
+
+
+def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stage) -> None:
+    """Chunks go on submitting and giving up while the engine loads its model anew."""
+    first, given_up, newcomers = stage.submit(1), Recorder(), []
+    given_up_id = stage.host.submit(EngineRequest(prompt_token_ids=[2], params=SamplingParams()), given_up)
+
+    def meanwhile() -> None:
+        newcomers.append(stage.submit(5))
+        stage.host.abort([given_up_id])
+
+    stage.engine.during_start = meanwhile
+    stage.engine.kill()
+    stage.settle([first])
+    stage.settle(newcomers)
+    assert [recorder.wait().token_ids for recorder in (first, *newcomers)] == [[1], [5]]
+    assert (first.num_restarts, newcomers[0].num_restarts) == (1, 0)
+    assert given_up.deltas == []
 
 
 def test_a_request_that_kills_engines_fails_alone(stage: Stage) -> None:
