@@ -71,15 +71,21 @@ class ChunkService:
         log.info("worker ready worker_id=%s model=%s device=%s", self._worker_id, self._model, ready.device)
 
     def run_hinted(self, chunk_id: int) -> None:
-        """Claim and run the chunk that a hint names; a repeated hint finds nothing to claim."""
+        """Claim and run the chunk that a hint names; a repeated hint finds nothing to claim.
+
+        A hint that meets no free slot is dropped. To wait for one would hold the thread that a chunk we claimed by
+        ourselves is about to need: its lease would run out, and with one slot both would wait for ever.
+        """
         self._last_hint = self._monotonic()
-        if self._drain.is_on:
+        if self._drain.is_on or not self._slots.acquire(blocking=False):
             return
-        with self._slots:
+        try:
             with transaction(self._sessions) as session:
                 claim = chunks.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
             if claim is not None:
                 self._run(claim)
+        finally:
+            self._slots.release()
 
     def begin_drain(self) -> None:
         """Take no more chunks; open ones get `drain_seconds` to finish, then give their rest back."""
@@ -116,7 +122,7 @@ class ChunkService:
             silent_for = self._monotonic() - self._last_hint
             if silent_for < self._settings.claim_alone_seconds or self._drain.is_on:
                 continue
-            while self._slots.acquire(blocking=False):
+            while not self._drain.is_on and self._slots.acquire(blocking=False):
                 if not self._claim_one(executor):
                     self._slots.release()
                     break
@@ -130,6 +136,9 @@ class ChunkService:
                 )
         except ServiceError as error:
             log.warning("claiming failed error=%s", error)
+            return False
+        except Exception:
+            log.exception("claiming failed")  # the thread must live on: with the broker away it is all that claims
             return False
         if claim is None:
             return False
@@ -152,6 +161,8 @@ class ChunkService:
                     fleet.heartbeat(session, self._worker_id, engine_stats=_as_dict(self._host))
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)
+            except Exception:
+                log.exception("heartbeat failed")  # the thread must live on: without its row the worker gets no hints
 
 
 def _as_dict(host: EngineHost) -> dict[str, int]:
