@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +63,8 @@ class Control:
                     self.purge()
             except ServiceError as error:
                 log.warning("looking for overdue work failed error=%s", error)
+            except Exception:
+                log.exception("looking for overdue work failed")
 
     def purge(self) -> None:
         """Delete the objects of expired files, and drop days of results past their retention."""
@@ -82,9 +85,19 @@ class Control:
             validate = batches.overdue_validation(session, hinted_before_seconds=overdue_seconds)
             finalise = batches.overdue_finalizing(session, hinted_before_seconds=overdue_seconds)
         for batch_id in validate:
-            self.validate(batch_id)
+            _attempt(self.validate, batch_id)
         for batch_id in finalise:
-            self.finalise(batch_id)
+            _attempt(self.finalise, batch_id)
+
+
+def _attempt(work: Callable[[str], None], batch_id: str) -> None:
+    """Do the work of one batch; where it fails, that is recorded and the batches behind it get their turn."""
+    try:
+        work(batch_id)
+    except ServiceError as error:
+        log.warning("work without a hint failed batch_id=%s error=%s", batch_id, error)
+    except Exception:
+        log.exception("work without a hint failed batch_id=%s", batch_id)
 
 
 def register(app: Celery, control: Control) -> None:

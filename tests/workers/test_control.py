@@ -64,3 +64,30 @@ def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
         session.execute(text("UPDATE file SET expires_at = now() - interval '1 day'"))
     control.purge()
     assert not storage.exists(key)
+
+
+def test_a_batch_that_cannot_be_finished_does_not_keep_others_from_their_end(
+    control: Control,
+    submit_valid: Callable[..., str],
+    line: MakeLine,
+    maker: sessionmaker[Session],
+    read_batch: Callable[[str], Batch],
+) -> None:
+    broken, good = submit_valid([line(0)]), submit_valid([line(1)])
+    with maker.begin() as session:
+        session.execute(text("UPDATE chunk SET state = 'done'"))  # without results: counters and results disagree
+        session.execute(text("UPDATE batch SET state = 'finalizing', outcome = 'completed', finalizing_at = now()"))
+        session.execute(text("UPDATE batch SET num_requests = 0 WHERE id = :id"), {"id": good})
+    stop = threading.Event()
+    thread = threading.Thread(target=control.help_alone, args=(stop,))
+    thread.start()
+    try:
+        for _ in range(400):
+            if read_batch(good).state == "completed":
+                break
+            threading.Event().wait(0.05)
+    finally:
+        stop.set()
+        thread.join()
+    assert read_batch(good).state == "completed"
+    assert read_batch(broken).state == "finalizing"
