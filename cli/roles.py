@@ -30,7 +30,7 @@ def api(
     from cli.stack import require_free_port
 
     require_free_port(host, port)
-    settings = _checked_settings()
+    settings = _checked_settings(writes_objects=True)
 
     import uvicorn
 
@@ -44,7 +44,7 @@ def api(
 
 def control(ready_file: ReadyFile = None) -> None:
     """Validate new batches and write the files of finished ones (Celery, CPU only)."""
-    settings = _checked_settings()
+    settings = _checked_settings(writes_objects=True)
 
     from workers.control import main
 
@@ -101,10 +101,11 @@ def worker(
     main(settings, model=model, path=path, engine=lambda folder: EngineConfig(model=folder, **given))
 
 
-def _checked_settings() -> "Settings":
-    """Read the settings and see that the database answers and has our schema. Raises TokenmillError."""
+def _checked_settings(*, writes_objects: bool = False) -> "Settings":
+    """Read the settings and see that database and object store are there for us. Raises TokenmillError."""
     from jobs.database import connect, is_ready, wait_until_ready
     from jobs.settings import load_settings
+    from jobs.storage import Storage
 
     settings = load_settings()
     engine = connect(settings.database_url)
@@ -114,6 +115,9 @@ def _checked_settings() -> "Settings":
             raise ServiceError("the database's schema is not this version's. Run `tokenmill db upgrade` first.")
     finally:
         engine.dispose()
+    storage = Storage(settings.storage_url)
+    if writes_objects:
+        storage.check()
     return settings
 
 

@@ -51,7 +51,10 @@ def running_stack(options: StackOptions, *, say: Callable[[str], None]) -> Itera
     Signals are the supervisor's from here on. Raises TokenmillError where something is missing or does not start,
     StopRequestedError where a signal ends the start.
     """
+    from jobs.settings import load_settings
+
     require_free_port(options.host, options.port)
+    load_settings()  # a wrong variable is said here, once, and not by every role that dies of it
     supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
     with locked(options.data_dir) as data_dir, supervisor.handles_signals():
         try:

@@ -63,15 +63,8 @@ class Supervisor:
         self._stop.set()
 
     @property
-    def is_stopping(self) -> bool:
-        return self._stop.is_set()
-
-    @property
     def children(self) -> Sequence[Child]:
         return [watched.child for watched in self._watched]
-
-    def request_stop(self) -> None:
-        self._stop.set()
 
     def start(self, specs: Sequence[ChildSpec]) -> None:
         """Start `specs` together and wait until all are ready.

@@ -135,6 +135,27 @@ def test_a_setting_that_is_no_number() -> None:
     assert said.count("\n") == 1
 
 
+def test_a_setting_of_the_stack_that_is_no_number(tmp_path: Path, model: Path) -> None:
+    status, said = tokenmill(
+        "up", "--model", model, "--port", str(free_port()), "--data-dir", tmp_path, TOKENMILL_DRAIN_SECONDS="soon"
+    )
+    assert status == 2
+    assert said.startswith("tokenmill: TOKENMILL_DRAIN_SECONDS is 'soon': ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("role", [("api", "--port"), ("control",)])
+def test_an_object_store_that_cannot_be_made(role: tuple[str, ...], tmp_path: Path, database_url: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    port = [str(free_port())] if "--port" in role else []
+    status, said = tokenmill(
+        *role, *port, TOKENMILL_DATABASE_URL=database_url, TOKENMILL_STORAGE_URL=f"file://{tmp_path}/file/objects"
+    )
+    assert status == 1
+    assert said.startswith(f"tokenmill: the object store file://{tmp_path}/file/objects failed: ")
+    assert said.count("\n") == 1
+
+
 def test_a_server_that_is_not_there() -> None:
     status, said = tokenmill("batch", "list", **SERVER)
     assert status == 1
