@@ -66,6 +66,21 @@ def tenants_create(
         print(tenants.create_tenant(session, name, weight=weight, limit_tokens=limit_tokens).id)
 
 
+@tenants_app.command("limit")
+def tenants_limit(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    limit_tokens: Annotated[int | None, typer.Argument(metavar="[TOKENS]", help="Leave out for no limit.")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Set a tenant's token budget; what was accepted keeps its reservation."""
+    from jobs import budgets, tenants
+
+    with _transaction(data_dir) as session:
+        quota = budgets.set_limit(session, tenants.find_tenant(session, name).id, limit_tokens)
+    shown = "no limit" if quota.limit is None else f"limit {quota.limit}, available {quota.available}"
+    print(f"{shown}, reserved {quota.reserved}, spent {quota.spent}")
+
+
 @tenants_app.command("list")
 def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""

@@ -39,10 +39,15 @@ def quota(session: Session, tenant_id: str) -> Quota:
     return Quota(limit=row[0], reserved=row[1], spent=row[2])
 
 
-def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quota:
-    """Set a tenant's limit in tokens; None makes it unlimited. Work already accepted keeps its reservation."""
+def check_limit(limit_tokens: int | None) -> None:
+    """Raise InputError for a limit below zero."""
     if limit_tokens is not None and limit_tokens < 0:
         raise InputError(f"limit_tokens is {limit_tokens}; give 0 or more, or none for no limit", param="limit_tokens")
+
+
+def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quota:
+    """Set a tenant's limit in tokens; None makes it unlimited. Work already accepted keeps its reservation."""
+    check_limit(limit_tokens)
     session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(limit_tokens=limit_tokens))
     return quota(session, tenant_id)
 

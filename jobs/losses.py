@@ -112,7 +112,7 @@ def _reap_single(session: Session, lost: Any, line: RawLine) -> str:
     if lost.losses + 1 < POISON_LOSSES:
         _move(session, lost, ChunkState.READY)
         return "num_ready"
-    message = f"the engine died {lost.losses + 1} times while this line was running; it was given up and is not billed"
+    message = f"this line's worker was lost {lost.losses + 1} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )

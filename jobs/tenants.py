@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.budgets import check_limit
 from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
 from jobs.tables import ApiKey, Budget, Tenant
@@ -23,8 +24,7 @@ def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tok
         raise InputError("the tenant's name is empty; give it one", param="name")
     if not 0 < weight < float("inf"):
         raise InputError(f"weight is {weight}; give a number above 0 (1 is the usual share)", param="weight")
-    if limit_tokens is not None and limit_tokens < 0:
-        raise InputError(f"limit_tokens is {limit_tokens}; give 0 or more, or none for no limit", param="limit_tokens")
+    check_limit(limit_tokens)
     tenant: Tenant | None = session.scalar(
         insert(Tenant)
         .values(id=new_id("tenant"), name=name, weight=weight)

@@ -17,7 +17,7 @@ from engine.errors import InvalidParamsError
 from jobs import chunks, lines
 from jobs.bodies import CHAT_ENDPOINT
 from jobs.body_checks import BodyError
-from jobs.chunks import ClaimedChunk
+from jobs.chunks import ClaimedChunk, FlushOutcome
 from jobs.database import transaction
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines import InputLine, RawLine
@@ -33,7 +33,7 @@ from workers.prompts import PromptMaker
 log = logging.getLogger(__name__)
 
 ENGINE_PRIORITY: Final = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2}
-STALL_SECONDS: Final = 30.0
+STALL_SECONDS: Final = 120.0
 """An engine silent for longer is taken for wedged: its chunks' leases are no longer extended."""
 _RETRY_SECONDS: Final = 0.5
 
@@ -116,13 +116,22 @@ class ChunkRun:
     # --- lines into the engine ---------------------------------------------------------------------------------------
 
     def _submit_lines(self) -> None:
-        claim = self._claim
-        content = self._parts.storage.read_range(claim.object_key, claim.byte_start, claim.byte_end)
-        done = self._in_database(lambda session: chunks.lines_done(session, claim))
-        for raw in claim.split(content):
+        content = self._read_content()
+        done = self._in_database(lambda session: chunks.lines_done(session, self._claim))
+        for raw in self._claim.split(content):
             if raw.line_no not in done:
                 self._submit(raw)
             self._hold_lease_if_due()
+
+    def _read_content(self) -> bytes:
+        claim = self._claim
+        try:
+            return self._parts.storage.read_range(claim.object_key, claim.byte_start, claim.byte_end)
+        except ServiceError as error:
+            # Given back and not left to expire: a store that is away must not count as a loss of these lines.
+            threading.Event().wait(_RETRY_SECONDS)
+            self._close(chunks.release)
+            raise _Abandoned(str(error)) from None
 
     def _submit(self, raw: RawLine) -> None:
         assert raw.content is not None, "validation refused over-long lines"
@@ -185,6 +194,11 @@ class ChunkRun:
         return is_old or waiting >= settings.flush_results or not self._progress.in_engine
 
     def _flush(self) -> None:
+        """Write what is finished; where the batch is no longer wanted, end the chunk."""
+        if not self._write_results().batch_wanted:
+            self._withdraw()
+
+    def _write_results(self) -> FlushOutcome:
         """Write what is finished. The same flush number is used until one attempt is known to have committed."""
         results, flush_no = self._progress.unflushed, self._progress.num_flushes
         outcome = self._in_database(
@@ -195,8 +209,7 @@ class ChunkRun:
         self._progress.unflushed = []
         self._progress.num_flushes += 1
         self._flushed_at = self._held_at = self._parts.monotonic()
-        if not outcome.batch_wanted:
-            self._withdraw()
+        return outcome
 
     def _hold_lease_if_due(self) -> None:
         """Extend the lease between flushes, but only for an engine that moves: a wedged one must lose its work."""
@@ -223,17 +236,8 @@ class ChunkRun:
     def _withdraw(self) -> None:
         """The batch was cancelled or has expired: keep what is finished, drop the rest."""
         self._abort()
-        results, self._progress.unflushed = self._progress.unflushed, []
-        if results:
-            self._in_database(
-                lambda session: chunks.flush(
-                    session,
-                    self._claim,
-                    results,
-                    flush_no=self._progress.num_flushes,
-                    lease=self._parts.settings.lease,
-                )
-            )
+        if self._progress.unflushed:
+            self._write_results()
         self._close(chunks.release)  # withdraws it, seeing the batch's state
         raise _Abandoned("the batch was cancelled or has expired")
 

@@ -54,7 +54,7 @@ class Control:
 
     def help_alone(self, stop: threading.Event) -> None:
         """Until `stop` is set: find overdue work without hints (the broker is down), and purge now and then."""
-        purge_at = time.monotonic() + _PURGE_SECONDS
+        purge_at = time.monotonic()
         while not stop.wait(self._settings.claim_alone_seconds):
             try:
                 self._help_once()

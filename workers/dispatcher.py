@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -42,7 +42,7 @@ class Plan:
 
     validate: Sequence[str] = ()
     finalise: Sequence[str] = ()
-    run: Sequence[tuple[str, int]] = field(default=())  # (model, chunk id), best first
+    run: Sequence[tuple[str, int]] = ()  # (model, chunk id), best first
 
 
 class Dispatcher:

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 MAX_CRASHES: Final = 3
 """Engine deaths after which a request that ran alone at the last of them is given up."""
+WEDGED_SECONDS: Final = 240.0
+"""An engine silent for so long is ended and started again: far above any step, since one step may be a long prefill."""
 _POLL_SECONDS: Final = 0.2
 
 
@@ -116,8 +118,11 @@ class EngineHost:
         return self._stats
 
     def seconds_since_progress(self) -> float:
-        """Return the engine's silence; even an idle engine reports every second."""
-        return self._monotonic() - self._last_progress
+        """Return the engine's silence; even an idle engine reports every second.
+
+        A restart is no silence: loading a large model takes minutes, and `start` has a time limit of its own.
+        """
+        return 0.0 if self._is_restarting else self._monotonic() - self._last_progress
 
     def submit(self, request: EngineRequest, owner: Owner) -> int:
         """Hand a request over and return its id. Refusals arrive at the owner as a delta with an error."""
@@ -172,6 +177,8 @@ class EngineHost:
         while not self._closing.is_set():
             try:
                 progress = self._engine.poll(_POLL_SECONDS)
+                if progress is None and self.seconds_since_progress() > WEDGED_SECONDS:
+                    raise EngineDied(None, list(self._in_engine), f"silent for {WEDGED_SECONDS:g} s")
             except EngineDied as death:
                 if not self._closing.is_set() and not self._recover(death):
                     return

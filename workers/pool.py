@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery.concurrency.thread import TaskPool
 
 from engine.errors import EngineStartError
+from jobs.errors import ServiceError
 
 if TYPE_CHECKING:
     from workers.chunk_service import ChunkService
@@ -29,8 +30,8 @@ class EnginePool(TaskPool):
     def on_start(self) -> None:
         try:
             self._service.start(self.executor)
-        except EngineStartError as error:
-            log.error("engine does not start reason=%s", error)
+        except (EngineStartError, ServiceError) as error:
+            log.error("worker does not start reason=%s", error)
             raise SystemExit(1) from None  # which Celery takes for a request to stop; a traceback would tell no more
 
     def on_stop(self) -> None:

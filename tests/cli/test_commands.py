@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from cli.embedded.child import Child, ChildSpec
 from cli.embedded.sockets import free_port
 from cli.main import app
+from jobs.errors import InputError, NotFoundError
 
 LINE = {
     "custom_id": "a",
@@ -150,14 +151,12 @@ def test_a_batch_is_cancelled_and_has_no_results_yet(server: Tokenmill, batch_fi
 def test_what_the_server_refuses_is_said_in_its_words(
     server: Tokenmill, arguments: tuple[str, ...], variables: dict[str, str], sentence: str
 ) -> None:
-    from jobs.errors import InputError
 
     with pytest.raises(InputError, match=sentence):
         server(*arguments, **variables)
 
 
 def test_a_base_url_without_v1_is_explained(server: Tokenmill, base_url: str) -> None:
-    from jobs.errors import InputError
 
     with pytest.raises(InputError, match="TOKENMILL_BASE_URL should end in /v1"):
         server("batch", "list", TOKENMILL_BASE_URL=base_url.removesuffix("/v1"))
@@ -175,6 +174,15 @@ def test_a_revoked_key_opens_nothing(server: Tokenmill, database: str) -> None:
     listed = run("keys", "list", "acme", **admin).stdout
     assert secret[:10] in listed
     assert secret not in listed
+
+
+def test_a_budget_is_set_and_lifted(database: str) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    run("tenants", "create", "budgeted", **admin)
+    assert run("tenants", "limit", "budgeted", "500", **admin).stdout.startswith("limit 500, available 500, reserved 0")
+    assert run("tenants", "limit", "budgeted", **admin).stdout.startswith("no limit")
+    with pytest.raises(NotFoundError, match="tenants create nobody"):
+        run("tenants", "limit", "nobody", "5", **admin)
 
 
 def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from jobs import fleet, metrics, tenants
+from jobs import budgets, fleet, metrics, tenants
 from jobs.states import ChunkState
 from jobs.tables import Batch, Chunk, Worker
 
@@ -114,7 +114,8 @@ def test_the_allowance_is_never_negative(session: Session, batch: Batch) -> None
 
 def test_metrics_show_queue_budgets_and_fleet(session: Session, batch: Batch, make_batch: Make) -> None:
     make_batch(state="completed")
-    tenants.create_tenant(session, "limited", limit_tokens=9)
+    for name in ("one", "two"):
+        budgets.reserve(session, tenants.create_tenant(session, name).id, 20)
     add_chunk(session, batch)
     add_chunk(session, batch, priority="urgent", state=ChunkState.LEASED)
     add_chunk(session, batch, state=ChunkState.DONE)
@@ -123,14 +124,14 @@ def test_metrics_show_queue_budgets_and_fleet(session: Session, batch: Batch, ma
     for worker_id in ("a", "b"):
         fleet.heartbeat(session, worker_id, engine_stats={"num_running": 4})
     found = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in metrics.read_samples(session)}
-    model, ready, tenant = ("model", "m"), ("state", "ready"), ("tenant", "limited")
+    model, ready = ("model", "m"), ("state", "ready")
     assert found["tokenmill_batches", ("state", "in_progress")] == 1
     assert found["tokenmill_batches", ("state", "validating")] == 0
     assert found["tokenmill_chunks", model, ("priority", "normal"), ready] == 1
     assert found["tokenmill_chunk_lines", model, ("priority", "urgent"), ("state", "leased")] == 3
     assert found["tokenmill_chunk_tokens", model, ("priority", "normal"), ready] == 50
-    assert found["tokenmill_tokens_limit", tenant] == 9
-    assert ("tokenmill_tokens_limit", ("tenant", "acme")) not in found
+    assert found["tokenmill_tokens_reserved",] == 40
+    assert not any("one" in str(name) for name in found), "nobody's name is shown without a key"
     assert found["tokenmill_workers", model] == 2
     assert found["tokenmill_worker_slots", model] == 5
     assert found["tokenmill_engine_num_running", model] == 8

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from engine.messages import EngineStats, FinishReason, TokenDelta
 from jobs import batches, chunks
 from jobs.chunks import ClaimedChunk
+from jobs.errors import ServiceError
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
@@ -294,6 +295,21 @@ def test_priority_deadline_and_tenant_reach_the_engine(
     assert request.deadline == claim.expires_at.timestamp()
     host.answer(1)
     bench.join()
+
+
+def test_an_object_store_that_is_away_is_no_loss(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    class Away(Storage):
+        def read_range(self, key: str, start: int, end: int) -> bytes:
+            raise ServiceError("the store is away")
+
+    submit_valid([line(0)])
+    claim = bench.claim()
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "storage": Away("memory://")})
+    bench.start(claim)
+    bench.join()
+    assert bench.rows("SELECT state, losses FROM chunk") == [("ready", 0)]
 
 
 def _fields(parts: WorkerParts) -> dict[str, Any]:

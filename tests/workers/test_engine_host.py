@@ -9,7 +9,7 @@ import pytest
 from engine.errors import EngineDied, EngineStartError
 from engine.messages import EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.params import SamplingParams
-from workers.engine_host import EngineHost, EngineRequest
+from workers.engine_host import WEDGED_SECONDS, EngineHost, EngineRequest
 
 POISON = 666
 
@@ -212,3 +212,19 @@ def test_an_engine_that_does_not_start_again_is_reported_once() -> None:
     assert stage.gone_event.wait(10)
     assert stage.gone == ["no more starts"]
     stage.host.close()
+
+
+def test_an_engine_silent_for_too_long_is_ended_and_its_requests_run_again() -> None:
+    clock = [0.0]
+    engine = FakeEngine()
+    host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
+    host.start()
+    recorder = Recorder()
+    host.submit(EngineRequest(prompt_token_ids=[3], params=SamplingParams()), recorder)
+    clock[0] += WEDGED_SECONDS + 1
+    while len(engine.generations) < 2:
+        threading.Event().wait(0.01)
+    engine.work()
+    assert recorder.wait().token_ids == [3]
+    assert recorder.num_restarts == 1
+    host.close()
