@@ -1,8 +1,8 @@
 """Paged attention on the CPU: reads the paged cache where it lies; same contract as `paged_attention`, its caller.
 
-A task is one query tile of one sequence under one KV head. Decodes have few rows a tile and go row by row over the
-blocks; prefill tiles have enough rows to transpose 64 keys at a time into scratch and use register-panel products.
-Accumulation: fp32 throughout, also over a bf16 cache. Sources: as in paged_attention.py.
+A task is one query tile of one sequence under one KV head. Where several query heads share a KV head, or the tile is
+small, its tokens are attended one by one (cpu_attention_rows.py); else 64 keys at a time are transposed into scratch,
+for register-panel products of all rows. Accumulation: fp32, also over a bf16 cache. Sources: as in paged_attention.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from kernels.cpu_attention_rows import block_in_float32, fold_block
+from kernels.cpu_attention_rows import attend_rows, rows_scratch_bytes, takes_rows
+from kernels.cpu_attention_tasks import tile_of
 from kernels.cpu_matmul import PANEL_COLUMNS, PANEL_ROWS, multiply_panel
 from kernels.cpu_memory import (
     FASTMATH,
@@ -32,7 +33,6 @@ from kernels.errors import require
 
 _TILE_ROWS = 96  # query rows (tokens × heads of a group) that share one pass over the keys
 _TILE_KEYS = 64
-_PANELS_FROM = 12  # rows; below, transposing the keys costs more than the panels save
 _UNBOUNDED = 1 << 40  # a window longer than any context
 _PARALLEL_FROM = 200_000  # multiply-adds; below, starting the second thread costs more than it saves
 _LOG2_E = 1.4426950408889634
@@ -40,35 +40,6 @@ _LOG2_E = 1.4426950408889634
 DTYPES = (torch.float32, torch.bfloat16)
 
 jit = njit(fastmath=FASTMATH, error_model="numpy")
-
-
-@jit
-def _attend_rows(p: Any, cache: Any, place: Any, scratch: Any) -> None:
-    """Attend all rows of a small tile, one block of the table after the other."""
-    q, acc, state, scores, wide = scratch
-    tables = int32_at(p[7])
-    kv_heads, group, dim, block_size, num_blocks, table_stride, window = p[11], p[12], p[13], p[14], p[15], p[16], p[17]
-    sequence, kv_head, num_tokens, position = place
-    padded_dim = _padded(dim)
-    begin, end = max(position + 1 - window, 0), position + num_tokens
-    for index in range(begin // block_size, (end + block_size - 1) // block_size):
-        block = np.int64(tables[sequence * table_stride + index])
-        if block < 0 or block >= num_blocks:
-            p[FAULT] = 1
-            return
-        block_start = index * block_size
-        low, high = max(begin - block_start, 0), min(end - block_start, block_size)
-        base = (block * kv_heads + kv_head) * block_size * dim
-        pointers = float32_at(wide), float32_at(wide + 4 * block_size * dim)
-        ready = block_in_float32(cache[0], cache[1], base, (low * dim, high * dim), pointers)
-        for row in range(num_tokens * group):
-            own_position = position + row // group
-            row_low = max(own_position + 1 - window - block_start, low)
-            row_high = min(own_position + 1 - block_start, high)
-            if row_low < row_high:
-                at = 4 * row * padded_dim
-                pieces = float32_at(q + at), float32_at(acc + at), float32_at(state + 8 * row)
-                fold_block(pieces, ready, dim, (row_low, row_high), float32_at(scores))
 
 
 @jit
@@ -157,13 +128,12 @@ def _padded(dim: int) -> int:
 def _attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
     """Attend query tokens [first, last) (rows of the batch) of one sequence under one KV head."""
     query, keys, values, out = pointers
-    sequence, kv_head, first, last = tile
-    query_start, context_lens = int32_at(p[8]), int32_at(p[9])
+    sequence, kv_head, first, last, position = tile
     kv_heads, group, dim, query_stride, head_stride = p[11], p[12], p[13], p[18], p[19]
+    rows = (last - first) * group
     padded_dim = _padded(dim)
     q, acc, state = float32_at(scratch[0]), float32_at(scratch[1]), float32_at(scratch[2])
     scale = np.float32(bits_to_float64(p[20]) * _LOG2_E)
-    rows = (last - first) * group
     for row in range((rows + PANEL_ROWS - 1) // PANEL_ROWS * PANEL_ROWS):
         start = (first + row // group) * query_stride + (kv_head * group + row % group) * head_stride
         for d in range(dim):
@@ -171,11 +141,7 @@ def _attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
         for d in range(padded_dim):
             acc[row * padded_dim + d] = np.float32(0.0)
         state[2 * row], state[2 * row + 1] = np.float32(-1e30), np.float32(0.0)
-    place = sequence, kv_head, last - first, first + context_lens[sequence] - query_start[sequence + 1]
-    if rows < _PANELS_FROM:
-        _attend_rows(p, (keys, values), place, scratch)
-    else:
-        _attend_panels(p, (keys, values), place, scratch)
+    _attend_panels(p, (keys, values), (sequence, kv_head, last - first, position), scratch)
     for row in range(rows):
         total = state[2 * row + 1]
         share = np.float32(1.0) / total if total != np.float32(0.0) else np.float32(0.0)
@@ -185,41 +151,30 @@ def _attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
 
 
 @jit
-def _sequence_of(tile: int, query_start: Any, num_seqs: int, tokens_per_tile: int) -> int:
-    """Find the sequence that owns a tile, where sequence s owns those from query_start[s] // tokens_per_tile + s on."""
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if query_start[middle] // tokens_per_tile + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@jit
 def _all_tiles(p: Any, query: Any, keys: Any, values: Any, out: Any) -> None:
-    query_start = int32_at(p[8])
-    num_seqs, kv_heads, group, dim, block_size, tokens_per_tile = p[10], p[11], p[12], p[13], p[14], p[21]
+    group, dim, tokens_per_tile = p[12], p[13], p[21]
     rows, padded_dim = max(tokens_per_tile * group + PANEL_ROWS, _TILE_ROWS), _padded(dim)
-    keys_at_once = max(_TILE_KEYS, block_size)
-    memory = np.zeros(2 * rows * padded_dim + 2 * rows + (rows + 2 * padded_dim) * keys_at_once, np.float32)
-    q = memory.ctypes.data
+    panels_bytes = 4 * (2 * rows * padded_dim + 2 * rows + (rows + 2 * padded_dim) * _TILE_KEYS)
+    memory = np.empty(max(panels_bytes, rows_scratch_bytes(group, dim)) // 4 + 16, np.float32)
+    q = (memory.ctypes.data + 63) // 64 * 64
     acc = q + 4 * rows * padded_dim
     state = acc + 4 * rows * padded_dim
     scores = state + 8 * rows
-    scratch = q, acc, state, scores, scores + 4 * rows * keys_at_once
-    while True:
-        task = fetch_add(p, 1)
-        if task >= p[NUM_TASKS]:
-            break
-        tile, kv_head = (p[NUM_TASKS] - 1 - task) // kv_heads, task % kv_heads  # late tiles see most keys: start there
-        sequence = _sequence_of(tile, query_start, num_seqs, tokens_per_tile)
-        index = tile - (query_start[sequence] // tokens_per_tile + sequence)
-        first = query_start[sequence] + index * tokens_per_tile
-        last = min(first + tokens_per_tile, query_start[sequence + 1])
-        if first < last:
-            _attend_tile(p, (query, keys, values, out), (sequence, kv_head, first, last), scratch)
+    scratch = q, acc, state, scores, scores + 4 * rows * _TILE_KEYS
+    task = fetch_add(p, 1)
+    while task < p[NUM_TASKS]:
+        tile = tile_of(p, task)
+        tokens = tile[3] - tile[2]
+        if tokens <= 0:
+            task = fetch_add(p, 1)
+        elif takes_rows(query, keys, tokens, group):
+            is_right, task = attend_rows(p, (query, keys, values, out), tile, q)
+            if not is_right:
+                p[FAULT] = 1
+                task = p[NUM_TASKS]
+        else:
+            _attend_tile(p, (query, keys, values, out), tile, scratch)
+            task = fetch_add(p, 1)
     memory[0] = np.float32(0.0)  # keeps the scratch alive up to here
 
 

@@ -52,12 +52,25 @@ bits_to_float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
 
 @intrinsic
 def fetch_add(typing_context: Any, counter: Any, amount: Any) -> Any:
-    """Add `amount` to the int64 at `counter` atomically and return what was there before."""
+    """Add `amount` to the int64 at `counter` atomically and return what was there before.
+
+    Acquires and releases: what a thread wrote before is seen by one whose own call comes later.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.atomic_rmw("add", arguments[0], arguments[1], "monotonic")
+        return builder.atomic_rmw("add", arguments[0], arguments[1], "acq_rel")
 
     return types.int64(types.CPointer(types.int64), types.int64), generate
+
+
+@intrinsic
+def atomic_load(typing_context: Any, counter: Any) -> Any:
+    """Read the int64 at `counter`, and with it all that was written before it was stored."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(arguments[0], "acquire", 8)
+
+    return types.int64(types.CPointer(types.int64)), generate
 
 
 def load(pointer: Any, index: Any) -> Any:

@@ -23,7 +23,7 @@ from kernels.cpu_memory import (
     load,
     store,
 )
-from kernels.cpu_parallel import NUM_TASKS, CpuKernel
+from kernels.cpu_parallel import NUM_TASKS, CpuKernel, keep
 
 _PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
@@ -74,7 +74,7 @@ _RMS_NORM = {
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Run `rms_norm` for x `[tokens, dim]` or `[tokens, heads, dim]`, only the last axis contiguous."""
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = keep(torch.empty(x.shape, dtype=x.dtype))
     dim = x.shape[-1]
     inner, inner_stride = (x.shape[1], x.stride(1)) if x.dim() == 3 else (1, 0)
     rows = x.shape[0] * inner
@@ -127,7 +127,7 @@ _ADD_RMS_NORM = {
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Run `add_rms_norm` for 2-D tensors, only the last axis contiguous."""
     rows, dim = x.shape
-    normed, total = torch.empty((rows, dim), dtype=x.dtype), torch.empty((rows, dim), dtype=x.dtype)
+    normed, total = (keep(torch.empty((rows, dim), dtype=x.dtype)) for _ in range(2))
     chunk = _rows_per_task(rows, dim)
     _ADD_RMS_NORM[x.dtype](
         -(-rows // chunk),
@@ -172,7 +172,7 @@ _SILU_MUL = {
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Run `silu_mul` for a 2-D tensor, only the last axis contiguous."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty((rows, width), dtype=gate_up.dtype)
+    out = keep(torch.empty((rows, width), dtype=gate_up.dtype))
     chunk = _rows_per_task(rows, 2 * width)
     _SILU_MUL[gate_up.dtype](
         -(-rows // chunk),

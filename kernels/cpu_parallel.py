@@ -15,19 +15,68 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numba
 import torch
 from numba import types
+from torch import Tensor
 
 from kernels.cpu_memory import FASTMATH
 
-COUNTER, FAULT, NUM_TASKS = 0, 1, 2  # the first words of every parameter block; a kernel's own words start at 3
+COUNTER, FAULT, NUM_TASKS, FIRST_WORD = 0, 1, 2, 3  # of every parameter block; a kernel's own words start at the last
 _SIGNATURE = types.void(types.CPointer(types.int64))
 _compile_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """One kernel call that was written down instead of run: the arguments of `CpuKernel.__call__`."""
+
+    kernel: CpuKernel
+    num_tasks: int
+    words: tuple[float, ...]
+    parallel: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """Kernel calls in their order, and the tensors that they are to write, kept alive as long as this is."""
+
+    calls: list[RecordedCall] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+
+
+class _Thread(threading.local):
+    recording: Recording | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Write this thread's kernel calls down instead of running them (cpu_program.py runs them).
+
+    The ops return tensors that nothing has filled yet, and report no fault.
+    """
+    assert _thread.recording is None
+    _thread.recording = Recording()
+    try:
+        yield _thread.recording
+    finally:
+        _thread.recording = None
+
+
+def keep(tensor: Tensor) -> Tensor:
+    """Return a tensor that a kernel is to fill; while this thread records, the recording holds it."""
+    if _thread.recording is not None:
+        _thread.recording.outputs.append(tensor)
+    return tensor
 
 
 class CpuKernel:
@@ -46,7 +95,14 @@ class CpuKernel:
         self._address = 0
 
     def __call__(self, num_tasks: int, *words: float, parallel: bool) -> bool:
-        """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL."""
+        """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL.
+
+        Inside `record` nothing runs and the answer is no.
+        """
+        if _thread.recording is not None:
+            call = RecordedCall(kernel=self, num_tasks=num_tasks, words=words, parallel=parallel)
+            _thread.recording.calls.append(call)
+            return False
         if self._entry is None:
             self._compile()
         try:
@@ -55,7 +111,7 @@ class CpuKernel:
             block = ctypes.create_string_buffer(self._format.size)
             address = ctypes.addressof(block)
             self._blocks.block = block, address
-        self._format.pack_into(block, 0, 0, 0, num_tasks, *words)
+        self.write_block(block, 0, num_tasks, words)
         team = _openmp_parallel() if parallel else None
         num_threads = min(torch.get_num_threads(), num_tasks)
         if team is None or num_threads < 2:
@@ -63,6 +119,17 @@ class CpuKernel:
         else:
             team(self._address, address, num_threads, 0)
         return ctypes.c_int64.from_address(address + 8 * FAULT).value != 0
+
+    def write_block(self, target: Any, offset: int, num_tasks: int, words: Sequence[float]) -> None:
+        """Write the parameter block of a call into a buffer, `offset` bytes from its start."""
+        self._format.pack_into(target, offset, 0, 0, num_tasks, *words)
+
+    @property
+    def address(self) -> int:
+        """The address of the compiled C function, void (int64 *parameter_block)."""
+        if self._entry is None:
+            self._compile()
+        return self._address
 
     def _compile(self) -> None:
         compiled = compile_cached(self._function)

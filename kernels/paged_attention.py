@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels import cpu_attention
+from kernels.cpu_parallel import keep
 from kernels.errors import require
 from kernels.paged_attention_triton import paged_attention_triton
 
@@ -46,7 +47,7 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
         run = cpu_attention.paged_attention
     else:
         run = paged_attention_reference
-    return run(
+    out = run(
         query,
         key_cache,
         value_cache,
@@ -58,6 +59,7 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
         max_query_len=max_query_len,
         max_context_len=max_context_len,
     )
+    return keep(out)
 
 
 def _check(  # noqa: PLR0917  private; the tensors in their call order

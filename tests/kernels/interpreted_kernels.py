@@ -20,6 +20,7 @@ from kernels.rms_norm import add_rms_norm_reference, add_rms_norm_triton, rms_no
 from kernels.rope import rope_reference, rope_triton
 from kernels.rope_and_write_kv import rope_and_write_kv_reference, rope_and_write_kv_triton
 from kernels.silu_mul import silu_mul_reference, silu_mul_triton
+from kernels.token_mask import apply_token_mask_reference, apply_token_mask_triton
 from kernels.write_kv import write_kv_reference, write_kv_triton
 
 # Triton 3.6's interpreter makes an int of a 1-element array: numpy 2.3 warns of that, and numpy 2.4 refuses it.
@@ -86,6 +87,17 @@ def test_add_rms_norm_equals_its_twin_and_leaves_its_inputs(dtype: torch.dtype) 
 def test_silu_mul_equals_its_twin(width: int, dtype: torch.dtype) -> None:
     gate_up = (torch.randn(3, 2 * width) * 5).to(dtype)
     close(silu_mul_triton(gate_up), silu_mul_reference(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [1, 33, 4100])
+def test_the_token_mask_equals_its_twin(vocab: int, dtype: torch.dtype) -> None:
+    logits = torch.randn(4, vocab, dtype=dtype)
+    mask = torch.randint(-(2**31), 2**31 - 1, (3, -(-vocab // 32)), dtype=torch.int32)
+    expected, rows = logits.clone(), torch.tensor([3, 0, 2])
+    apply_token_mask_triton(logits, mask, rows)
+    apply_token_mask_reference(expected, mask, rows)
+    assert torch.equal(logits, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

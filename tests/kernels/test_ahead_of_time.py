@@ -115,6 +115,16 @@ def test_the_silu_kernel_compiles(monkeypatch: pytest.MonkeyPatch, capability: i
     check(kernel, capability)
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
+def test_the_token_mask_kernel_compiles(monkeypatch: pytest.MonkeyPatch, capability: int, dtype: torch.dtype) -> None:
+    from kernels import token_mask
+
+    kernel = record(monkeypatch, token_mask, "_token_mask_kernel")
+    mask, rows = torch.zeros(64, 4748, dtype=torch.int32), torch.arange(64)
+    token_mask.apply_token_mask_triton(torch.empty(64, 151_936, dtype=dtype), mask, rows)
+    check(kernel, capability)
+
+
 @pytest.mark.parametrize(("dtype", "rot_dim"), [(BF16, 128), (FP32, 96)])
 def test_the_rope_and_cache_kernels_compile(
     monkeypatch: pytest.MonkeyPatch, layer_case: Any, capability: int, dtype: torch.dtype, rot_dim: int

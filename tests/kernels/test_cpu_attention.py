@@ -35,11 +35,12 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize(("dtype", "cache_dtype"), PAIRS)
 @pytest.mark.parametrize("window", [None, 5, 40])
 @pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("kv_heads", [2, 6])
 def test_attention_equals_its_twin(
-    attention_case: Any, batch: str, window: int | None, dtype: torch.dtype, cache_dtype: torch.dtype
+    attention_case: Any, batch: str, kv_heads: int, window: int | None, dtype: torch.dtype, cache_dtype: torch.dtype
 ) -> None:
     case = attention_case(
-        BATCHES[batch], heads=6, kv_heads=2, block_size=8, window=window, dtype=dtype, cache_dtype=cache_dtype
+        BATCHES[batch], heads=6, kv_heads=kv_heads, block_size=8, window=window, dtype=dtype, cache_dtype=cache_dtype
     )
     close(case.run(paged_attention), case.run(paged_attention_reference))
 
@@ -110,9 +111,59 @@ def test_a_row_does_not_depend_on_its_batch(attention_case: Any) -> None:
     assert torch.equal(whole[10:], alone)
 
 
+@pytest.mark.parametrize("group", range(1, 10))
+@pytest.mark.parametrize(("dtype", "cache_dtype"), PAIRS)
+def test_decodes_of_any_group_and_length_equal_their_twin(
+    attention_case: Any, group: int, dtype: torch.dtype, cache_dtype: torch.dtype
+) -> None:
+    case = attention_case(
+        [(1, length) for length in (1, 15, 16, 17, 63, 64, 65, 129, 200)],
+        heads=2 * group,
+        kv_heads=2,
+        head_dim=64 + 8 * group,
+        block_size=group,
+        dtype=dtype,
+        cache_dtype=cache_dtype,
+    )
+    close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_a_token_does_not_depend_on_the_drafts_behind_it(attention_case: Any, window: int | None) -> None:
+    case = attention_case(
+        [(3, 140)], heads=6, kv_heads=2, head_dim=64, window=window, dtype=torch.bfloat16, cache_dtype=torch.bfloat16
+    )
+    query, keys, values, tables, starts, contexts = case.tensors
+    whole = case.run(paged_attention)
+    for token in range(3):
+        alone = paged_attention(
+            query[token : token + 1],
+            keys,
+            values,
+            tables,
+            torch.tensor([0, 1], dtype=torch.int32),
+            contexts - 2 + token,
+            scale=case.scale,
+            window=window,
+            max_query_len=1,
+            max_context_len=140,
+        )
+        assert torch.equal(whole[token : token + 1], alone)
+    assert starts.tolist() == [0, 3]
+
+
+def test_a_key_that_is_nan_makes_its_own_rows_nan_and_no_others(attention_case: Any) -> None:
+    case = attention_case([(2, 100), (1, 50)], heads=2, dtype=torch.bfloat16, cache_dtype=torch.bfloat16)
+    block = case.tensors[3][0, 99 // 4]
+    case.tensors[1][block, 0, 99 % 4] = torch.nan
+    rows_with_nan = case.run(paged_attention).isnan().flatten(1)
+    assert rows_with_nan[1].all()
+    assert not rows_with_nan[[0, 2]].any()
+
+
 def test_a_block_id_outside_the_cache_is_an_error(attention_case: Any) -> None:
     for lengths in ([(1, 3)], [(30, 30)]):
-        case = attention_case(lengths)
+        case = attention_case(lengths, heads=3, kv_heads=3)
         case.tensors[3][0, 0] = 1_000
         with pytest.raises(KernelInputError, match="block outside the cache"):
             case.run(paged_attention)

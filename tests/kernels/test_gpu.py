@@ -14,6 +14,7 @@ from kernels.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms
 from kernels.rope import rope, rope_reference
 from kernels.rope_and_write_kv import rope_and_write_kv, rope_and_write_kv_reference
 from kernels.silu_mul import silu_mul, silu_mul_reference
+from kernels.token_mask import apply_token_mask, apply_token_mask_reference
 from kernels.write_kv import write_kv, write_kv_reference
 
 pytestmark = [
@@ -55,6 +56,16 @@ def test_add_rms_norm_equals_its_twin(dtype: torch.dtype) -> None:
 def test_silu_mul_equals_its_twin(dtype: torch.dtype) -> None:
     gate_up = randn(300, 2 * 14336, dtype=dtype) * 4
     close(silu_mul(gate_up), silu_mul_reference(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_token_mask_equals_its_twin(dtype: torch.dtype) -> None:
+    logits = randn(130, 151_936, dtype=dtype)
+    mask = torch.randint(-(2**31), 2**31 - 1, (100, 4748), dtype=torch.int32, device="cuda")
+    expected, rows = logits.clone(), torch.randperm(130, device="cuda")[:100]
+    apply_token_mask(logits, mask, rows)
+    apply_token_mask_reference(expected, mask, rows)
+    assert torch.equal(logits, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
