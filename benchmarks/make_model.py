@@ -1,6 +1,7 @@
 """Write a model directory with random weights from a shape and a seed, for measurements; it says nothing sensible.
 
 python -m benchmarks.make_model OUT --shape S --seed 0
+python -m benchmarks.make_model OUT --shape llama-8b --config-only   (for an engine with load_format "random")
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,7 +21,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The sizes of a Llama, under the names of its config.json."""
+    """The sizes of a Llama or a Qwen3, under the names of its config.json; `head_dim` None is hidden_size ÷ heads."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -29,6 +31,23 @@ class Shape:
     vocab_size: int
     tie_word_embeddings: bool
     max_position_embeddings: int = 2048
+    head_dim: int | None = None
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    model_type: str = "llama"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptShape:
+    """The sizes of an OPT, under the names of its config.json; its weights are only made by an engine."""
+
+    hidden_size: int
+    word_embed_proj_dim: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    ffn_dim: int
+    vocab_size: int
+    max_position_embeddings: int
 
 
 SHAPES = {
@@ -52,26 +71,88 @@ SHAPES = {
         vocab_size=8192,
         tie_word_embeddings=True,
     ),
+    # 8.0B parameters, the sizes of Llama-3.1-8B (its scaled rotary embedding is left out: it costs no time in a step)
+    "llama-8b": Shape(
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14336,
+        vocab_size=128256,
+        tie_word_embeddings=False,
+        max_position_embeddings=131072,
+        rope_theta=500000.0,
+    ),
+    # 0.6B parameters, the sizes of Qwen3-0.6B
+    "qwen3-0.6b": Shape(
+        hidden_size=1024,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        intermediate_size=3072,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+        max_position_embeddings=40960,
+        head_dim=128,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        model_type="qwen3",
+    ),
 }
+
+# 12.9B parameters, the sizes of OPT-13B
+OPT_13B = OptShape(
+    hidden_size=5120,
+    word_embed_proj_dim=5120,
+    num_hidden_layers=40,
+    num_attention_heads=40,
+    ffn_dim=20480,
+    vocab_size=50272,
+    max_position_embeddings=2048,
+)
+
+_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def make_model(path: Path, shape: Shape, *, seed: int, dtype: str = "bfloat16") -> Path:
     """Write config.json and model.safetensors and return the directory. The same seed gives the same bytes."""
-    path.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "dtype": dtype,
-        **asdict(shape),
-    }
-    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_config(path, shape, dtype=dtype)
     save_file(_weights(shape, seed, _DTYPES[dtype]), path / "model.safetensors", metadata={"format": "pt"})
     return path
+
+
+def write_config(path: Path, shape: Shape | OptShape, *, dtype: str = "bfloat16") -> Path:
+    """Write config.json alone and return the directory."""
+    path.mkdir(parents=True, exist_ok=True)
+    config = _llama_config(shape) if isinstance(shape, Shape) else _opt_config(shape)
+    (path / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2) + "\n")
+    return path
+
+
+def _llama_config(shape: Shape) -> dict[str, Any]:
+    sizes = asdict(shape)
+    rope_theta = sizes.pop("rope_theta")
+    return {
+        "architectures": [_CLASSES[shape.model_type]],
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta},
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        **{name: value for name, value in sizes.items() if value is not None},
+    }
+
+
+def _opt_config(shape: OptShape) -> dict[str, Any]:
+    return {
+        "architectures": ["OPTForCausalLM"],
+        "model_type": "opt",
+        "activation_function": "relu",
+        "do_layer_norm_before": True,
+        "pad_token_id": 1,
+        "bos_token_id": 2,
+        "eos_token_id": 2,
+        **asdict(shape),
+    }
 
 
 def _weights(shape: Shape, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -81,7 +162,8 @@ def _weights(shape: Shape, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
         return (torch.randn(*size, generator=generator) * 0.02).to(dtype)
 
     hidden, ffn = shape.hidden_size, shape.intermediate_size
-    keys = hidden // shape.num_attention_heads * shape.num_key_value_heads
+    head_dim = shape.head_dim or hidden // shape.num_attention_heads
+    queries, keys = head_dim * shape.num_attention_heads, head_dim * shape.num_key_value_heads
     weights = {
         "model.embed_tokens.weight": random(shape.vocab_size, hidden),
         "model.norm.weight": torch.ones(hidden, dtype=dtype),
@@ -91,16 +173,18 @@ def _weights(shape: Shape, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
     for layer in range(shape.num_hidden_layers):
         prefix = f"model.layers.{layer}"
         weights |= {
-            f"{prefix}.self_attn.q_proj.weight": random(hidden, hidden),
+            f"{prefix}.self_attn.q_proj.weight": random(queries, hidden),
             f"{prefix}.self_attn.k_proj.weight": random(keys, hidden),
             f"{prefix}.self_attn.v_proj.weight": random(keys, hidden),
-            f"{prefix}.self_attn.o_proj.weight": random(hidden, hidden),
+            f"{prefix}.self_attn.o_proj.weight": random(hidden, queries),
             f"{prefix}.mlp.gate_proj.weight": random(ffn, hidden),
             f"{prefix}.mlp.up_proj.weight": random(ffn, hidden),
             f"{prefix}.mlp.down_proj.weight": random(hidden, ffn),
             f"{prefix}.input_layernorm.weight": torch.ones(hidden, dtype=dtype),
             f"{prefix}.post_attention_layernorm.weight": torch.ones(hidden, dtype=dtype),
         }
+        if shape.model_type == "qwen3":
+            weights |= {f"{prefix}.self_attn.{name}_norm.weight": torch.ones(head_dim, dtype=dtype) for name in "qk"}
     return weights
 
 
@@ -111,7 +195,11 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="S")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=sorted(_DTYPES), default="bfloat16")
+    parser.add_argument("--config-only", action="store_true", help="write config.json and no weights")
     arguments = parser.parse_args()
+    if arguments.config_only:
+        print(write_config(arguments.out, SHAPES[arguments.shape], dtype=arguments.dtype))
+        return
     print(make_model(arguments.out, SHAPES[arguments.shape], seed=arguments.seed, dtype=arguments.dtype))
 
 

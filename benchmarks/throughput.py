@@ -9,12 +9,13 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
-from engine.config import Batching, EngineConfig
+from engine.config import Batching, EngineConfig, Speculation
 from engine.core import Engine
 from engine.errors import EngineError
 from engine.outputs import EngineStats, FinishReason
@@ -43,6 +44,8 @@ class ThroughputReport:
     kv_waste: float = 0.0
     preemptions: int = 0
     prefix_hit_tokens: int = 0
+    drafted_tokens: int = 0
+    acceptance_rate: float = 0.0
 
 
 _COMPARED = (
@@ -99,36 +102,56 @@ def measure_transformers(
     loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
     batches = [requests[place : place + batch_size] for place in range(0, len(requests), batch_size)]
     with torch.inference_mode():
-        _generate(loaded, [_short(request) for request in batches[0][:2]])
+        generate_padded(loaded, [_short(request) for request in batches[0][:2]])
         watch = _Stopwatch()
         for batch in batches:
-            _generate(loaded, batch)
+            generate_padded(loaded, batch)
     return _report(f"transformers-{batch_size}", requests, 0, times=watch.both(), stats=None)
 
 
+def generate_padded(model: Any, batch: list[WorkloadRequest]) -> list[list[int]]:
+    """Return the new tokens of each request, all as many as the longest asks for."""
+    import torch  # noqa: PLC0415
+
+    width = max(len(request.prompt_token_ids) for request in batch)
+    ids = torch.zeros(len(batch), width, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, request in enumerate(batch):  # generation continues at the right end, so the padding is on the left
+        ids[row, width - len(request.prompt_token_ids) :] = torch.tensor(request.prompt_token_ids)
+        mask[row, width - len(request.prompt_token_ids) :] = 1
+    longest = max(request.max_tokens for request in batch)
+    rows = model.generate(
+        ids, attention_mask=mask, max_new_tokens=longest, min_new_tokens=longest, do_sample=False, pad_token_id=0
+    )
+    new: list[list[int]] = rows[:, width:].tolist()
+    return new
+
+
 def compare(
-    config: EngineConfig, requests: list[WorkloadRequest], *, batch_sizes: list[int], has_transformers: bool = True
-) -> list[ThroughputReport]:
-    """Measure continuous batching, then the static mode and transformers at each batch size, in one run."""
+    config: EngineConfig,
+    requests: list[WorkloadRequest],
+    *,
+    static_batch_sizes: list[int],
+    transformers_batch_sizes: list[int],
+) -> Iterator[ThroughputReport]:
+    """Measure continuous batching, the static mode at the same limit and other sizes, and transformers, in one run."""
     settings = asdict(config)
-    reports = [measure_engine(EngineConfig(**{**settings, "batching": "continuous"}), requests)]
-    for size in batch_sizes:
-        static = EngineConfig(**{**settings, "batching": "static", "max_num_seqs": size})
-        reports.append(measure_engine(static, requests))
+    yield measure_engine(EngineConfig(**{**settings, "batching": "continuous"}), requests)
+    for size in dict.fromkeys([config.max_num_seqs, *static_batch_sizes]):
+        yield measure_engine(EngineConfig(**{**settings, "batching": "static", "max_num_seqs": size}), requests)
     dtype = "bfloat16" if config.dtype == "auto" else config.dtype
-    for size in batch_sizes if has_transformers else []:
-        reports.append(measure_transformers(config.model, requests, batch_size=size, dtype=dtype))
-    return reports
+    for size in transformers_batch_sizes:
+        yield measure_transformers(config.model, requests, batch_size=size, dtype=dtype)
 
 
 def speedups(reports: list[ThroughputReport]) -> dict[str, float]:
-    """Return how many times faster the first report is than the best of each other kind."""
+    """Return how many times faster the first report is than the second, and than the best of each other kind."""
     first, *others = reports
-    best: dict[str, float] = {}
+    rates = {report.name: report.output_tokens_per_second for report in others[:1]}
     for report in others:
-        kind = report.name.rsplit("-", 1)[0]
-        best[kind] = max(best.get(kind, 0.0), report.output_tokens_per_second)
-    return {kind: first.output_tokens_per_second / rate for kind, rate in best.items()}
+        kind = f"{report.name.rsplit('-', 1)[0]} at its best"
+        rates[kind] = max(rates.get(kind, 0.0), report.output_tokens_per_second)
+    return {name: first.output_tokens_per_second / rate for name, rate in rates.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -147,9 +170,18 @@ def main(argv: list[str] | None = None) -> int:
             block_size=arguments.block_size,
             num_threads=arguments.num_threads,
             enable_prefix_caching=not arguments.no_prefix_caching,
+            speculation=Speculation(arguments.speculation),
         )
         if arguments.compare:
-            reports = compare(config, requests, batch_sizes=arguments.batch_sizes)
+            reports = []
+            for report in compare(
+                config,
+                requests,
+                static_batch_sizes=arguments.static_batch_sizes,
+                transformers_batch_sizes=arguments.batch_sizes,
+            ):
+                reports.append(report)
+                print(f"{report.name}: {report.output_tokens_per_second:.1f} output tok/s", file=sys.stderr)
         else:
             reports = [measure_engine(config, requests)]
     except (EngineError, WorkloadError) as error:
@@ -179,21 +211,6 @@ def _add(engine: Engine, request_id: int, request: WorkloadRequest) -> None:
 def _short(request: WorkloadRequest) -> WorkloadRequest:
     return WorkloadRequest(
         prompt_token_ids=request.prompt_token_ids[:8], max_tokens=2, ignore_eos=True, arrival_seconds=0.0
-    )
-
-
-def _generate(model: Any, batch: list[WorkloadRequest]) -> None:
-    import torch  # noqa: PLC0415
-
-    width = max(len(request.prompt_token_ids) for request in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, request in enumerate(batch):  # generation continues at the right end, so the padding is on the left
-        ids[row, width - len(request.prompt_token_ids) :] = torch.tensor(request.prompt_token_ids)
-        mask[row, width - len(request.prompt_token_ids) :] = 1
-    longest = max(request.max_tokens for request in batch)
-    model.generate(
-        ids, attention_mask=mask, max_new_tokens=longest, min_new_tokens=longest, do_sample=False, pad_token_id=0
     )
 
 
@@ -231,6 +248,8 @@ def _engine_fields(stats: EngineStats | None) -> dict[str, Any]:
         "kv_waste": stats.kv_waste,
         "preemptions": stats.num_preemptions_total,
         "prefix_hit_tokens": stats.num_cached_tokens_total,
+        "drafted_tokens": stats.num_drafted_tokens_total,
+        "acceptance_rate": stats.acceptance_rate,
     }
 
 
@@ -243,6 +262,10 @@ def _as_json(reports: list[ThroughputReport]) -> str:
 
 def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -258,8 +281,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--num-threads", type=int)
     parser.add_argument("--no-prefix-caching", action="store_true")
+    parser.add_argument("--speculation", choices=list(Speculation), default=Speculation.OFF)
     parser.add_argument("--compare", action="store_true", help="also measure the static mode and transformers")
-    parser.add_argument("--batch-sizes", type=lambda text: [int(part) for part in text.split(",")], default=[8, 16, 32])
+    parser.add_argument("--batch-sizes", type=_sizes, default=[8, 16, 32], help="transformers' batches, with --compare")
+    parser.add_argument("--static-batch-sizes", type=_sizes, default=[8], help="besides --max-num-seqs, with --compare")
     parser.add_argument("--json", action="store_true")
     return parser
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from engine.outputs import CompletionOutput, EngineStats, Logprob, RequestOutput
     from engine.params import SamplingParams
     from engine.process import EngineProcess
+    from engine.structured import StructuredOutput
 
 _HOME = {
     "LLM": "llm",
@@ -43,6 +44,7 @@ _HOME = {
     "ModelLoadError": "errors",
     "RequestOutput": "outputs",
     "SamplingParams": "params",
+    "StructuredOutput": "structured",
     "UnsupportedModelError": "errors",
 }
 
@@ -63,6 +65,7 @@ __all__ = [
     "ModelLoadError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutput",
     "UnsupportedModelError",
 ]
 

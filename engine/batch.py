@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.edits import EditBook
 from engine.plan import StepPlan
 from engine.request import Sequence
 from engine.sampler import GREEDY_BELOW, SamplingRows
@@ -44,6 +45,7 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
             token_ids.append(sequence.last_token_id)
         else:
             token_ids.extend(sequence.token_ids[start : start + count])
+            token_ids.extend(sequence.draft_token_ids[: max(0, start + count - sequence.num_tokens)])
     token_ids.extend(sequence.last_token_id for sequence in plan.padding)
     num_padding = len(plan.padding)
     starts = np.array(plan.starts + [sequence.num_computed_tokens - 1 for sequence in plan.padding], dtype=np.int64)
@@ -62,7 +64,7 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         slots[-num_padding:] = -1
     context_lens = (starts + counts).astype(np.int32)
     max_context_len = int(context_lens.max())
-    samples = np.array(plan.samples + [True] * num_padding, dtype=np.bool_)
+    num_sampled = np.array(plan.num_sampled + [1] * num_padding, dtype=np.int64)
     return StepArrays(
         token_ids=np.array(token_ids, dtype=np.int64),
         positions=positions,
@@ -72,8 +74,16 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         context_lens=context_lens,
         max_query_len=int(counts.max()),
         max_context_len=max_context_len,
-        sampled_rows=query_start[1:][samples].astype(np.int64) - 1,
+        sampled_rows=_last_rows(query_start[1:].astype(np.int64), num_sampled),
     )
+
+
+def _last_rows(ends: _Int64, counts: _Int64) -> _Int64:
+    """Return the last `counts[i]` rows before each `ends[i]`, in order."""
+    if counts.max() <= 1:
+        return ends[counts > 0] - 1
+    first = np.repeat(ends - counts, counts)
+    return first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 class Seats:
@@ -89,14 +99,16 @@ class Seats:
         self._seeds = np.zeros(num_rows, dtype=np.uint64)
         self._num_logprobs = np.zeros(num_rows, dtype=np.int64)
         self._first_free_output = np.zeros(num_rows, dtype=np.int64)
+        self._edits = EditBook()
 
-    def gather(self, sampled: list[Sequence]) -> SamplingRows:
-        """Return the parameters of the sequences that sample in this step, in their order."""
+    def gather(self, plan: StepPlan) -> SamplingRows:
+        """Return the parameters of the plan's sampled rows, in order, those of the padding last."""
+        sampled, offsets = _rows_to_sample(plan)
         for sequence in sampled:
             if self._owners[sequence.row] is not sequence:
                 self._take(sequence)
         rows = np.array([sequence.row for sequence in sampled], dtype=np.int64)
-        positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64)
+        positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64) + offsets
         early = np.flatnonzero(positions < self._first_free_output[rows])
         return SamplingRows(
             is_greedy=self._is_greedy[rows],
@@ -107,7 +119,7 @@ class Seats:
             seeds=self._seeds[rows],
             positions=positions,
             num_logprobs=self._num_logprobs[rows],
-            forbidden={place: sorted(sampled[place].stop_token_ids) for place in early.tolist()},
+            edits=self._edits.edits(sampled, offsets, early.tolist()),
         )
 
     def _take(self, sequence: Sequence) -> None:
@@ -120,4 +132,18 @@ class Seats:
         self._min_p[row] = params.min_p
         self._seeds[row] = sequence.seed
         self._num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        self._first_free_output[row] = params.min_tokens if sequence.stop_token_ids else 0
+        # With a grammar the masks hold off the end, where the grammar allows anything else.
+        has_early_rows = sequence.stop_token_ids and sequence.matcher is None
+        self._first_free_output[row] = params.min_tokens if has_early_rows else 0
+        self._edits.take(sequence)
+
+
+def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], _Int64]:
+    """Return the owner of each sampled row, and how many drafts of its own come before it."""
+    owners: list[Sequence] = []
+    offsets: list[int] = []
+    for sequence, num_sampled in plan.sampling():
+        owners += [sequence] * num_sampled
+        offsets += range(num_sampled)
+    owners += plan.padding
+    return owners, np.array(offsets + [0] * len(plan.padding), dtype=np.int64)

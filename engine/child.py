@@ -20,11 +20,11 @@ from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.messages import (
     Abort,
+    AbortChildren,
     Add,
     Configure,
     Fatal,
     FromEngine,
-    Progress,
     Ready,
     Shutdown,
     ToEngine,
@@ -32,6 +32,7 @@ from engine.messages import (
     encode,
 )
 from engine.model_config import resolve_model_path
+from engine.outbox import Outbox
 
 if TYPE_CHECKING:
     from engine.core import Engine
@@ -93,30 +94,30 @@ def _load(config: EngineConfig, connection: Connection) -> Engine | None:
 def _serve(engine: Engine, connection: Connection) -> int:
     inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
-    last_sent = time.monotonic()
+    outbox = Outbox(lambda progress: _send(connection, progress))
+    last_put = time.monotonic()
     try:
-        while _take_messages(engine, inbox, last_sent):
+        while outbox.is_open and _take_messages(engine, inbox, last_put):
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
-            if outputs or now - last_sent >= HEARTBEAT_SECONDS:
-                stats = engine.stats()
-                _send(connection, Progress(outputs, stats, stats.num_steps_total))
-                last_sent = now
-    except (BrokenPipeError, ConnectionResetError):
-        raise
+            if outputs or now - last_put >= HEARTBEAT_SECONDS:
+                outbox.put(outputs, engine.stats())
+                last_put = now
     except Exception as error:  # noqa: BLE001 - a fault in a step ends the process; the worker starts a new one
+        outbox.close()
         _send(connection, Fatal(_sentence(error)))
         return 1
+    outbox.close()
     return 0
 
 
-def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine], last_sent: float) -> bool:
+def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine], last_put: float) -> bool:
     """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
     is_idle = not engine.has_work
     while True:
         try:
             if is_idle:
-                message = inbox.get(timeout=max(0.001, last_sent + HEARTBEAT_SECONDS - time.monotonic()))
+                message = inbox.get(timeout=max(0.001, last_put + HEARTBEAT_SECONDS - time.monotonic()))
             else:
                 message = inbox.get_nowait()
         except queue.Empty:
@@ -130,9 +131,12 @@ def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine], last_sent
                 priority=message.priority,
                 deadline=message.deadline,
                 salt=message.salt,
+                output_token_ids=message.output_token_ids,
             )
         elif isinstance(message, Abort):
             engine.abort(message.request_ids)
+        elif isinstance(message, AbortChildren):
+            engine.abort_children(message.children)
         elif isinstance(message, Shutdown):
             return False
 

@@ -5,6 +5,7 @@ Imports no torch; the model's own shape is in model_config.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,18 +30,63 @@ class Admission(StrEnum):
     PROMPT = "prompt"
 
 
+class PolicyName(StrEnum):
+    """Which waiting sequence starts next and which running one gives way; each is a class in engine/policies.py."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+    DEADLINE = "deadline"
+    SHORTEST = "shortest"
+    FAIR = "fair"
+    PREFIX = "prefix"
+
+
+class ModelImpl(StrEnum):
+    """Whose modelling code runs the model.
+
+    TOKENMILL: our own decoder. TRANSFORMERS: transformers' code with our paged attention in it. AUTO: our own where it
+    covers the model, else transformers'.
+    """
+
+    AUTO = "auto"
+    TOKENMILL = "tokenmill"
+    TRANSFORMERS = "transformers"
+
+
+class LoadFormat(StrEnum):
+    """Where weights come from: the directory's safetensors, or a seed (to measure a shape without its files)."""
+
+    SAFETENSORS = "safetensors"
+    RANDOM = "random"
+
+
+class Speculation(StrEnum):
+    """Where drafts come from: nowhere, or from a sequence's own text (engine/speculation.py)."""
+
+    OFF = "off"
+    NGRAM = "ngram"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Set an engine up. Raises InvalidConfigError on a value out of range.
 
-    `model` is a directory with config.json and safetensors. `max_num_batched_tokens` is the token budget of a step.
-    `num_kv_blocks=None` takes the pool's size from memory: on CUDA `gpu_memory_share` of the device less what a
-    profiled step needs, on the CPU `cpu_memory_share` of what is available now, and never more than
-    `max_num_seqs` sequences of `max_model_len` tokens can fill. `max_model_len=None` takes the model's own limit.
-    `num_threads=None` leaves torch's setting. `seed` is where the seeds of requests without one derive from.
+    `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it.
+    `max_num_batched_tokens` is the token budget of a step. `num_kv_blocks=None` takes the pool's size from memory: on
+    CUDA `gpu_memory_share` of the device less what a profiled step needs, on the CPU `cpu_memory_share` of what is
+    available now, and never more than `max_num_seqs` sequences of `max_model_len` tokens can fill.
+    `max_model_len=None` takes the model's own limit.
+    `swap_space_gib` of host memory takes the KV of preempted sequences where copying is cheaper than computing again.
+    `policy` orders the requests; whatever it is, the oldest waiting one starts after at most `max_passed_over` others
+    have started before it. `speculation` guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its
+    last `prompt_lookup_min` to `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs
+    time. `num_threads=None` leaves torch's setting. `seed` is where the seeds of requests without one derive from, and
+    with `load_format` "random" the weights, for which the directory needs config.json alone.
     """
 
     model: str
+    model_impl: ModelImpl = ModelImpl.AUTO
+    load_format: LoadFormat = LoadFormat.SAFETENSORS
     dtype: str = "auto"
     device: str = "auto"
     max_num_seqs: int = 128
@@ -50,10 +96,18 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     batching: Batching = Batching.CONTINUOUS
     admission: Admission = Admission.PEAK
+    policy: PolicyName = PolicyName.PRIORITY
+    max_passed_over: int = 64
+    speculation: Speculation = Speculation.OFF
+    num_speculative_tokens: int = 64
+    prompt_lookup_min: int = 1
+    prompt_lookup_max: int = 8
     max_model_len: int | None = None
     gpu_memory_share: float = 0.9
     cpu_memory_share: float = 0.25
+    swap_space_gib: float = 0.0
     num_threads: int | None = None
+    grammar_timeout_seconds: float = 10.0
     seed: int = 0
     warm_up: bool = True
 
@@ -61,16 +115,33 @@ class EngineConfig:
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
         if self.device not in ("auto", "cpu", "cuda") and not self.device.startswith("cuda:"):
             raise InvalidConfigError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N.")
+        _check_choice("model_impl", self.model_impl, tuple(ModelImpl))
+        object.__setattr__(self, "model_impl", ModelImpl(self.model_impl))
+        _check_choice("load_format", self.load_format, tuple(LoadFormat))
+        object.__setattr__(self, "load_format", LoadFormat(self.load_format))
         _check_choice("batching", self.batching, tuple(Batching))
         _check_choice("admission", self.admission, tuple(Admission))
         object.__setattr__(self, "batching", Batching(self.batching))
         object.__setattr__(self, "admission", Admission(self.admission))
+        _check_choice("policy", self.policy, tuple(PolicyName))
+        object.__setattr__(self, "policy", PolicyName(self.policy))
+        _check_at_least("max_passed_over", self.max_passed_over, 1)
+        _check_choice("speculation", self.speculation, tuple(Speculation))
+        object.__setattr__(self, "speculation", Speculation(self.speculation))
+        _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
+        _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)
+        _check_between("prompt_lookup_min", self.prompt_lookup_min, low=1, high=self.prompt_lookup_max)
         _check_at_least("max_num_seqs", self.max_num_seqs, 1)
         _check_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _check_at_least("block_size", self.block_size, 1)
         for name in ("num_kv_blocks", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
                 _check_at_least(name, getattr(self, name), 1)
+        if not self.grammar_timeout_seconds > 0.0:
+            seconds = self.grammar_timeout_seconds
+            raise InvalidConfigError(f"grammar_timeout_seconds is {seconds!r}; it must be above 0.")
+        if not 0.0 <= self.swap_space_gib < math.inf:
+            raise InvalidConfigError(f"swap_space_gib is {self.swap_space_gib!r}; it must be 0 or a number above it.")
         for name in ("gpu_memory_share", "cpu_memory_share"):
             share = getattr(self, name)
             if not 0.0 < share <= 1.0:
@@ -85,6 +156,11 @@ class EngineConfig:
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InvalidConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
+
+
+def _check_between(name: str, value: int, *, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidConfigError(f"{name} is {value!r}; it must be a whole number from {low} to {high}.")
 
 
 def _check_at_least(name: str, value: int, low: int) -> None:

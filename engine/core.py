@@ -8,31 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as AnySequence
-from dataclasses import dataclass
 
+from engine import grammar_output
 from engine.blocks import BlockPool
-from engine.config import EngineConfig
+from engine.config import EngineConfig, Speculation
+from engine.decisions import Decision
 from engine.errors import InvalidConfigError, InvalidRequestError
-from engine.model_config import ModelConfig, load_model_config
-from engine.outputs import EngineStats, FinishReason, TokenDelta
+from engine.grammar import GrammarTokens
+from engine.grammar_compiler import GrammarCompiler
+from engine.grammar_queue import GrammarQueue
+from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
+from engine.model_config import CheckpointConfig, load_model_config
+from engine.outputs import EngineStats, FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from engine.plan import SchedulerLimits
+from engine.plan import SchedulerLimits, StepPlan
+from engine.policies import make_policy
 from engine.request import Request, Sequence, derive_seed
-from engine.runner import Runner, sampling_sequences
+from engine.runner import Runner
 from engine.scheduler import Scheduler
+from engine.speculation import SpeculationCounters, Speculator
+from engine.timings import Timings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    """What a loaded engine can do. `num_kv_blocks` is what requests can use."""
-
-    num_kv_blocks: int
-    block_size: int
-    max_model_len: int
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    device: str
-    dtype: str
+_GRAMMAR_WAIT_SECONDS = 0.02
+"""How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
 
 
 class Engine:
@@ -40,7 +38,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.model = load_model_config(config.model)
+        self.model = load_model_config(config.model, impl=config.model_impl)
         max_model_len = _max_model_len(config, self.model)
         self._runner = Runner(config, self.model, max_model_len=max_model_len)
         self.info = EngineInfo(
@@ -62,17 +60,31 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching,
             batching=config.batching,
             admission=config.admission,
+            policy=make_policy(config.policy),
+            max_passed_over=config.max_passed_over,
+            swap=self._runner.swap,
+        )
+        self.speculator = _speculator(config)
+        self._grammars = GrammarQueue(
+            GrammarCompiler(
+                GrammarTokens(
+                    self.model.path, vocab_size=self.model.vocab_size, eos_token_ids=self.model.eos_token_ids
+                ),
+                timeout_seconds=config.grammar_timeout_seconds,
+            )
         )
         self._pending: list[TokenDelta] = []
         self._num_arrivals = 0
         self._num_prompt_tokens = 0
         self._num_output_tokens = 0
+        self._num_forced_tokens = 0
         self._num_finished = 0
+        self._timings = Timings()
 
     @property
     def has_work(self) -> bool:
         """Tell whether a step would do or report anything."""
-        return bool(self._pending) or self.scheduler.has_work
+        return bool(self._pending) or self.scheduler.has_work or len(self._grammars) > 0
 
     def add(
         self,
@@ -83,14 +95,21 @@ class Engine:
         priority: int = 0,
         deadline: float | None = None,
         salt: str = "",
+        output_token_ids: AnySequence[int] = (),
     ) -> None:
-        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child."""
+        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child.
+
+        `output_token_ids` are what an earlier run of the same request (n = 1) generated: this run goes on after them
+        and reports only what is new. With the same seed they are the tokens that the earlier run would have taken.
+        """
         try:
-            max_tokens = self._check(prompt_token_ids, params)
+            max_tokens = resolve_max_tokens(prompt_token_ids, params, self.info)
+            check_output_so_far(output_token_ids, params, vocab_size=self.info.vocab_size)
         except InvalidRequestError as error:
             self._end_all(request_id, params.n, FinishReason.ERROR, error=str(error))
             return
-        if max_tokens == 0:
+        has_all = 0 < max_tokens <= len(output_token_ids)  # of a run with more room than there is here
+        if has_all or (max_tokens == 0 and params.prompt_logprobs is None):
             self._end_all(request_id, params.n, FinishReason.LENGTH)
             return
         self._num_arrivals += 1
@@ -98,6 +117,7 @@ class Engine:
         request = Request(
             request_id=request_id,
             prompt_token_ids=list(prompt_token_ids),
+            output_token_ids=tuple(output_token_ids),
             params=params,
             max_tokens=max_tokens,
             seed=derive_seed(self.config.seed, request_id) if params.seed is None else params.seed,
@@ -108,64 +128,162 @@ class Engine:
             salt=salt,
         )
         pool = self.scheduler.pool
-        self.scheduler.add([Sequence(request, index, pool.chain(salt)) for index in range(params.n)])
+        sequences = [Sequence(request, index, pool.chain(salt)) for index in range(params.n)]
+        for sequence in sequences:
+            sequence.arrived_at = self.scheduler.pace.now()
+        if params.structured is None or max_tokens == 0:
+            self.scheduler.add(sequences)
+        else:
+            self._grammars.add(sequences)
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """End requests at once; the next step reports "abort" for each unfinished child, and no token."""
         for request_id in request_ids:
-            for sequence in self.scheduler.abort(request_id):
+            for sequence in (*self._grammars.abort(request_id), *self.scheduler.abort(request_id)):
+                self._pending.append(_last_delta(sequence, FinishReason.ABORT))
+                self._num_finished += 1
+
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
+        """End single children, given as (request id, index); otherwise as `abort`. The others go on."""
+        for request_id, index in children:
+            for sequence in self.scheduler.abort(request_id, index=index):
                 self._pending.append(_last_delta(sequence, FinishReason.ABORT))
                 self._num_finished += 1
 
     def step(self) -> list[TokenDelta]:
-        """Run one step and return what is new: one token per sampling sequence, refusals, aborts."""
+        """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts."""
+        self._start_compiled()
         deltas, self._pending = self._pending, []
         if self.scheduler.has_work:
+            self._propose_drafts()
             plan = self.scheduler.schedule()
-            tokens, logprobs = self._runner.run(plan, self.scheduler.block_tables)
-            self.scheduler.advance(plan)
-            for place, sequence in enumerate(sampling_sequences(plan)):
-                delta = self._take_token(sequence, tokens[place])
-                if place in logprobs:
-                    delta.logprobs = [logprobs[place]]
-                deltas.append(delta)
+            deltas += self._record(plan, *self._runner.run(plan, self.scheduler.block_tables))
+        elif not deltas:
+            self._grammars.wait(_GRAMMAR_WAIT_SECONDS)
         return deltas
+
+    def decisions(self, request_id: int | None = None) -> list[Decision]:
+        """Return why requests were delayed, started or preempted, oldest first; of one request, also why it waits now.
+
+        Kept are the last few thousand, and the last 16 of each unfinished request; `engine.decisions.sentence` tells
+        one in words.
+        """
+        return self.scheduler.decisions(request_id)
 
     def stats(self) -> EngineStats:
         """Return the counters and the present state."""
         scheduler, counters = self.scheduler, self.scheduler.counters
+        drafts = SpeculationCounters() if self.speculator is None else self.speculator.counters
         return EngineStats(
             num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
+            num_waiting=scheduler.num_waiting + self._grammars.num_sequences,
+            max_num_seqs=self.config.max_num_seqs,
             num_kv_blocks=self.info.num_kv_blocks,
             num_used_blocks=scheduler.pool.num_used,
             num_cached_blocks=scheduler.pool.num_cached,
             num_steps_total=counters.num_steps,
             num_prompt_tokens_total=self._num_prompt_tokens,
             num_output_tokens_total=self._num_output_tokens,
+            num_forced_tokens_total=self._num_forced_tokens,
             num_computed_tokens_total=counters.num_computed_tokens,
             num_cached_tokens_total=counters.num_cached_tokens,
+            num_looked_up_tokens_total=counters.num_looked_up_tokens,
             num_preemptions_total=counters.num_preemptions,
+            num_swaps_total=counters.num_swaps,
             num_finished_total=self._num_finished,
+            num_drafted_tokens_total=drafts.num_drafted,
+            num_accepted_tokens_total=drafts.num_accepted,
             num_seqs_total=counters.num_seqs,
             num_block_steps_total=counters.num_used_blocks,
             num_slot_steps_total=counters.num_slots,
             num_written_slot_steps_total=counters.num_written_slots,
+            num_operations_total=self._runner.work.num_operations,
+            num_read_bytes_total=self._runner.work.num_read_bytes,
+            num_written_bytes_total=self._runner.work.num_written_bytes,
+            timings=self._timings,
         )
 
-    def _take_token(self, sequence: Sequence, token_id: int) -> TokenDelta:
-        end = sequence.append(token_id)
-        self._num_output_tokens += 1
+    def _start_compiled(self) -> None:
+        """Let the requests run whose grammar is compiled by now; answer those whose grammar cannot be used."""
+        for compiled in self._grammars.take():
+            deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
+            self._count_forced(sum(len(delta.token_ids) for delta in deltas))
+            self._pending += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
+            unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
+            self._num_finished += len(deltas) - len(unfinished)
+            if unfinished:
+                self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
+
+    def _propose_drafts(self) -> None:
+        """Guess the next tokens of sequences; those that a grammar forces are certain and come first."""
+        for sequence in self.scheduler.running_sequences():
+            if sequence.matcher is not None and sequence.has_prompt_computed:
+                sequence.draft_token_ids = grammar_output.forced_drafts(sequence)
+        if self.speculator is not None:
+            self.speculator.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
+
+    def _record(self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]) -> list[TokenDelta]:
+        """Append what was sampled, tell the scheduler, end what is done; return a delta for each sampling sequence."""
+        row = 0
+        deltas = []
+        sampling = plan.sampling()
+        for sequence, num_sampled in sampling:
+            rows = range(row, row + num_sampled)
+            row += num_sampled
+            deltas.append(self._take_tokens(sequence, tokens[rows.start : rows.stop], [logprobs.get(i) for i in rows]))
+        self._runner.work.observe(plan)
+        self.scheduler.advance(plan)
+        now = self.scheduler.pace.now()
+        num_sampled_tokens = [len(delta.token_ids) for delta in deltas]
+        for (sequence, _), delta in zip(sampling, deltas, strict=True):
+            if delta.finish_reason is None:
+                self._count_forced(grammar_output.append_forced(sequence, delta))
+            if delta.finish_reason is not None:
+                self.scheduler.finish(sequence)
+                self._num_finished += 1
+            is_finished = delta.finish_reason is not None
+            self._timings.observe(sequence, num_tokens=len(delta.token_ids), is_finished=is_finished, now=now)
+        if self.speculator is not None:
+            self.speculator.observe(plan, num_sampled_tokens)
+        failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
+        return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
+
+    def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
+        """End the other children of a request with the error of one."""
+        siblings = self.scheduler.abort(failed.request_id)
+        self._num_finished += len(siblings)
+        return [_last_delta(sequence, FinishReason.ERROR, error=failed.error) for sequence in siblings]
+
+    def _count_forced(self, count: int) -> None:
+        self._num_forced_tokens += count
+        self._num_output_tokens += count
+
+    def _take_tokens(
+        self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]
+    ) -> TokenDelta:
+        """Append the sampled tokens up to the first that its draft did not guess, or that ends the sequence."""
         delta = TokenDelta(
             request_id=sequence.request.request_id,
             index=sequence.index,
-            token_ids=[token_id],
             num_cached_tokens=sequence.num_cached_tokens,
+            prompt_logprobs=sequence.prompt_logprobs,
         )
-        if end is not None:
-            delta.finish_reason, delta.stop_reason = end
-            self.scheduler.finish(sequence)
-            self._num_finished += 1
+        sequence.prompt_logprobs = None  # told once
+        drafts = sequence.draft_token_ids
+        for place, token_id in enumerate(token_ids):
+            if not grammar_output.is_taken(sequence, token_id, delta):
+                break
+            end = sequence.append(token_id)
+            delta.token_ids.append(token_id)
+            if end is not None:
+                delta.finish_reason, delta.stop_reason = end
+            if end is not None or (place < len(drafts) and drafts[place] != token_id):
+                break
+        if sequence.request.max_tokens == 0:  # only the prompt's log-probabilities were asked for
+            delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None
+        kept = len(delta.token_ids)
+        delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
+        self._num_output_tokens += kept
         return delta
 
     def _end_all(self, request_id: int, n: int, reason: FinishReason, *, error: str | None = None) -> None:
@@ -174,50 +292,28 @@ class Engine:
             TokenDelta(request_id=request_id, index=index, finish_reason=reason, error=error) for index in range(n)
         )
 
-    def _check(self, prompt: AnySequence[int], params: SamplingParams) -> int:
-        """Return how many tokens a child may generate; raise InvalidRequestError when it can never run.
 
-        Without max_tokens, and at the model's limit, a sequence ends with "length" when its context is full.
-        """
-        limit, vocab_size = self.info.max_model_len, self.info.vocab_size
-        if not prompt:
-            raise InvalidRequestError("The prompt has no tokens; give at least one.")
-        for token_id in (min(prompt), max(prompt)):
-            if not 0 <= token_id < vocab_size:
-                raise InvalidRequestError(f"The prompt has token id {token_id}; ids run from 0 to {vocab_size - 1}.")
-        for token_id in params.stop_token_ids:
-            if token_id >= vocab_size:
-                raise InvalidRequestError(f"stop_token_ids has {token_id}; ids run from 0 to {vocab_size - 1}.")
-        if len(prompt) >= limit:
-            raise InvalidRequestError(
-                f"The prompt has {len(prompt)} tokens; this model's context of {limit} must hold it and one more. "
-                "Shorten it."
-            )
-        room = limit - len(prompt)
-        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-        capacity = self.info.num_kv_blocks * self.info.block_size
-        if params.max_tokens is None:
-            max_tokens = min(max_tokens, capacity - len(prompt) + 1)
-        # The last token is sampled and never computed, so it needs no slot.
-        needed = len(prompt) + max(1, max_tokens) - 1
-        if not self.scheduler.can_ever_hold(needed):
-            raise InvalidRequestError(
-                f"The request needs {needed} tokens of KV cache (prompt {len(prompt)}, max_tokens {max_tokens}) and "
-                f"the pool holds {capacity}. Lower max_tokens or raise num_kv_blocks."
-            )
-        return max_tokens
-
-
-def _last_delta(sequence: Sequence, reason: FinishReason) -> TokenDelta:
+def _last_delta(sequence: Sequence, reason: FinishReason, *, error: str | None = None) -> TokenDelta:
     return TokenDelta(
         request_id=sequence.request.request_id,
         index=sequence.index,
         finish_reason=reason,
         num_cached_tokens=sequence.num_cached_tokens,
+        error=error,
     )
 
 
-def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+def _speculator(config: EngineConfig) -> Speculator | None:
+    if config.speculation is Speculation.OFF:
+        return None
+    return Speculator(
+        max_drafts=config.num_speculative_tokens,
+        min_match=config.prompt_lookup_min,
+        max_match=config.prompt_lookup_max,
+    )
+
+
+def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:
     if config.max_model_len is None:
         return model.max_model_len
     if config.max_model_len > model.max_model_len:

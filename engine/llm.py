@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.core import Engine
-from engine.errors import InvalidRequestError, ModelLoadError
+from engine.errors import InvalidRequestError
 from engine.model_config import resolve_model_path
 from engine.outputs import (
     CompletionOutput,
@@ -23,7 +23,8 @@ from engine.outputs import (
     TokenLogprobs,
 )
 from engine.params import SamplingParams
-from engine.text import TextStream
+from engine.text import TextStream, with_bad_words_as_tokens
+from engine.tokenizer import load_tokenizer
 
 Prompt = str | Sequence[int] | dict[str, Any]
 """Text, token ids, or vLLM's {"prompt": …} / {"prompt_token_ids": […]}."""
@@ -86,10 +87,11 @@ class LLM:
             given: str | Sequence[int] = item["prompt_token_ids"] if "prompt_token_ids" in item else item["prompt"]
         else:
             given = item
-        if self.tokenizer is None and (isinstance(given, str) or params.stop):
+        if self.tokenizer is None and (isinstance(given, str) or params.stop or params.bad_words):
             raise InvalidRequestError(
-                "This model's directory has no tokenizer; give prompts as token ids, and no stop strings."
+                "This model's directory has no tokenizer; give prompts as token ids, and no stop strings or bad words."
             )
+        params = with_bad_words_as_tokens(params, self.tokenizer)
         token_ids = self.tokenizer(given)["input_ids"] if isinstance(given, str) else given
         self._next_request_id += 1
         return _Job(
@@ -105,7 +107,7 @@ class LLM:
                 for delta in self.engine.step():
                     job = by_id.get(delta.request_id)  # None: left over from a call that was interrupted
                     if job is not None and job.take(delta):
-                        self.engine.abort([delta.request_id])
+                        self.engine.abort_children([(delta.request_id, delta.index)])
         except BaseException:
             self.engine.abort(by_id)
             raise
@@ -122,16 +124,19 @@ class _Job:
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
         self.params = params
+        self._tokenizer = tokenizer
         self._num_cached_tokens = 0
+        self._prompt_logprobs: list[TokenLogprobs] | None = None
         self._children = [_Child(index, self, tokenizer) for index in range(params.n)]
 
     def take(self, delta: TokenDelta) -> bool:
-        """Take a delta in; True when a stop string has now ended every child, so that the engine may drop them."""
+        """Take a delta in; True when a stop string has just ended its child, which the engine is to drop."""
         self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        if delta.prompt_logprobs is not None:
+            self._prompt_logprobs = delta.prompt_logprobs
         was_stopped = self._children[delta.index].is_stopped
         self._children[delta.index].take(delta)
-        is_newly_stopped = self._children[delta.index].is_stopped and not was_stopped
-        return is_newly_stopped and all(child.is_done for child in self._children)
+        return self._children[delta.index].is_stopped and not was_stopped
 
     def output(self) -> RequestOutput:
         return RequestOutput(
@@ -139,8 +144,15 @@ class _Job:
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
             outputs=[child.output() for child in self._children],
+            prompt_logprobs=self._named_prompt(),
             num_cached_tokens=self._num_cached_tokens,
         )
+
+    def _named_prompt(self) -> list[dict[int, Logprob] | None] | None:
+        if self._prompt_logprobs is None:
+            return None
+        pairs = zip(self.prompt_token_ids[1:], self._prompt_logprobs, strict=True)
+        return [None, *(_named(token, entry, self._tokenizer) for token, entry in pairs)]
 
 
 class _Child:
@@ -154,6 +166,7 @@ class _Child:
         self._finish_reason: FinishReason | None = None
         self._stop_reason: int | str | None = None
         self._error: str | None = None
+        self._has_stops = bool(job.params.stop)
         wants_text = tokenizer is not None and job.params.detokenize and bool(job.prompt_token_ids)
         self._stream = TextStream(tokenizer, job.prompt_token_ids, job.params) if wants_text else None
 
@@ -168,19 +181,36 @@ class _Child:
     def take(self, delta: TokenDelta) -> None:
         if self.is_done:
             return  # a stop string has ended it; the engine had one more step under way
-        self._token_ids += delta.token_ids
-        self._logprobs += delta.logprobs or []
         self._finish_reason, self._stop_reason, self._error = delta.finish_reason, delta.stop_reason, delta.error
+        num_taken = self._show(delta.token_ids, ends_with_stop_token=delta.finish_reason is FinishReason.STOP)
+        self._token_ids += delta.token_ids[:num_taken]
+        self._logprobs += (delta.logprobs or [])[:num_taken]
+
+    def _show(self, token_ids: list[int], *, ends_with_stop_token: bool) -> int:
+        """Write the text of new tokens; return how many there are up to the one that completes a stop string."""
         if self._stream is None:
-            return
-        self._stream.push(delta.token_ids, ends_with_stop_token=delta.finish_reason is FinishReason.STOP)
+            return len(token_ids)
+        # One by one only where a stop string may end the text before the last of them.
+        size = 1 if self._has_stops else max(1, len(token_ids))
+        for first in range(0, len(token_ids), size):
+            is_last = first + size >= len(token_ids)
+            self._stream.push(token_ids[first : first + size], ends_with_stop_token=is_last and ends_with_stop_token)
+            if self._has_matched_stop():
+                return first + size
         if self.is_done:
             self._stream.finish()
-        if self._stream.matched_stop is not None:
-            self._finish_reason, self._stop_reason = FinishReason.STOP, self._stream.matched_stop
+            self._has_matched_stop()
+        return len(token_ids)
+
+    def _has_matched_stop(self) -> bool:
+        matched = self._stream.matched_stop if self._stream is not None else None
+        if matched is not None:
+            self._finish_reason, self._stop_reason = FinishReason.STOP, matched
+        return matched is not None
 
     def output(self) -> CompletionOutput:
-        logprobs = [self._named(token, entry) for token, entry in zip(self._token_ids, self._logprobs, strict=False)]
+        pairs = zip(self._token_ids, self._logprobs, strict=False)
+        logprobs = [_named(token, entry, self._tokenizer) for token, entry in pairs]
         return CompletionOutput(
             index=self._index,
             text=self._stream.text if self._stream else "",
@@ -192,28 +222,17 @@ class _Child:
             error=self._error,
         )
 
-    def _named(self, token_id: int, entry: TokenLogprobs) -> dict[int, Logprob]:
-        ranked = enumerate(zip(entry.top_token_ids, entry.top_logprobs, strict=True), start=1)
-        named = {token: self._logprob(token, value, rank) for rank, (token, value) in ranked}
-        named.setdefault(token_id, self._logprob(token_id, entry.logprob, entry.rank))
-        return named
 
-    def _logprob(self, token_id: int, value: float, rank: int) -> Logprob:
-        decoded = self._tokenizer.decode([token_id]) if self._tokenizer is not None else None
-        return Logprob(logprob=value, rank=rank, decoded_token=decoded)
+def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Logprob]:
+    ranked = enumerate(zip(entry.top_token_ids, entry.top_logprobs, strict=True), start=1)
+    named = {token: _logprob(token, value, rank=rank, tokenizer=tokenizer) for rank, (token, value) in ranked}
+    named.setdefault(token_id, _logprob(token_id, entry.logprob, rank=entry.rank, tokenizer=tokenizer))
+    return named
 
 
-def load_tokenizer(path: Path) -> Any:
-    """Load the tokenizer of a model's directory, None when it has none. Raises ModelLoadError when it is broken."""
-    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        return None
-    from transformers import AutoTokenizer  # noqa: PLC0415 - a slow import that token ids do not need
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"The tokenizer in {path} cannot be loaded: {reason}.") from error
+def _logprob(token_id: int, value: float, *, rank: int, tokenizer: Any) -> Logprob:
+    decoded = tokenizer.decode([token_id]) if tokenizer is not None else None
+    return Logprob(logprob=value, rank=rank, decoded_token=decoded)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

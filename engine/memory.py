@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 
 from engine.blocks import num_blocks_for
 from engine.config import EngineConfig
 from engine.errors import InvalidConfigError
-from engine.model_config import ModelConfig
+from engine.step_model import KvShape
 
 
-def block_bytes(config: ModelConfig, *, block_size: int, dtype: torch.dtype) -> int:
+def block_bytes(kv_shapes: Sequence[KvShape], *, block_size: int, dtype: torch.dtype) -> int:
     """Return the size of one block over all layers, keys and values."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+    return 2 * sum(shape.num_heads * shape.head_dim for shape in kv_shapes) * block_size * dtype.itemsize
 
 
 def available_cpu_bytes() -> int:
@@ -43,7 +44,7 @@ def _container_limits() -> list[int]:
 
 
 def num_kv_blocks(
-    config: EngineConfig, model: ModelConfig, *, max_model_len: int, free_bytes: int, dtype: torch.dtype
+    config: EngineConfig, kv_shapes: Sequence[KvShape], *, max_model_len: int, free_bytes: int, dtype: torch.dtype
 ) -> int:
     """Return how many blocks requests can use, given the bytes set aside for them.
 
@@ -51,7 +52,7 @@ def num_kv_blocks(
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    size = block_bytes(model, block_size=config.block_size, dtype=dtype)
+    size = block_bytes(kv_shapes, block_size=config.block_size, dtype=dtype)
     enough = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
     count = min(enough, free_bytes // size)
     if count < 1:

@@ -13,6 +13,7 @@ from engine.params import SamplingParams
 
 __all__ = [
     "Abort",
+    "AbortChildren",
     "Add",
     "Configure",
     "EngineStats",
@@ -40,7 +41,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
 class Add(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Hand a request over. Lower `priority` runs first, then the earlier `deadline` (seconds since the epoch).
 
-    Requests share cached prefixes only under the same `salt`.
+    Requests share cached prefixes only under the same `salt`. `output_token_ids` are what an earlier run generated.
     """
 
     request_id: int
@@ -49,12 +50,19 @@ class Add(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     priority: int = 0
     deadline: float | None = None
     salt: str = ""
+    output_token_ids: list[int] = []
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """End requests at once; unknown or finished ones are passed over."""
 
     request_ids: list[int]
+
+
+class AbortChildren(msgspec.Struct, frozen=True, tag=True):
+    """End single children, (request id, index) each; unknown or finished ones are passed over."""
+
+    children: list[tuple[int, int]]
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -87,7 +95,7 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-ToEngine = Configure | Add | Abort | Shutdown
+ToEngine = Configure | Add | Abort | AbortChildren | Shutdown
 FromEngine = Ready | Progress | Fatal
 
 _encoder = msgspec.msgpack.Encoder()

@@ -5,17 +5,22 @@ Flat token rows in, hidden rows out, over a paged KV cache; knows no request, no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.cpu_layers import cpu_layers
 from engine.model_config import ModelConfig
+from engine.random_weights import RandomWeights
 from engine.rotary import rotary_table
+from engine.step_model import KvShape, ModelSizes
 from engine.weights import Checkpoint
-from kernels.packed_linear import PackedLinear
+from kernels.packed_linear import Layout, PackedLinear
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_write_kv import rope_and_write_kv
@@ -47,26 +52,62 @@ KvCache = list[tuple[Tensor, Tensor]]
 class Decoder:
     """Hold a model's weights on a device and run its layers."""
 
-    def __init__(self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device, max_positions: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_positions: int,
+        random_seed: int | None = None,
+    ) -> None:
         self.config = config
         self.dtype = dtype
         self.device = device
         self._cos_sin = rotary_table(config, max_positions=max_positions).to(device)
-        with Checkpoint(config.path, dtype=dtype) as checkpoint:
-            reader = _Reader(checkpoint, device)
+        with _open_weights(config, dtype=dtype, device=device, random_seed=random_seed) as weights:
+            reader = _Reader(weights, device)
             shape = (config.vocab_size, config.hidden_size)
-            self._embedding = reader.tensor("model.embed_tokens.weight", shape)
+            embedding = reader.tensor("model.embed_tokens.weight", shape)
             self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
             self._norm = reader.tensor("model.norm.weight", (config.hidden_size,))
-            head = self._embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
+            head = embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
             self._head = PackedLinear(head, None)
+            self._embed: Callable[[Tensor], Tensor] = partial(functional.embedding, weight=embedding)
+            if config.has_tied_embeddings and self._head.has_rows:
+                self._embed = self._head.rows  # the weight is held once
+        self._at_once = cpu_layers(self._layers)
+        self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
+        self.sizes = _sizes(config)
+
+    def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
+        """Run a step as `StepModel` says."""
+        x, residual = self.forward(step, cache)
+        return self.logits(x[rows], residual[rows]) if rows.shape[0] else x.new_empty((0, self.config.vocab_size))
+
+    def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Run a step as `StepModel` says."""
+        x, residual = self.forward(step, cache)
+        for rows in parts:
+            yield self.logits(x[rows], residual[rows])
 
     def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
         """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each."""
-        x = functional.embedding(step.token_ids, self._embedding)
+        x = self._embed(step.token_ids)
+
+        def run_layer(index: int, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+            keys, values = cache[index]
+            layer = self._layers[index]
+            return layer.forward(x, residual, step=step, keys=keys, values=values, cos_sin=self._cos_sin)
+
+        if self._at_once is not None:
+            result = self._at_once.run(run_layer, x, cache)
+            if result is not None:
+                return result
+            x = self._embed(step.token_ids)
         residual: Tensor | None = None
-        for layer, (keys, values) in zip(self._layers, cache, strict=True):
-            x, residual = layer.forward(x, residual, step=step, keys=keys, values=values, cos_sin=self._cos_sin)
+        for index in range(len(self._layers)):
+            x, residual = run_layer(index, x, residual)
         assert residual is not None
         return x, residual
 
@@ -76,12 +117,20 @@ class Decoder:
         return self._head(normed)
 
 
+def _open_weights(
+    config: ModelConfig, *, dtype: torch.dtype, device: torch.device, random_seed: int | None
+) -> AbstractContextManager[Checkpoint | RandomWeights]:
+    if random_seed is None:
+        return Checkpoint(config.path, dtype=dtype)
+    return nullcontext(RandomWeights(random_seed, dtype=dtype, device=device))
+
+
 class _Layer:
     """One decoder layer: attention and gated MLP, each after an RMSNorm fused with the residual addition."""
 
     def __init__(self, config: ModelConfig, index: int, reader: _Reader) -> None:
         self._config = config
-        self._window = config.windows[index]
+        self.window = config.windows[index]
         self._scale = config.head_dim**-0.5
         prefix = f"model.layers.{index}"
         hidden, ffn = config.hidden_size, config.intermediate_size
@@ -104,6 +153,16 @@ class _Layer:
         if config.has_qk_norm:
             self._q_norm = reader.tensor(f"{attention}.q_norm.weight", (config.head_dim,))
             self._k_norm = reader.tensor(f"{attention}.k_norm.weight", (config.head_dim,))
+
+    @property
+    def addresses(self) -> list[int] | None:
+        """Where the weights lie; None where some of this layer's work goes through torch."""
+        linears = [self._qkv, self._output, self._gate_up, self._down]
+        if any(linear.layout is not Layout.PANELS for linear in linears):
+            return None
+        norms = [self._input_norm, self._mlp_norm, self._q_norm, self._k_norm]
+        found = [norm.data_ptr() for norm in norms if norm is not None]
+        return found + [address for linear in linears for address in linear.addresses]
 
     def forward(
         self, x: Tensor, residual: Tensor | None, *, step: StepTensors, keys: Tensor, values: Tensor, cos_sin: Tensor
@@ -136,7 +195,7 @@ class _Layer:
             step.query_start,
             step.context_lens,
             scale=self._scale,
-            window=self._window,
+            window=self.window,
             max_query_len=step.max_query_len,
             max_context_len=step.max_context_len,
         )
@@ -146,18 +205,28 @@ class _Layer:
 class _Reader:
     """Read tensors from a checkpoint onto the device, joining those that are multiplied together."""
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, weights: Checkpoint | RandomWeights, device: torch.device) -> None:
+        self._weights = weights
         self._device = device
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self._checkpoint.read(name, shape).to(self._device)
+        return self._weights.read(name, shape).to(self._device)
 
-    def linear(self, parts: list[tuple[str, int]], size: int, *, has_bias: bool) -> Callable[[Tensor], Tensor]:
+    def linear(self, parts: list[tuple[str, int]], size: int, *, has_bias: bool) -> PackedLinear:
         """Return one linear layer whose output is the parts' outputs side by side."""
         weights = [self.tensor(f"{name}.weight", (width, size)) for name, width in parts]
         biases = [self.tensor(f"{name}.bias", (width,)) for name, width in parts] if has_bias else []
         return PackedLinear(_join(weights), _join(biases) if biases else None)
+
+
+def _sizes(config: ModelConfig) -> ModelSizes:
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = config.hidden_size * (2 * queries + 2 * keys)
+    return ModelSizes(
+        num_layer_weights=config.num_layers * (attention + 3 * config.hidden_size * config.intermediate_size),
+        num_head_weights=config.vocab_size * config.hidden_size,
+        attention_width=config.num_layers * queries,
+    )
 
 
 def _join(tensors: list[Tensor]) -> Tensor:

@@ -1,15 +1,17 @@
-"""Read a model directory's config.json into the few numbers the decoder needs, and refuse what it does not have.
+"""Read a model directory's config.json, decide whose code runs it, and refuse what neither has.
 
-transformers reads the file (it knows every old spelling); nothing here loads weights.
+transformers reads the file (it knows every old spelling); nothing here loads weights or modelling code.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
 
 _ARCHITECTURES = {
@@ -19,19 +21,30 @@ _ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
 }
 _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+_ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """A Llama-family decoder. `windows[i]` is layer i's sliding window in tokens, None for full attention.
+class CheckpointConfig:
+    """What the engine knows of every model. `source` is transformers' configuration object.
 
-    `rope` is transformers' configuration object, from which `rotary.py` makes the table of angles.
+    An object of this very class is run by transformers' code, a `ModelConfig` by the decoder in model.py.
     """
 
     path: Path
     model_type: str
     vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    source: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(CheckpointConfig):
+    """A Llama-family decoder. `windows[i]` is layer i's sliding window in tokens, None for full attention."""
+
     hidden_size: int
     num_layers: int
     num_heads: int
@@ -39,47 +52,30 @@ class ModelConfig:
     head_dim: int
     intermediate_size: int
     rms_norm_eps: float
-    max_model_len: int
     has_tied_embeddings: bool
     has_qkv_bias: bool
     has_output_bias: bool
     has_mlp_bias: bool
     has_qk_norm: bool
     windows: tuple[int | None, ...]
-    eos_token_ids: tuple[int, ...]
-    dtype: str
-    rope: Any
 
 
-def load_model_config(model: str) -> ModelConfig:
-    """Read config.json of a directory (or a hub id). Raises ModelLoadError or UnsupportedModelError."""
+def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> CheckpointConfig:
+    """Read config.json of a directory (or a hub id); AUTO takes our own decoder for every model that it covers.
+
+    Raises ModelLoadError or UnsupportedModelError.
+    """
     path = resolve_model_path(model)
     config = _read_with_transformers(path)
-    _check_supported(config, path)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    has_attention_bias = bool(getattr(config, "attention_bias", False))
-    return ModelConfig(
-        path=path,
-        model_type=config.model_type,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        intermediate_size=config.intermediate_size,
-        rms_norm_eps=config.rms_norm_eps,
-        max_model_len=config.max_position_embeddings,
-        has_tied_embeddings=bool(config.tie_word_embeddings),
-        has_qkv_bias=config.model_type == "qwen2" or (config.model_type != "mistral" and has_attention_bias),
-        has_output_bias=config.model_type in ("llama", "qwen3") and has_attention_bias,
-        has_mlp_bias=config.model_type == "llama" and bool(config.mlp_bias),
-        has_qk_norm=config.model_type == "qwen3",
-        windows=_windows(config),
-        eos_token_ids=_eos_token_ids(config, path),
-        dtype=str(getattr(config, "dtype", None) or "float32").removeprefix("torch."),
-        rope=config,
-    )
+    if getattr(config, "quantization_config", None):
+        raise UnsupportedModelError(f"{path} is quantized (quantization_config); use the unquantized weights.")
+    if impl is ModelImpl.TRANSFORMERS or (impl is ModelImpl.AUTO and _reason_against_own(config, path)):
+        _check_for_transformers(config, path)
+        return CheckpointConfig(**_common(config, path))
+    reason = _reason_against_own(config, path)
+    if reason is not None:
+        raise UnsupportedModelError(reason)
+    return _own_config(config, path)
 
 
 def resolve_model_path(model: str) -> Path:
@@ -115,8 +111,11 @@ def _read_with_transformers(path: Path) -> Any:
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path / 'config.json'} cannot be read as JSON: {error}.") from error
     model_type = raw.get("model_type") if isinstance(raw, dict) else None
-    if model_type not in _ARCHITECTURES:
-        raise UnsupportedModelError(f"{path} has model_type {model_type!r}; supported are {', '.join(_ARCHITECTURES)}.")
+    if model_type not in _causal_models():
+        raise UnsupportedModelError(
+            f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
+            "code that comes with a model is not run. docs/models.md lists what is proven."
+        )
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
 
     try:
@@ -126,31 +125,99 @@ def _read_with_transformers(path: Path) -> Any:
         raise ModelLoadError(f"{path / 'config.json'} is not a valid {model_type} configuration: {reason}.") from error
 
 
-def _check_supported(config: Any, path: Path) -> None:
+def _causal_models() -> dict[str, str]:
+    """Return the class name of transformers' causal language model by model_type."""
+    from transformers.models.auto.modeling_auto import (  # noqa: PLC0415 - as in _read_with_transformers
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def _common(config: Any, path: Path) -> dict[str, Any]:
+    text = config.get_text_config(decoder=True)
+    max_model_len = getattr(text, "max_position_embeddings", None)
+    if max_model_len is None:
+        raise UnsupportedModelError(
+            f"{path / 'config.json'} has no max_position_embeddings; the engine needs to know the longest sequence."
+        )
+    return {
+        "path": path,
+        "model_type": config.model_type,
+        "vocab_size": text.vocab_size,
+        "max_model_len": max_model_len,
+        "eos_token_ids": _eos_token_ids(config, path),
+        "dtype": str(getattr(config, "dtype", None) or "float32").removeprefix("torch."),
+        "source": config,
+    }
+
+
+def _own_config(config: Any, path: Path) -> ModelConfig:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    has_attention_bias = bool(getattr(config, "attention_bias", False))
+    return ModelConfig(
+        **_common(config, path),
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        intermediate_size=config.intermediate_size,
+        rms_norm_eps=config.rms_norm_eps,
+        has_tied_embeddings=bool(config.tie_word_embeddings),
+        has_qkv_bias=config.model_type == "qwen2" or (config.model_type != "mistral" and has_attention_bias),
+        has_output_bias=config.model_type in ("llama", "qwen3") and has_attention_bias,
+        has_mlp_bias=config.model_type == "llama" and bool(config.mlp_bias),
+        has_qk_norm=config.model_type == "qwen3",
+        windows=_windows(config),
+    )
+
+
+def _reason_against_own(config: Any, path: Path) -> str | None:
+    """Say what our own decoder lacks for this model, None when it has everything."""
+    if config.model_type not in _ARCHITECTURES:
+        return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(_ARCHITECTURES)}."
+    return next((f"{path} {reason}" for reason in _gaps(config)), None)
+
+
+def _gaps(config: Any) -> Iterator[str]:
     wanted = _ARCHITECTURES[config.model_type]
+    architectures = getattr(config, "architectures", None) or [wanted]
+    if wanted not in architectures:
+        yield f"is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+    if config.hidden_act != "silu":
+        yield f"has hidden_act {config.hidden_act!r}; our own decoder has 'silu'."
+    rope = config.rope_parameters
+    if rope["rope_type"] not in _ROPE_TYPES:
+        yield f"has rope_type {rope['rope_type']!r}; our own decoder has {', '.join(_ROPE_TYPES)}."
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        yield f"has partial_rotary_factor {rope['partial_rotary_factor']}; our own decoder has 1."
+    for layer_type in _layer_types(config):
+        if layer_type not in ("full_attention", "sliding_attention"):
+            yield f"has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
+
+
+def _check_for_transformers(config: Any, path: Path) -> None:
+    """Refuse what config.json alone shows; transformers_checks.py looks at the loaded model."""
+    wanted = _causal_models()[config.model_type]
     architectures = getattr(config, "architectures", None) or [wanted]
     if wanted not in architectures:
         raise UnsupportedModelError(
             f"{path} is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
         )
-    if getattr(config, "quantization_config", None):
-        raise UnsupportedModelError(f"{path} is quantized (quantization_config); use the unquantized weights.")
-    if config.hidden_act != "silu":
-        raise UnsupportedModelError(f"{path} has hidden_act {config.hidden_act!r}; supported is 'silu'.")
-    rope = config.rope_parameters
-    if rope["rope_type"] not in _ROPE_TYPES:
-        raise UnsupportedModelError(
-            f"{path} has rope_type {rope['rope_type']!r}; supported are {', '.join(_ROPE_TYPES)}."
-        )
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModelError(
-            f"{path} has partial_rotary_factor {rope['partial_rotary_factor']}; supported is 1."
-        )
-    for layer_type in _layer_types(config):
-        if layer_type not in ("full_attention", "sliding_attention"):
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{path} is an encoder-decoder model; only decoders are supported.")
+    for layer_type in _named_layers(config.get_text_config(decoder=True)):
+        if layer_type not in _ATTENTION_LAYERS:
             raise UnsupportedModelError(
                 f"{path} has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
             )
+
+
+def _named_layers(text: Any) -> Iterator[str]:
+    """Yield the layer types that a configuration lists, under either name that transformers has for the list."""
+    for name in ("layer_types", "layers_block_type"):
+        yield from getattr(text, name, None) or ()
 
 
 def _layer_types(config: Any) -> list[str]:
@@ -168,7 +235,8 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 
 def _eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
     """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers."""
-    eos = config.eos_token_id
+    eos = getattr(config, "eos_token_id", None)
+    eos = config.get_text_config(decoder=True).eos_token_id if eos is None else eos
     generation = path / "generation_config.json"
     if generation.is_file():
         try:

@@ -6,15 +6,21 @@ Knows nothing of models, text or batches; a parameter that is not here is not su
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.errors import InvalidParamsError
+from engine.structured import StructuredOutput
 
 MAX_LOGPROBS = 20
 """Most alternatives per token, as in OpenAI's API."""
 MAX_N = 128
 MAX_SEED = 2**63 - 1
+MAX_PENALTY = 2.0
+MAX_BIAS = 100.0
+MAX_REPETITION = 1e3
+MIN_REPETITION = 1e-3
+"""Below it fp32 logits, divided by it, would overflow for some models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +30,13 @@ class SamplingParams:
     `stop` may be given as one string and `stop_token_ids` as any sequence; both are kept as tuples.
     `max_tokens=None` means up to the model's context. `top_k` 0 or −1, `top_p` 1 and `min_p` 0 switch a filter off.
     `temperature=0` is greedy. `seed=None` lets the engine derive one per request; child i of n uses seed + i.
-    `logprobs=k` reports the chosen token and the k most likely ones of the raw distribution.
+    `logprobs=k` reports the chosen token and the k most likely ones of the raw distribution,
+    `prompt_logprobs=k` the same for each token of the prompt but its first; then max_tokens may be 0.
+    `presence_penalty` and `frequency_penalty` look at the output only, `repetition_penalty` at the prompt too.
+    `logit_bias` maps token ids to what is added to their logits.
+    `bad_words` are strings; the engine takes them as `bad_words_token_ids`, which who holds the tokenizer writes
+    (`engine.text.with_bad_words_as_tokens`). `allowed_token_ids=None` allows every token.
+    `structured` constrains the text; with it, `min_tokens` holds off the end only where the text may go on.
     """
 
     n: int = 1
@@ -32,6 +44,13 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    bad_words_token_ids: Sequence[Sequence[int]] = ()
     seed: int | None = None
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
@@ -40,8 +59,10 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         _set_tuples(self)
@@ -61,9 +82,16 @@ class SamplingParams:
             raise InvalidParamsError(
                 f"min_tokens is {self.min_tokens} and max_tokens is {self.max_tokens}; min_tokens must not be larger."
             )
-        if self.logprobs is not None:
-            _check_int("logprobs", self.logprobs, low=0, high=MAX_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), low=0, high=MAX_LOGPROBS)
         self._check_stops()
+        self._check_shifts()
+        self._check_choice_of_tokens()
+        if self.structured is not None and self.ignore_eos:
+            raise InvalidParamsError(
+                "ignore_eos is given with a structured output, which ends when its text is complete. Drop one."
+            )
 
     def _check_stops(self) -> None:
         for text in self.stop:
@@ -73,6 +101,40 @@ class SamplingParams:
             _check_int("stop_token_ids", token_id, low=0, high=2**31 - 1)
         if self.stop and not self.detokenize:
             raise InvalidParamsError("stop is given with detokenize=False; stop strings need the text. Drop one.")
+
+    def _check_shifts(self) -> None:
+        _check_float("presence_penalty", self.presence_penalty, low=-MAX_PENALTY, high=MAX_PENALTY)
+        _check_float("frequency_penalty", self.frequency_penalty, low=-MAX_PENALTY, high=MAX_PENALTY)
+        _check_float("repetition_penalty", self.repetition_penalty, low=MIN_REPETITION, high=MAX_REPETITION)
+        if not isinstance(self.logit_bias, Mapping | None):
+            raise InvalidParamsError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers.")
+        for token_id, bias in (self.logit_bias or {}).items():
+            _check_int("logit_bias's token id", token_id, low=0, high=2**31 - 1)
+            _check_float("logit_bias", bias, low=-MAX_BIAS, high=MAX_BIAS)
+
+    def _check_choice_of_tokens(self) -> None:
+        for word in self.bad_words:
+            if not isinstance(word, str) or not word.strip():
+                raise InvalidParamsError(f"bad_words holds {word!r}; every bad word must be a string with a character.")
+        for token_ids in self.bad_words_token_ids:
+            if not token_ids:
+                raise InvalidParamsError("bad_words_token_ids holds an empty sequence; give at least one token id.")
+            for token_id in token_ids:
+                _check_int("bad_words_token_ids", token_id, low=0, high=2**31 - 1)
+        if self.allowed_token_ids is None:
+            return
+        for token_id in self.allowed_token_ids:
+            _check_int("allowed_token_ids", token_id, low=0, high=2**31 - 1)
+        if not set(self.allowed_token_ids) - {ids[-1] for ids in self.bad_words_token_ids}:
+            # With such a token there is always one that may be taken, whatever came before.
+            raise InvalidParamsError(
+                "allowed_token_ids holds no token but those that end bad words; allow another one, or leave it out."
+            )
+
+    @property
+    def has_penalty(self) -> bool:
+        """Tell whether the tokens so far change the logits of the next one."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
     @property
     def is_greedy(self) -> bool:
@@ -87,10 +149,14 @@ class SamplingParams:
 
 def _set_tuples(params: SamplingParams) -> None:
     # None is what clients send for "not given"; it and () mean the same here.
-    stop = params.stop if params.stop is not None else ()
-    ids = params.stop_token_ids if params.stop_token_ids is not None else ()
-    object.__setattr__(params, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-    object.__setattr__(params, "stop_token_ids", tuple(ids))
+    stop = (params.stop,) if isinstance(params.stop, str) else params.stop
+    bad_words = (params.bad_words,) if isinstance(params.bad_words, str) else params.bad_words
+    bad_ids = tuple(tuple(ids) for ids in params.bad_words_token_ids or ())
+    for name, value in (("stop", stop), ("stop_token_ids", params.stop_token_ids), ("bad_words", bad_words)):
+        object.__setattr__(params, name, tuple(value) if value is not None else ())
+    object.__setattr__(params, "bad_words_token_ids", bad_ids)
+    if params.allowed_token_ids is not None:
+        object.__setattr__(params, "allowed_token_ids", tuple(params.allowed_token_ids))
 
 
 def _check_int(name: str, value: object, *, low: int, high: int) -> None:

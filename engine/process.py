@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
 from engine.messages import (
     Abort,
+    AbortChildren,
     Add,
     Configure,
     Fatal,
@@ -129,6 +130,7 @@ class EngineProcess:
         priority: int = 0,
         deadline: float | None = None,
         salt: str = "",
+        output_token_ids: Sequence[int] = (),
     ) -> None:
         """Hand a request over; a refusal comes back as a delta with finish_reason "error". Raises EngineDied."""
         message = Add(
@@ -138,6 +140,7 @@ class EngineProcess:
             priority=priority,
             deadline=deadline,
             salt=salt,
+            output_token_ids=list(output_token_ids),
         )
         with self._state_lock:
             assert request_id not in self._open_children, f"request {request_id} is already in flight"
@@ -147,6 +150,10 @@ class EngineProcess:
     def abort(self, request_ids: Iterable[int]) -> None:
         """End requests at once; each still reports a delta with finish_reason "abort". Raises EngineDied."""
         self._send(Abort(list(request_ids)))
+
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
+        """End single children, (request id, index) each; each reports "abort" as with `abort`. Raises EngineDied."""
+        self._send(AbortChildren(list(children)))
 
     def poll(self, timeout_seconds: float) -> Progress | None:
         """Return the next progress, or None when none came in time. Raises EngineDied when the process is gone."""

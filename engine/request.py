@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from engine.blocks import NO_PARENT, PrefixChain
-from engine.outputs import FinishReason
+from engine.outputs import FinishReason, TokenLogprobs
 from engine.params import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.grammar import Matcher
 
 _SEED_MASK = (1 << 64) - 1
 
@@ -27,6 +30,7 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     salt: str = ""
+    output_token_ids: tuple[int, ...] = ()
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -38,28 +42,45 @@ class Request:
 class Sequence:
     """One child of a request: its tokens, how far they are computed, and the blocks it owns.
 
-    The scheduler alone changes it. `token_ids` holds the prompt, then the output; the last output token is computed
-    one step after it was sampled, so `num_computed_tokens < len(token_ids)` while it runs.
+    The scheduler alone changes it. `rank` orders it among the running ones by the policy, after every protected one;
+    `queued_at` is when it came or was last preempted, on the scheduler's clock, `started_at` when it first got a seat.
+    `token_ids` holds the prompt, then the output; the last output token is computed one step after it was sampled, so
+    `num_computed_tokens < len(token_ids)` while it runs. `draft_token_ids` are guesses at what follows; the next step
+    computes them too and keeps those that it would have sampled itself. `prompt_logprobs` is not None while a prompt's
+    log-probabilities are being gathered, by the runner, from the second token on; child 0 does it for all children.
+    `matcher` follows the output's grammar, where there is one.
     """
 
     __slots__ = (
+        "arrived_at",
         "block_ids",
         "chain",
         "chain_position",
+        "draft_token_ids",
+        "host_block_ids",
         "index",
+        "is_protected",
         "is_running",
+        "last_token_at",
         "last_token_id",
         "leader",
+        "matcher",
         "max_total_tokens",
         "num_cached_tokens",
+        "num_charged_tokens",
         "num_computed_tokens",
+        "num_host_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_published_blocks",
         "num_tokens",
+        "prompt_logprobs",
+        "queued_at",
+        "rank",
         "request",
         "row",
         "seed",
+        "started_at",
         "stop_token_ids",
         "token_ids",
     )
@@ -69,21 +90,35 @@ class Sequence:
         self.index = index
         self.chain = chain
         self.seed = (request.seed + index) & _SEED_MASK
-        self.token_ids = list(request.prompt_token_ids)
+        self.token_ids = [*request.prompt_token_ids, *request.output_token_ids]
         self.num_tokens = len(self.token_ids)
         self.last_token_id = self.token_ids[-1]
-        self.num_prompt_tokens = len(self.token_ids)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_total_tokens = self.num_prompt_tokens + request.max_tokens
         self.stop_token_ids = request.stop_token_ids
         self.num_computed_tokens = 0
+        self.num_charged_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.draft_token_ids: list[int] = []
+        self.prompt_logprobs: list[TokenLogprobs] | None = None
+        if index == 0 and request.params.prompt_logprobs is not None:
+            self.prompt_logprobs = []
         self.block_ids: list[int] = []
+        self.host_block_ids: list[int] = []
+        self.num_host_tokens = 0
         self.num_published_blocks = 0
         self.chain_position = NO_PARENT
         self.row = -1
         self.is_running = False
+        self.is_protected = False
+        self.queued_at = 0.0
+        self.arrived_at = 0.0
+        self.started_at = 0.0
+        self.last_token_at: float | None = None
+        self.rank: tuple[Any, ...] = ()
         self.leader: Sequence | None = None
+        self.matcher: Matcher | None = None
 
     @property
     def num_output_tokens(self) -> int:
@@ -91,27 +126,33 @@ class Sequence:
         return self.num_tokens - self.num_prompt_tokens
 
     @property
+    def num_sharable_tokens(self) -> int:
+        """Return how many tokens from the first on need not be computed where their KV is found.
+
+        The last one must be, or there would be nothing to sample from; and each whose row tells the log-probability of
+        the next prompt token, where those are asked for and not known yet.
+        """
+        scored = self.prompt_logprobs
+        is_scored = scored is None or len(scored) == self.num_prompt_tokens - 1
+        return self.num_tokens - 1 if is_scored else len(scored or ())
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Return how many tokens, drafts included, are to be computed before the next one can be sampled."""
+        return self.num_tokens + len(self.draft_token_ids) - self.num_computed_tokens
+
+    @property
     def has_prompt_computed(self) -> bool:
         """Tell whether every prompt token's KV is in the cache."""
         return self.num_computed_tokens >= self.num_prompt_tokens
-
-    @property
-    def running_key(self) -> tuple[int, int, int]:
-        """Order running sequences; the last one is preempted first: worst priority, then latest arrival."""
-        return (self.request.priority, self.request.arrival, self.index)
-
-    @property
-    def waiting_key(self) -> tuple[int, bool, float, int, int]:
-        """Order waiting sequences: priority, then those that were preempted, then deadline, then arrival."""
-        deadline = math.inf if self.request.deadline is None else self.request.deadline
-        return (self.request.priority, self.num_preemptions == 0, deadline, self.request.arrival, self.index)
 
     def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
         """Take a sampled token; return the finish reason and the stop token asked for, if it ends here."""
         self.token_ids.append(token_id)
         self.last_token_id = token_id
         self.num_tokens += 1
-        if token_id in self.stop_token_ids and self.num_output_tokens > self.request.params.min_tokens:
+        is_late_enough = self.matcher is not None or self.num_output_tokens > self.request.params.min_tokens
+        if token_id in self.stop_token_ids and is_late_enough:
             asked_for = token_id in self.request.params.stop_token_ids
             return FinishReason.STOP, token_id if asked_for else None
         if self.num_tokens >= self.max_total_tokens:

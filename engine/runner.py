@@ -5,6 +5,9 @@ The host waits for the device once per step, for the sampled tokens.
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,57 +15,136 @@ from torch import Tensor
 
 from engine.batch import Seats, StepArrays, build_arrays
 from engine.blocks import NULL_BLOCK
-from engine.config import EngineConfig
+from engine.config import EngineConfig, LoadFormat
+from engine.edits import edits_of_every_kind
 from engine.errors import InvalidConfigError
-from engine.memory import available_cpu_bytes, num_kv_blocks
+from engine.grammar_masks import MaskWriter, RowMasks
+from engine.host_cache import HostCache, seconds_per_block
+from engine.memory import available_cpu_bytes, block_bytes, num_kv_blocks
 from engine.model import Decoder, KvCache, StepTensors
-from engine.model_config import ModelConfig
+from engine.model_config import CheckpointConfig, ModelConfig
 from engine.outputs import TokenLogprobs
-from engine.plan import StepPlan
-from engine.request import Sequence
+from engine.plan import StepPlan, most_sampled_rows
 from engine.sampler import SamplingRows, sample
+from engine.scoring import prompt_parts
+from engine.step_model import StepModel, new_cache
+from engine.swap import SwapRule, SwapSpace
+from engine.work import WorkCounter
 from kernels.write_kv import preferred_cache_dtype
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_MEASURED_TOKENS = 256
+"""Prompt tokens in the step that tells what computing a preempted sequence again costs."""
+
 _CPU_WARM_UP_TOKENS = 32
 """Enough to compile every kernel; a CPU's memory is not sized from this step."""
+
+_MIN_SCORED_ROWS = 32
+"""Prompt rows scored at once are as many as a full step samples, for which memory is reserved, but not less."""
 
 
 class Runner:
     """Own the model, the KV cache and the step's buffers on one device."""
 
-    def __init__(self, config: EngineConfig, model: ModelConfig, *, max_model_len: int) -> None:
+    def __init__(self, config: EngineConfig, model: CheckpointConfig, *, max_model_len: int) -> None:
         self._config = config
+        self._max_model_len = max_model_len
         self.device = choose_device(config.device)
         self.dtype = choose_dtype(config.dtype, model)
         if self.device.type == "cpu" and config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         with torch.inference_mode():
-            self._decoder = Decoder(model, dtype=self.dtype, device=self.device, max_positions=max_model_len)
+            self._model = load_model(
+                model,
+                dtype=self.dtype,
+                device=self.device,
+                max_positions=max_model_len,
+                random_seed=config.seed if config.load_format is LoadFormat.RANDOM else None,
+            )
         self._cache_dtype = preferred_cache_dtype(self.device.type, self.dtype)
         self._seats = Seats(config.max_num_seqs)
+        self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)
         self._cache: KvCache = self._new_cache(2)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-            self._warm_up(min(config.max_num_batched_tokens, max_model_len), num_rows=config.max_num_seqs)
+            num_rows = most_sampled_rows(config.max_num_seqs, config.max_num_batched_tokens)
+            self._warm_up(min(config.max_num_batched_tokens, max_model_len), num_rows=num_rows)
         elif config.warm_up:
             self._warm_up(min(_CPU_WARM_UP_TOKENS, config.max_num_batched_tokens, max_model_len), num_rows=2)
         self.num_kv_blocks = num_kv_blocks(
-            config, model, max_model_len=max_model_len, free_bytes=self._free_bytes(), dtype=self._cache_dtype
+            config,
+            self._model.kv_shapes,
+            max_model_len=max_model_len,
+            free_bytes=self._free_bytes(),
+            dtype=self._cache_dtype,
         )
         self._cache = self._new_cache(self.num_kv_blocks + 1)
+        self.swap = self._new_swap_space()
+        self.work = WorkCounter(
+            self._model.sizes,
+            weight_bytes=self.dtype.itemsize,
+            kv_bytes_per_token=block_bytes(self._model.kv_shapes, block_size=1, dtype=self._cache_dtype),
+        )
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, block_tables: npt.NDArray[np.int32]) -> tuple[list[int], dict[int, TokenLogprobs]]:
-        """Compute the plan; return a token for each sampling sequence, in order, and log-probabilities by place."""
+        """Compute the plan; return a token for each sampled row, in order, and log-probabilities by row."""
+        self._copy_blocks(plan)
         arrays = build_arrays(plan, block_tables, block_size=self._config.block_size)
-        x, residual = self._decoder.forward(self._to_device(arrays), self._cache)
-        if not arrays.sampled_rows.size:
+        step, sampled_rows = self._to_device(arrays), self._upload(arrays.sampled_rows)
+        parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self._config.max_num_seqs))
+        if parts:
+            wanted = [self._upload(part.rows) for part in parts]
+            if len(sampled_rows):
+                wanted.append(sampled_rows)
+            several = self._model.run_in_parts(step, self._cache, wanted)
+            for part in parts:
+                part.score(next(several))
+            logits = next(several, None)
+        else:
+            logits = self._model.run(step, self._cache, sampled_rows)
+        if logits is None or not len(sampled_rows):
             return [], {}
-        picked = torch.from_numpy(arrays.sampled_rows).to(self.device, non_blocking=True)
-        logits = self._decoder.logits(x[picked], residual[picked])
-        return sample(logits, self._seats.gather([*sampling_sequences(plan), *plan.padding]))
+        sampling = self._seats.gather(plan)
+        sampling.masks = self._masks.write(plan)  # on the host, while the device computes the step
+        return sample(logits, sampling)
+
+    def _copy_blocks(self, plan: StepPlan) -> None:
+        """Move preempted KV: out first, since this very step may give its blocks to others."""
+        if self._host_cache is not None:
+            self._host_cache.copy_out(self._cache, plan.copies_out)
+            self._host_cache.copy_in(self._cache, plan.copies_in)
+
+    def _new_swap_space(self) -> SwapSpace | None:
+        """Set host memory aside for preempted sequences, and measure when to use it. None where none was asked for."""
+        config = self._config
+        self._host_cache = None
+        if config.swap_space_gib == 0.0:
+            return None
+        size = block_bytes(self._model.kv_shapes, block_size=config.block_size, dtype=self._cache_dtype)
+        num_blocks = int(config.swap_space_gib * 2**30) // size
+        if num_blocks < 1:
+            raise InvalidConfigError(
+                f"swap_space_gib is {config.swap_space_gib:g} and one block of {config.block_size} tokens needs {size} "
+                "bytes; give room for at least one, or 0 for none."
+            )
+        self._host_cache = HostCache(self._cache, num_blocks)
+        rule = SwapRule(
+            seconds_per_block=seconds_per_block(self._cache), seconds_per_token=self._seconds_per_prompt_token()
+        )
+        return SwapSpace(num_blocks, rule)
+
+    @torch.inference_mode()
+    def _seconds_per_prompt_token(self) -> float:
+        num_tokens = min(_MEASURED_TOKENS, self._config.max_num_batched_tokens, self._max_model_len)
+        step = _prompt_step([num_tokens], block_size=self._config.block_size, num_sampled=1)
+        seconds = []
+        for _ in range(3):  # the first may compile
+            start = time.perf_counter()
+            self._model.run(self._to_device(step), self._cache, self._upload(step.sampled_rows)).cpu()
+            seconds.append(time.perf_counter() - start)
+        return min(seconds) / num_tokens
 
     def fill_cache(self, value: float) -> None:
         """Overwrite every block, for tests that stale content is never read."""
@@ -89,38 +171,23 @@ class Runner:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _new_cache(self, num_blocks: int) -> KvCache:
-        model = self._decoder.config
-        shape = (num_blocks, model.num_kv_heads, self._config.block_size, model.head_dim)
-        return [
-            (
-                torch.zeros(shape, dtype=self._cache_dtype, device=self.device),
-                torch.zeros(shape, dtype=self._cache_dtype, device=self.device),
-            )
-            for _ in range(model.num_layers)
-        ]
+        return new_cache(
+            self._model.kv_shapes,
+            num_blocks=num_blocks,
+            block_size=self._config.block_size,
+            dtype=self._cache_dtype,
+            device=self.device,
+        )
 
     @torch.inference_mode()
     def _warm_up(self, num_tokens: int, *, num_rows: int) -> None:
         """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
-        block_size = self._config.block_size
-        width = -(-num_tokens // block_size)
         for counts in ([num_tokens], [1] * min(2, num_tokens), [num_tokens - 1, 1] if num_tokens > 1 else [1]):
-            lens = np.array(counts, dtype=np.int32)
-            total = int(lens.sum())
-            step = StepArrays(
-                token_ids=np.zeros(total, dtype=np.int64),
-                positions=np.concatenate([np.arange(count, dtype=np.int64) for count in counts]),
-                slots=np.full(total, -1, dtype=np.int64),
-                block_tables=np.full((len(counts), width), NULL_BLOCK, dtype=np.int32),
-                query_start=np.concatenate(([0], np.cumsum(lens))).astype(np.int32),
-                context_lens=lens,
-                max_query_len=int(lens.max()),
-                max_context_len=int(lens.max()),
-                sampled_rows=np.zeros(min(num_rows, total), dtype=np.int64),
-            )
-            x, residual = self._decoder.forward(self._to_device(step), self._cache)
-            picked = self._upload(step.sampled_rows)
-            sample(self._decoder.logits(x[picked], residual[picked]), _random_rows(len(step.sampled_rows)))
+            step = _prompt_step(counts, block_size=self._config.block_size, num_sampled=num_rows)
+            logits = self._model.run(self._to_device(step), self._cache, self._upload(step.sampled_rows))
+            masks = RowMasks.of_everything(len(step.sampled_rows), vocab_size=logits.shape[-1], device=self.device)
+            for rows in _warm_up_rows(len(step.sampled_rows), masks):
+                sample(logits, rows)
 
     def _free_bytes(self) -> int:
         if self.device.type == "cpu":
@@ -134,6 +201,42 @@ class Runner:
         return int(free - step_bytes - total * (1.0 - self._config.gpu_memory_share))
 
 
+def load_model(
+    config: CheckpointConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_positions: int,
+    random_seed: int | None = None,
+) -> StepModel:
+    """Load the weights into our own decoder, or into transformers' code where the configuration says so.
+
+    With `random_seed` the weights are made from it on the device and no file but config.json is read.
+    """
+    if isinstance(config, ModelConfig):
+        return Decoder(config, dtype=dtype, device=device, max_positions=max_positions, random_seed=random_seed)
+    from engine.transformers_decoder import TransformersDecoder  # noqa: PLC0415 - a slow import our own does not need
+
+    return TransformersDecoder(config, dtype=dtype, device=device, max_positions=max_positions, random_seed=random_seed)
+
+
+def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> StepArrays:
+    """Return a step of prompts of these lengths that writes nothing and reads the null block."""
+    lens = np.array(counts, dtype=np.int32)
+    longest, total = int(lens.max()), int(lens.sum())
+    return StepArrays(
+        token_ids=np.zeros(total, dtype=np.int64),
+        positions=np.concatenate([np.arange(count, dtype=np.int64) for count in counts]),
+        slots=np.full(total, -1, dtype=np.int64),
+        block_tables=np.full((len(counts), -(-longest // block_size)), NULL_BLOCK, dtype=np.int32),
+        query_start=np.concatenate(([0], np.cumsum(lens))).astype(np.int32),
+        context_lens=lens,
+        max_query_len=longest,
+        max_context_len=longest,
+        sampled_rows=np.zeros(min(num_sampled, total), dtype=np.int64),
+    )
+
+
 def choose_device(name: str) -> torch.device:
     """Return the device asked for; "auto" is CUDA where there is one. Raises InvalidConfigError without it."""
     has_cuda = torch.cuda.is_available()
@@ -144,7 +247,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_dtype(name: str, model: ModelConfig) -> torch.dtype:
+def choose_dtype(name: str, model: CheckpointConfig) -> torch.dtype:
     """Return the dtype asked for; "auto" is the checkpoint's own."""
     name = model.dtype if name == "auto" else name
     if name not in _DTYPES:
@@ -152,22 +255,25 @@ def choose_dtype(name: str, model: ModelConfig) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _random_rows(count: int) -> SamplingRows:
-    """Return parameters under which every path of the sampler runs."""
+def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:
+    """Return parameters under which every path of the sampler runs: with all filters, edits, masks, and without any."""
     ones = np.ones(count, dtype=np.float32)
-    return SamplingRows(
+    zeros = np.zeros(count, dtype=np.int64)
+    plain = SamplingRows(
         is_greedy=np.zeros(count, dtype=np.bool_),
         temperature=ones,
-        top_k=np.zeros(count, dtype=np.int64),
+        top_k=zeros,
+        top_p=ones,
+        min_p=ones * np.float32(0.0),
+        seeds=np.zeros(count, dtype=np.uint64),
+        positions=zeros,
+        num_logprobs=zeros - 1,
+    )
+    return plain, replace(
+        plain,
         top_p=ones * np.float32(0.9),
         min_p=ones * np.float32(0.01),
-        seeds=np.zeros(count, dtype=np.uint64),
-        positions=np.zeros(count, dtype=np.int64),
-        num_logprobs=np.full(count, 5, dtype=np.int64),
-        forbidden={},
+        num_logprobs=zeros + 5,
+        edits=edits_of_every_kind(count),
+        masks=masks,
     )
-
-
-def sampling_sequences(plan: StepPlan) -> list[Sequence]:
-    """Return the plan's sequences that sample, in order."""
-    return [sequence for sequence, samples in zip(plan.sequences, plan.samples, strict=True) if samples]

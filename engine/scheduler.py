@@ -2,8 +2,10 @@
 
 There are no phases. Every sequence has `num_computed_tokens` catching up with its tokens; a step hands out a token
 budget, to running sequences first, then to waiting ones, and long prompts are cut into chunks. When a running sequence
-needs a block and none is left, the worst one (worst priority, then latest arrival) gives all of its blocks back and
-waits at the head of its priority; its tokens are computed again later, mostly from the prefix cache.
+needs a block and none is left, the one that the policy ranks last gives all of its blocks back and waits again; its
+tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
+
+A sequence whose prefix another one is computing in this step is passed over: in the next step it shares those blocks.
 
 In static batching a batch is formed only when the last one has ended completely; finished sequences keep their seat and
 their blocks until then.
@@ -11,25 +13,37 @@ their blocks until then.
 
 from __future__ import annotations
 
+import time
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.admission import OutputForecast, peak_blocks
-from engine.blocks import NO_PARENT, BlockPool, num_blocks_for
+from engine.admission import Gate, OutputForecast, Shortage
+from engine.blocks import BlockPool, num_blocks_for
 from engine.config import Admission, Batching
+from engine.decisions import Decision, DecisionLog, Reason
+from engine.pace import Pace
 from engine.plan import SchedulerCounters, SchedulerLimits, StepPlan
+from engine.policies import Policy, PriorityPolicy, SchedulerView
 from engine.request import Sequence
+from engine.seating import Seating
+from engine.swap import SwapSpace
 from engine.waiting import WaitingLine
+
+_rank = attrgetter("rank")
 
 
 class Scheduler:
     """Own every sequence from `add` to `finish` or `abort`, and the blocks they hold.
 
-    Each step: `plan = schedule()`, compute it, `advance(plan)`, append the sampled tokens, `finish` those that ended.
+    Each step: `plan = schedule()`, compute it, append the sampled tokens, `advance(plan)`, `finish` those that ended.
     `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in a running sequence's `row`, its blocks.
+    `last_plan` is the newest one. `policy=None` is `PriorityPolicy`. `clock` returns the time in which deadlines are
+    given, in seconds.
     """
 
     def __init__(
@@ -40,22 +54,39 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         batching: Batching = Batching.CONTINUOUS,
         admission: Admission = Admission.PEAK,
+        policy: Policy | None = None,
+        max_passed_over: int = 64,
+        swap: SwapSpace | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.pool = pool
         self.limits = limits
         self.counters = SchedulerCounters()
         self.forecast = OutputForecast()
-        self._has_prefix_cache = enable_prefix_caching
+        self.pace = Pace(clock, self.forecast, max_num_batched_tokens=limits.max_num_batched_tokens)
+        self._seating = Seating(pool, limits, has_prefix_cache=enable_prefix_caching)
+        self._gate = Gate(pool, self.forecast, admission=admission, batching=batching)
+        self.policy = PriorityPolicy() if policy is None else policy
+        find_prefix = self._seating.find_prefix
+        self.policy.attach(
+            SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
+        )
         self._batching = batching
-        self._admission = admission
-        self._waiting = WaitingLine()
+        self._swap = swap
+        self._waiting = WaitingLine(self.policy, max_passed_over=max_passed_over)
         self._running: list[Sequence] = []
         self._padding: list[Sequence] = []
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._live: dict[int, list[Sequence]] = {}
-        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        max_blocks = min(num_blocks_for(limits.max_model_len, pool.block_size), pool.capacity)
-        self.block_tables: npt.NDArray[np.int32] = np.zeros((limits.max_num_seqs, max_blocks), dtype=np.int32)
+        self._log = DecisionLog(self.pace.now, self.counters)
+        self.last_plan = StepPlan()
+        self._num_departures = 0
+        self._refused: tuple[Sequence, int] | None = None
+
+    @property
+    def block_tables(self) -> npt.NDArray[np.int32]:
+        """Return the table that the seats fill in place; always the same array."""
+        return self._seating.block_tables
 
     @property
     def num_running(self) -> int:
@@ -72,33 +103,60 @@ class Scheduler:
         """Tell whether any sequence is unfinished."""
         return bool(self._live)
 
+    def running_sequences(self) -> Iterable[Sequence]:
+        """Return the sequences that have a seat, best first."""
+        return tuple(self._running)
+
     def can_ever_hold(self, num_tokens: int) -> bool:
         """Tell whether the pool, were it empty, has the blocks for that many computed tokens."""
         return num_blocks_for(num_tokens, self.pool.block_size) <= self.pool.capacity
+
+    def decisions(self, request_id: int | None = None) -> list[Decision]:
+        """Return the last decisions, oldest first: all that are kept, or a request's and why it waits now."""
+        if request_id is None:
+            return self._log.recent()
+        waiting = [sequence for sequence in self._live.get(request_id, ()) if sequence in self._waiting]
+        head = self._waiting.peek() if waiting else None
+        behind = [
+            self._log.decision(sequence, Reason.BEHIND, other=head)
+            for sequence in waiting
+            if head is not None and sequence is not head
+        ]
+        return self._log.of_request(request_id) + behind
 
     def add(self, sequences: list[Sequence]) -> None:
         """Take the children of one request. All but the first wait until the first has computed the shared prompt."""
         request_id = sequences[0].request.request_id
         assert request_id not in self._live, f"request {request_id} is already running"
+        if not self._live:
+            self.pace.pause()
         self._live[request_id] = list(sequences)
+        now = self.pace.now()
+        for sequence in sequences:
+            sequence.queued_at = now
         first, others = sequences[0], sequences[1:]
         self._waiting.push(first)
         if self._batching is Batching.STATIC:
-            for sequence in others:
-                self._waiting.push(sequence)
+            self._push_all(others)
         elif others:
             self._followers[first] = others
             for sequence in others:
                 sequence.leader = first
+                self._log.record(sequence, Reason.SHARED_PREFIX, other=first)
 
-    def abort(self, request_id: int) -> list[Sequence]:
-        """Drop a request's unfinished sequences at once and return them; none when it is unknown or finished."""
-        sequences = list(self._live.get(request_id, ()))
-        followers = {child for sequence in sequences for child in self._followers.pop(sequence, ())}
-        for sequence in sequences:
+    def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
+        """Drop a request's unfinished sequences, or only child `index`, at once and return them.
+
+        None of them when the request is unknown or finished.
+        """
+        sequences = [child for child in self._live.get(request_id, ()) if index is None or child.index == index]
+        for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
+            fellows = self._followers.get(sequence.leader, []) if sequence.leader is not None else []
             if sequence.is_running:
                 self._leave(sequence)
-            elif sequence not in followers:
+            elif sequence in fellows:
+                fellows.remove(sequence)
+            else:
                 self._waiting.remove(sequence)
             self._forget(sequence)
         self._release_padding_if_done()
@@ -118,168 +176,220 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """Hand out one step's token budget. The plan is empty only when nothing is left to do."""
-        plan = StepPlan(padding=list(self._padding))
+        plan = self.last_plan = StepPlan(padding=list(self._padding))
         budget = self.limits.max_num_batched_tokens - len(plan.padding)
         if self._batching is Batching.STATIC:
             if not self._running and not self._padding:
                 self._form_batch()
             self._schedule_running(plan, budget)
             return plan
+        self._rank_again()
         self._yield_to_urgent()
         budget, has_preempted = self._schedule_running(plan, budget)
-        if not has_preempted:
+        if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)
+        if self._swap is not None:
+            self._swap.hand_over(plan)
         return plan
 
+    def draft_room(self) -> int:
+        """Return how many drafts the next step has room for: what is left when each running sequence has all it needs.
+
+        While others wait and could start, drafts get half of that. None in a static batch.
+        """
+        if self._batching is Batching.STATIC:
+            return 0
+        needed = sum(sequence.num_tokens - sequence.num_computed_tokens for sequence in self._running)
+        rows = self.limits.max_sampled_rows - len(self._running)
+        room = max(0, min(rows, self.limits.max_num_batched_tokens - needed))
+        return room // 2 if self._waiting and self._seating.has_free_row else room
+
     def advance(self, plan: StepPlan) -> None:
-        """Record that the plan's tokens are computed; blocks that they filled can be found from now on."""
-        counters = self.counters
+        """Record that the plan's tokens are computed; blocks that they filled can be found from now on.
+
+        The sampled tokens are already appended: what was computed beyond them are drafts that were not kept.
+        """
         block_size = self.pool.block_size
+        publishes = self._seating.has_prefix_cache
+        num_blocks = num_written = 0
         for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
-            sequence.num_computed_tokens = start + count
-            counters.num_slots += len(sequence.block_ids) * block_size
-            counters.num_written_slots += start + count
-            if self._has_prefix_cache and (start + count) // block_size > sequence.num_published_blocks:
-                self._publish(sequence)
-            if sequence in self._followers and sequence.has_prompt_computed:
-                self._release_followers(sequence)
+            computed = start + count
+            if sequence.draft_token_ids:
+                computed = min(computed, sequence.num_tokens - 1)
+                sequence.draft_token_ids = []
+            sequence.num_computed_tokens = computed
+            num_blocks += len(sequence.block_ids)
+            num_written += computed
+            if publishes and computed // block_size > sequence.num_published_blocks:
+                self._seating.publish(sequence)
+        if self._swap is not None:
+            self._swap.advance(plan)
+        for leader in [leader for leader in self._followers if leader.has_prompt_computed]:
+            self._push_all(self._followers.pop(leader))
+        counters = self.counters
+        counters.num_slots += num_blocks * block_size
+        counters.num_written_slots += num_written
         counters.num_steps += 1
         counters.num_seqs += len(plan.sequences)
         counters.num_computed_tokens += sum(plan.counts)
         counters.num_used_blocks += self.pool.num_used
+        self.pace.observe_step()
+        self.policy.on_step(plan)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
-        holders = [*self._running, *self._padding]
-        self.pool.check_integrity(block for sequence in holders for block in sequence.block_ids)
-        rows = [sequence.row for sequence in holders] + self._free_rows
-        assert sorted(rows) == list(range(self.limits.max_num_seqs)), "a row is lost or has two owners"
-        assert self._running == sorted(self._running, key=lambda sequence: sequence.running_key)
-        for sequence in holders:
-            table = self.block_tables[sequence.row, : len(sequence.block_ids)]
-            assert table.tolist() == sequence.block_ids, "the block table differs from the blocks owned"
+        self._seating.check_integrity([*self._running, *self._padding])
+        assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
         waiting = [*self._waiting, *(child for group in self._followers.values() for child in group)]
         assert not any(sequence.block_ids for sequence in waiting), "a waiting sequence holds blocks"
+        held = sum(len(sequence.host_block_ids) for sequence in waiting)
+        assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
         live = sorted(id(sequence) for group in self._live.values() for sequence in group)
         assert live == sorted(id(sequence) for sequence in (*self._running, *waiting)), "a sequence is lost"
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
+        self._cut_drafts()
         has_preempted = False
-        place = 0
+        place = self._schedule_decodes(plan, budget)
+        budget -= place
         while place < len(self._running) and budget > 0:
             sequence = self._running[place]
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            missing = self._num_missing_blocks(sequence, count)
+            count = min(sequence.num_uncomputed_tokens, budget)
+            missing = self._seating.num_missing_blocks(sequence, count)
+            if missing > self.pool.num_available and sequence.draft_token_ids:
+                sequence.draft_token_ids = []  # a guess must not cost another sequence its blocks
+                continue
             while missing > self.pool.num_available:
                 # The list is in order, so the victim is never one that already has its share of this step.
-                self._preempt(self._running[-1])
+                shortage = Shortage(num_needed_blocks=missing, num_available_blocks=self.pool.num_available)
+                self._preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
                 has_preempted = True
                 if not sequence.is_running:
                     return budget, True
             if missing > 0:
-                self._own(sequence, self.pool.allocate(missing))
+                self._seating.grow(sequence, missing)
             plan.add(sequence, count)
             budget -= count
             place += 1
         return budget, has_preempted
 
+    def _schedule_decodes(self, plan: StepPlan, budget: int) -> int:
+        """Plan the first running sequences as far as each computes just its newest token; return how many.
+
+        In most steps these are all or nearly all, and the general way takes several times as long for each.
+        """
+        block_size = self.pool.block_size
+        starts = []
+        for sequence in self._running[:budget]:
+            start = sequence.num_computed_tokens
+            if sequence.num_tokens - start != 1 or sequence.draft_token_ids:
+                break
+            if start == len(sequence.block_ids) * block_size:
+                if not self.pool.num_available:
+                    break
+                self._seating.grow(sequence, 1)
+            starts.append(start)
+        plan.sequences = self._running[: len(starts)]
+        plan.starts = starts
+        plan.counts = [1] * len(starts)
+        plan.num_sampled = [1] * len(starts)
+        return len(starts)
+
+    def _cut_drafts(self) -> None:
+        """Leave as many drafts as there is room for, those of the best sequences first."""
+        drafting = [sequence for sequence in self._running if sequence.draft_token_ids]
+        room = self.draft_room() if drafting else 0
+        for sequence in drafting:
+            del sequence.draft_token_ids[room:]
+            room -= len(sequence.draft_token_ids)
+
     def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
-        while self._waiting and budget > 0 and self._free_rows:
+        sharers: list[Sequence] = []
+        while self._waiting and len(sharers) <= self.limits.max_num_seqs:
             sequence = self._waiting.peek()
-            shared, position = self._find_prefix(sequence)
-            if not self._has_room_for(sequence, shared):
-                return
-            self._waiting.pop()
-            self._seat(sequence, shared, position)
+            if not self._seating.has_free_row or budget <= 0:
+                self._log.record_news(sequence, Reason.NO_BUDGET if budget <= 0 else Reason.NO_SEAT)
+                break
+            if self._refused == (sequence, self._num_departures):
+                break  # looking again is for when somebody has left: nothing else makes room
+            shared, position = self._seating.find_prefix(sequence)
+            computer = self._seating.computer_of_next(sequence, len(shared))
+            if computer is not None and not self._waiting.is_turn_of_oldest:
+                self._log.record_news(sequence, Reason.SHARED_PREFIX, other=computer)
+                self._waiting.remove(sequence)
+                sharers.append(sequence)
+                continue
+            shortage = self._gate.shortage(sequence, shared, self._running)
+            if shortage is not None:
+                self._refused = (sequence, self._num_departures)
+                self._log.record_news(sequence, Reason.NO_BLOCKS, shortage=shortage)
+                break
+            self._start(sequence, shared, position)
             count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self._own(sequence, self.pool.allocate(self._num_missing_blocks(sequence, count)))
+            self._seating.grow(sequence, self._seating.num_missing_blocks(sequence, count))
             plan.add(sequence, count)
             budget -= count
+        self._push_all(sharers)
 
     def _form_batch(self) -> None:
         """Seat a whole static batch at once; its prompts may take several steps."""
-        while self._waiting and self._free_rows:
+        while self._waiting and self._seating.has_free_row:
             sequence = self._waiting.peek()
-            shared, position = self._find_prefix(sequence)
-            if not self._has_room_for(sequence, shared):
+            shared, position = self._seating.find_prefix(sequence)
+            if self._gate.shortage(sequence, shared, self._running) is not None:
                 return
-            self._waiting.pop()
-            self._seat(sequence, shared, position)
+            self._start(sequence, shared, position)
+
+    def _rank_again(self) -> None:
+        """Put the running sequences in their present order, if it moves and this step may have to preempt."""
+        most_blocks = len(self._running) + num_blocks_for(self.limits.max_num_batched_tokens, self.pool.block_size)
+        if self.policy.has_moving_ranks and self.pool.num_available < most_blocks:
+            for sequence in self._running:
+                sequence.rank = self._rank_of(sequence)
+            self._running.sort(key=_rank)
+
+    def _rank_of(self, sequence: Sequence) -> tuple[Any, ...]:
+        return (not sequence.is_protected, *self.policy.rank(sequence))
 
     def _yield_to_urgent(self) -> None:
-        """Preempt while a strictly more urgent sequence waits that cannot start otherwise."""
+        """Preempt while a sequence waits that may take the place of the worst and cannot start otherwise."""
         while self._waiting and self._running:
             urgent, worst = self._waiting.peek(), self._running[-1]
-            if urgent.request.priority >= worst.request.priority:
+            if worst.is_protected or not self.policy.may_preempt(urgent, worst):
                 return
-            if self._free_rows and self._has_room_for(urgent, self._find_prefix(urgent)[0]):
-                return
-            self._preempt(worst)
+            if self._seating.has_free_row:
+                shared, _ = self._seating.find_prefix(urgent)
+                if self._gate.shortage(urgent, shared, self._running) is None:
+                    return
+            self._preempt(worst, Reason.PREEMPTED_FOR_URGENT, urgent)
 
-    def _has_room_for(self, sequence: Sequence, shared: list[int]) -> bool:
-        pool = self.pool
-        needed = num_blocks_for(sequence.num_tokens, pool.block_size) - len(shared) + pool.num_unowned(shared)
-        if not self._running:
-            # Alone it always fits (`can_ever_hold` was checked), so the line can never stand still.
-            return needed <= pool.num_available
-        if self._batching is Batching.STATIC or self._admission is Admission.PEAK:
-            return needed <= pool.num_available and self._fits_to_the_end(sequence, len(shared))
-        # One spare block per running sequence keeps a victim from coming back only to be preempted again.
-        spare = len(self._running) if sequence.num_preemptions else 0
-        return needed + spare <= pool.num_available
-
-    def _fits_to_the_end(self, sequence: Sequence, num_shared: int) -> bool:
-        block_size = self.pool.block_size
-        group = [*self._running, sequence]
-        if self._batching is Batching.STATIC:
-            return sum(num_blocks_for(member.max_total_tokens, block_size) for member in group) <= self.pool.capacity
-        return peak_blocks(group, self.forecast, block_size=block_size) - num_shared <= self.pool.capacity
-
-    def _find_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
-        # At least one token must be computed, or there would be nothing to sample from.
-        max_blocks = (sequence.num_tokens - 1) // self.pool.block_size
-        if self._has_prefix_cache:
-            return self.pool.match(sequence.chain, sequence.token_ids, max_blocks)
-        leader = sequence.leader
-        if leader is not None and leader.is_running and leader.has_prompt_computed:
-            num_full = (sequence.num_prompt_tokens - 1) // self.pool.block_size
-            return leader.block_ids[:num_full], NO_PARENT
-        return [], NO_PARENT
-
-    def _seat(self, sequence: Sequence, shared: list[int], position: int) -> None:
-        self.pool.share(shared)
-        sequence.row = self._free_rows.pop()
-        sequence.is_running = True
-        self._own(sequence, shared)
-        sequence.num_computed_tokens = len(shared) * self.pool.block_size
-        sequence.num_published_blocks = len(shared)
-        sequence.chain_position = position
-        if sequence.num_preemptions == 0:
-            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+    def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
+        """Seat the sequence that is next in line."""
+        self._waiting.take()
+        self._seating.take(sequence, shared, position)
         self.counters.num_cached_tokens += sequence.num_computed_tokens
-        insort(self._running, sequence, key=lambda member: member.running_key)
+        self.counters.num_looked_up_tokens += sequence.num_tokens
+        if self._swap is not None:
+            self._swap.bring_back(sequence, self._seating)
+        sequence.is_running = True
+        if sequence.num_preemptions == 0:
+            sequence.started_at = self.pace.now()
+        self.policy.on_seat(sequence)
+        sequence.rank = self._rank_of(sequence)
+        insort(self._running, sequence, key=_rank)
+        self._log.record(sequence, Reason.STARTED)
 
-    def _own(self, sequence: Sequence, blocks: list[int]) -> None:
-        held = len(sequence.block_ids)
-        self.block_tables[sequence.row, held : held + len(blocks)] = blocks
-        sequence.block_ids.extend(blocks)
-
-    def _num_missing_blocks(self, sequence: Sequence, count: int) -> int:
-        beyond = sequence.num_computed_tokens + count - len(sequence.block_ids) * self.pool.block_size
-        return num_blocks_for(beyond, self.pool.block_size) if beyond > 0 else 0
-
-    def _publish(self, sequence: Sequence) -> None:
-        for index in range(sequence.num_published_blocks, sequence.num_computed_tokens // self.pool.block_size):
-            digest, content = sequence.chain.at(index, sequence.token_ids)
-            sequence.chain_position = self.pool.publish(
-                sequence.block_ids[index], digest=digest, content=content, parent=sequence.chain_position
-            )
-            sequence.num_published_blocks = index + 1
-
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(
+        self, sequence: Sequence, reason: Reason, other: Sequence, *, shortage: Shortage | None = None
+    ) -> None:
+        self._log.record(sequence, reason, other=other, shortage=shortage)
+        if self._swap is not None and self._swap.put_aside(sequence, block_size=self.pool.block_size):
+            self.counters.num_swaps += 1
         self._leave(sequence)
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0
+        sequence.draft_token_ids = []
+        sequence.queued_at = self.pace.now()
         self.counters.num_preemptions += 1
         self.forecast.raise_after_preemption()
         self._waiting.push(sequence)
@@ -290,10 +400,8 @@ class Scheduler:
         sequence.is_running = False
 
     def _vacate(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_ids)
-        sequence.block_ids = []
-        self._free_rows.append(sequence.row)
-        sequence.row = -1
+        self._num_departures += 1
+        self._seating.leave(sequence)
 
     def _release_padding_if_done(self) -> None:
         if self._running:
@@ -302,18 +410,17 @@ class Scheduler:
             self._vacate(sequence)
         self._padding.clear()
 
-    def _release_followers(self, leader: Sequence) -> None:
-        for sequence in self._followers.pop(leader, ()):
+    def _push_all(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
             self._waiting.push(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        self._release_followers(sequence)
+        self._push_all(self._followers.pop(sequence, ()))
+        if self._swap is not None:
+            self._swap.drop(sequence)
         request_id = sequence.request.request_id
         siblings = self._live[request_id]
         siblings.remove(sequence)
         if not siblings:
             del self._live[request_id]
-
-    def running_sequences(self) -> Iterable[Sequence]:
-        """Return the sequences that have a seat, best first."""
-        return tuple(self._running)
+            self._log.forget(request_id)

@@ -7,8 +7,10 @@ handed out only when it can no longer change, and each piece is decoded together
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+from engine.errors import InvalidParamsError
 from engine.params import SamplingParams
 
 REPLACEMENT = "\ufffd"
@@ -24,6 +26,23 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
         """Return the text of the tokens."""
         ...
+
+
+def with_bad_words_as_tokens(params: SamplingParams, tokenizer: Any) -> SamplingParams:
+    """Return the parameters with each bad word written as token ids, as it is and after a space (as vLLM does).
+
+    Raises InvalidParamsError when a word has no tokens.
+    """
+    if not params.bad_words:
+        return params
+    found = {tuple(ids): None for ids in params.bad_words_token_ids}  # in order, each once
+    for word in params.bad_words:
+        for spelled in (word.lstrip(), " " + word.lstrip()):
+            token_ids = tuple(tokenizer.encode(spelled, add_special_tokens=False))
+            if not token_ids:
+                raise InvalidParamsError(f"bad_words holds {word!r}, which has no token; leave it out.")
+            found[token_ids] = None
+    return replace(params, bad_words=(), bad_words_token_ids=tuple(found))
 
 
 class Detokenizer:
@@ -48,10 +67,16 @@ class Detokenizer:
         """Take new tokens; return the text that is certain now, perhaps empty."""
         self._window.extend(token_ids)
         text = self._decode(self._window)
-        num_pending = len(self._window) - self._num_done
-        if text.endswith(REPLACEMENT) and num_pending < _MAX_PENDING:
-            return ""
-        return self._hand_out(text)
+        if not text.endswith(REPLACEMENT):
+            return self._hand_out(text)
+        whole = self._whole_tokens()
+        if self._num_done < len(whole) < len(self._window):
+            unfinished = self._window[len(whole) :]
+            self._window = whole
+            piece = self._hand_out(self._decode(whole))
+            self._window = self._window + unfinished
+            return piece
+        return self._hand_out(text) if len(self._window) - self._num_done >= _MAX_PENDING else ""
 
     def finish(self) -> str:
         """Return what is left, an incomplete character as the replacement character."""
@@ -72,8 +97,8 @@ class Detokenizer:
         return list(token_ids[start:])
 
     def _whole_tokens(self) -> list[int]:
-        """Return the window without the tokens of a character that it ends inside of, at most three."""
-        for end in range(len(self._window), max(0, len(self._window) - 4), -1):
+        """Return the window without the tokens of a character that it ends inside of: at most three, perhaps all."""
+        for end in range(len(self._window), max(-1, len(self._window) - 4), -1):
             if not self._decode(self._window[:end]).endswith(REPLACEMENT):
                 return self._window[:end]
         return self._window
@@ -99,7 +124,17 @@ class StopMatcher:
         self._stops = tuple(stops)
         self._include_stop = include_stop
         self._held = ""
+        self._num_exempt = 0
         self.matched: str | None = None
+
+    def exempt(self, text: str) -> str:
+        """Return the text that may be shown, of text that comes too early to end the output.
+
+        A stop string that is complete in it counts for nothing; one that begins in it may be completed later.
+        """
+        self._held += text
+        self._num_exempt = len(self._held)
+        return self._show_all_but(self._num_possible())
 
     def push(self, text: str) -> str:
         """Return the text that may be shown; `matched` is set once a stop string is complete.
@@ -115,10 +150,7 @@ class StopMatcher:
             shown = self._held[: end if self._include_stop else start]
             self._held = ""
             return shown
-        keep = self._num_possible()
-        shown = self._held[: len(self._held) - keep]
-        self._held = self._held[len(shown) :]
-        return shown
+        return self._show_all_but(self._num_possible())
 
     def finish(self) -> str:
         """Return what was held back; nothing more comes."""
@@ -126,8 +158,15 @@ class StopMatcher:
         return held
 
     def _first_complete(self) -> tuple[int, int, str] | None:
-        places = [(self._held.find(stop), stop) for stop in self._stops]
+        # It must end after the exempt text, so it begins at most its own length less one before that text's end.
+        places = [(self._held.find(stop, max(0, self._num_exempt - len(stop) + 1)), stop) for stop in self._stops]
         return min(((at + len(stop), at, stop) for at, stop in places if at >= 0), default=None)
+
+    def _show_all_but(self, num_held: int) -> str:
+        shown = self._held[: len(self._held) - num_held]
+        self._held = self._held[len(shown) :]
+        self._num_exempt = max(0, self._num_exempt - len(shown))
+        return shown
 
     def _num_possible(self) -> int:
         """Return the length of the longest end of the text that begins a stop string."""
@@ -144,6 +183,7 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
         self._include_stop = params.include_stop_str_in_output
+        self._num_exempt_tokens = params.min_tokens if params.stop else 0
         self._matcher = StopMatcher(params.stop, include_stop=self._include_stop)
         self._pieces: list[str] = []
 
@@ -160,13 +200,17 @@ class TextStream:
     def push(self, token_ids: Sequence[int], *, ends_with_stop_token: bool = False) -> str:
         """Take new tokens; return the text that may be shown now.
 
-        Tokens after a stop string give nothing, nor does a stop token, unless stops are to be included.
+        Tokens after a stop string give nothing, nor does a stop token, unless stops are to be included. A stop string
+        that is complete within the first `min_tokens` tokens does not count (as in vLLM).
         """
         if self.matched_stop is not None:
             return ""
         if ends_with_stop_token and not self._include_stop:
             token_ids = token_ids[:-1]
-        return self._show(self._matcher.push(self._detokenizer.push(token_ids)) if token_ids else "")
+        early, others = token_ids[: self._num_exempt_tokens], token_ids[self._num_exempt_tokens :]
+        self._num_exempt_tokens -= len(early)
+        shown = self._show(self._matcher.exempt(self._detokenizer.push(early))) if early else ""
+        return shown + (self._show(self._matcher.push(self._detokenizer.push(others))) if others else "")
 
     def finish(self) -> str:
         """Return the rest of the text; nothing more comes."""

@@ -62,6 +62,11 @@ class Checkpoint:
         return self._open[path]
 
 
+def check_files(path: Path) -> None:
+    """Raise ModelLoadError when the directory's safetensors are missing, incomplete or unreadable."""
+    _files_by_tensor(path)
+
+
 def _files_by_tensor(path: Path) -> dict[str, Path]:
     if (path / _INDEX).is_file():
         try:

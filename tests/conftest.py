@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "jobs", "workers"]
 collect_ignore = NEEDS_THE_SERVICE if importlib.util.find_spec("sqlalchemy") is None else []
 
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes to make up or to run depends on the machine's load, and is never what is tested.
+    settings.register_profile("tokenmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tokenmill")
+
 
 @contextmanager
 def _folder() -> Iterator[Path]:

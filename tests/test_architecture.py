@@ -37,8 +37,8 @@ BARE = {
     "transformers",
     "triton",
 }
-# The one file of the engine that may need more, and what.
-EXTRAS = {"engine/messages.py": {"msgspec"}}
+# The files of the engine that may need more, and what.
+EXTRAS = {"engine/messages.py": {"msgspec"}, "engine/grammar.py": {"llguidance"}}
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:

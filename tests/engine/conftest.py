@@ -13,16 +13,20 @@ from typing import Any
 import pytest
 
 from engine.blocks import BlockPool, sha256_digest
-from engine.config import Admission, Batching
+from engine.config import Admission, Batching, PolicyName
 from engine.params import SamplingParams
 from engine.plan import SchedulerLimits
+from engine.policies import make_policy
 from engine.request import Request, Sequence
 from engine.scheduler import Scheduler
+from engine.swap import SwapSpace
 
 # A GPU machine may have the engine's own requirements and no more.
 _NEEDS = {
-    "hypothesis": ["test_scheduler_machine.py", "test_text_properties.py"],
-    "msgspec": ["test_process.py"],
+    "hypothesis": ["test_prompt_lookup.py", "test_scheduler_machine.py", "test_text_properties.py"],
+    "jsonschema_rs": ["test_structured_output.py"],
+    "llguidance": ["test_grammar.py", "test_structured_output.py"],
+    "msgspec": ["test_outbox.py", "test_process.py"],
 }
 collect_ignore = [name for package, names in _NEEDS.items() if find_spec(package) is None for name in names]
 
@@ -39,7 +43,11 @@ class SimulatedEngine:
     enable_prefix_caching: bool = True
     batching: Batching = Batching.CONTINUOUS
     admission: Admission = Admission.PEAK
+    policy: PolicyName = PolicyName.PRIORITY
+    max_passed_over: int = 64
+    swap: SwapSpace | None = None
     digest: Callable[[bytes], bytes] = sha256_digest
+    now: float = 0.0
     finished: dict[int, list[Sequence]] = field(default_factory=dict)
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
 
@@ -56,6 +64,10 @@ class SimulatedEngine:
             enable_prefix_caching=self.enable_prefix_caching,
             batching=self.batching,
             admission=self.admission,
+            policy=make_policy(self.policy),
+            max_passed_over=self.max_passed_over,
+            swap=self.swap,
+            clock=lambda: self.now,
         )
 
     def add(
@@ -87,14 +99,17 @@ class SimulatedEngine:
         return arrival
 
     def step(self) -> list[tuple[Sequence, int]]:
-        """Run one step; return who computed how many tokens."""
+        """Run one step, which takes a second; return who computed how many tokens."""
         plan = self.scheduler.schedule()
+        self.now += 1.0
         assert sum(plan.counts) + len(plan.padding) <= self.max_num_batched_tokens
+        ended = [
+            sequence for sequence, _ in plan.sampling() if sequence.append(next_token(sequence.token_ids)) is not None
+        ]
         self.scheduler.advance(plan)
-        for sequence, samples in zip(plan.sequences, plan.samples, strict=True):
-            if samples and sequence.append(next_token(sequence.token_ids)):
-                self.scheduler.finish(sequence)
-                self.finished.setdefault(sequence.request.request_id, []).append(sequence)
+        for sequence in ended:
+            self.scheduler.finish(sequence)
+            self.finished.setdefault(sequence.request.request_id, []).append(sequence)
         return list(zip(plan.sequences, plan.counts, strict=True))
 
     def run(self, max_steps: int = 10_000) -> int:

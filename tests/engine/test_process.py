@@ -99,6 +99,14 @@ def test_an_abort_ends_all_children(process: EngineProcess, model: TinyModel) ->
     assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.ABORT] * 3
 
 
+def test_an_abort_may_end_one_child(process: EngineProcess, model: TinyModel) -> None:
+    process.add(1, model.prompts[0], SamplingParams(n=2, max_tokens=190, ignore_eos=True))
+    process.abort_children([(1, 1), (1, 5), (77, 0)])
+    ends = {delta.index: delta.finish_reason for delta in collect(process) if delta.finish_reason}
+    assert ends == {0: FinishReason.LENGTH, 1: FinishReason.ABORT}
+    assert process.running_request_ids == ()
+
+
 def test_an_idle_engine_shows_that_it_is_alive_every_second(process: EngineProcess) -> None:
     beats = [process.poll(2.0) for _ in range(2)]
     assert all(beat is not None and beat.outputs == [] for beat in beats)
@@ -142,7 +150,7 @@ def test_a_dead_engine_raises_on_add_and_close_may_be_called_again(process: Engi
         ("missing", "no model directory at"),
         ("empty", "no config.json"),
         ("no-weights", "only safetensors weights are read"),
-        ("other-architecture", "model_type 'gpt2'"),
+        ("other-architecture", "model_type 't5'"),
     ],
 )
 def test_a_bad_model_is_one_sentence(*, prepare: str, reason: str, tmp_path: Path, model: TinyModel) -> None:
@@ -152,7 +160,7 @@ def test_a_bad_model_is_one_sentence(*, prepare: str, reason: str, tmp_path: Pat
     if prepare == "no-weights":
         (path / "config.json").write_text((model.path / "config.json").read_text())
     if prepare == "other-architecture":
-        (path / "config.json").write_text('{"model_type": "gpt2"}')
+        (path / "config.json").write_text('{"model_type": "t5"}')
     engine = EngineProcess(config_for(path))
     with pytest.raises(EngineStartError, match=reason) as caught:
         engine.start()

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.edits import Edits
 from engine.errors import InvalidParamsError
 from engine.params import SamplingParams
+from engine.penalties import Pairs
 from engine.randomness import uniforms
 from engine.sampler import SamplingRows, sample
 
@@ -25,7 +27,7 @@ def rows(count: int, **fields: Any) -> SamplingRows:
         seeds=np.full(count, values.get("seed", 11), dtype=np.uint64),
         positions=np.arange(count, dtype=np.int64),
         num_logprobs=np.full(count, values["num_logprobs"], dtype=np.int64),
-        forbidden=values.get("forbidden", {}),
+        edits=values.get("edits"),
     )
 
 
@@ -101,7 +103,8 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 def test_forbidden_tokens_are_not_taken_but_keep_their_logprob() -> None:
-    tokens, logprobs = sample(LOGITS[None].clone(), rows(1, is_greedy=True, forbidden={0: [3]}, num_logprobs=2))
+    edits = Edits(forbidden=Pairs.of([0], [[3]]))
+    tokens, logprobs = sample(LOGITS[None].clone(), rows(1, is_greedy=True, edits=edits, num_logprobs=2))
     assert tokens == [4]
     assert logprobs[0].top_token_ids == [3, 4]
     assert logprobs[0].rank == 2

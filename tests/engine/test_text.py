@@ -47,6 +47,17 @@ def stream_text(tokenizer: Tokenizer, prompt: list[int], output: list[int]) -> s
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("text", SAMPLES)
+def test_many_tokens_at_once_that_end_inside_a_character_lose_nothing(kind: str, text: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    prompt, output = tokenizer.encode("prompt. ").ids, tokenizer.encode(f"a long beginning of the text {text}").ids
+    for cut in range(len(output)):
+        detokenizer = Detokenizer(tokenizer, prompt)
+        pieces = [detokenizer.push(output[:cut]), *(detokenizer.push([token]) for token in output[cut:])]
+        assert "".join([*pieces, detokenizer.finish()]) == tokenizer.decode(output)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", SAMPLES)
 def test_incremental_text_equals_the_full_decode(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind]
     prompt, output = tokenizer.encode("prompt. ").ids, tokenizer.encode(text).ids
@@ -54,7 +65,7 @@ def test_incremental_text_equals_the_full_decode(kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@pytest.mark.parametrize("text", ["ab😀cd", "a漢字漢字漢字漢字b"])
+@pytest.mark.parametrize("text", ["ab😀cd", "a漢字漢字漢字漢字b", "漢字"])
 def test_a_prompt_may_end_inside_a_character(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text).ids
@@ -131,3 +142,34 @@ def test_a_stop_token_is_not_text_unless_asked_for() -> None:
         stream.push(ids[1:], ends_with_stop_token=True)
         stream.finish()
         assert stream.text == expected
+
+
+def letters(text: str, *, stop: list[str], min_tokens: int, size: int) -> tuple[str, str | None]:
+    """Return what is shown of a text, one letter a token, `size` tokens a push, and the stop string that ended it."""
+    tokenizer = TOKENIZERS["byte-level"]
+    params = SamplingParams(stop=stop, min_tokens=min_tokens, max_tokens=100)
+    stream = TextStream(tokenizer, tokenizer.encode("p").ids, params)
+    token_ids = tokenizer.encode(text).ids
+    for first in range(0, len(token_ids), size):
+        stream.push(token_ids[first : first + size])
+    stream.finish()
+    return stream.text, stream.matched_stop
+
+
+@pytest.mark.parametrize("size", [1, 2, 50])
+@pytest.mark.parametrize(
+    ("min_tokens", "shown", "matched"),
+    [(0, "one ", "STOP"), (7, "one ", "STOP"), (8, "one STOP two ", "STOP"), (17, "one STOP two STOP", None)],
+)
+def test_a_stop_string_within_the_first_min_tokens_ends_nothing(
+    *, min_tokens: int, shown: str, matched: str | None, size: int
+) -> None:
+    assert letters("one STOP two STOP", stop=["STOP"], min_tokens=min_tokens, size=size) == (shown, matched)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_stop_string_that_came_too_early_is_not_found_later(size: int) -> None:
+    # "ab" is complete after two tokens, and held back since "abcd" may follow.
+    assert letters("abx", stop=["ab", "abcd"], min_tokens=2, size=size) == ("abx", None)
+    assert letters("aab", stop=["aa"], min_tokens=2, size=size) == ("aab", None)
+    assert letters("aaa", stop=["aa"], min_tokens=2, size=size) == ("a", "aa")

@@ -55,6 +55,16 @@ def test_a_run_reports_what_it_did(model: Path, workload: Path, capsys: pytest.C
     assert 0.0 < run["kv_waste"] < 1.0
 
 
+def test_a_run_with_speculation_gives_as_many_tokens_and_reports_its_drafts(
+    model: Path, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments(model, workload), "--speculation", "ngram"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["output_tokens"] == 39
+    assert run["drafted_tokens"] > 0
+    assert 0.0 <= run["acceptance_rate"] <= 1.0
+
+
 def test_static_batches_take_more_steps_for_the_same_tokens(
     model: Path, workload: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,15 +79,15 @@ def test_static_batches_take_more_steps_for_the_same_tokens(
 def test_a_comparison_measures_every_kind_in_one_run(
     model: Path, workload: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments(model, workload), "--compare", "--batch-sizes", "2,3"]) == 0
+    assert main([*arguments(model, workload), "--compare", "--static-batch-sizes", "2", "--batch-sizes", "2,3"]) == 0
     body = json.loads(capsys.readouterr().out)
     names = [run["name"] for run in body["runs"]]
-    assert names == ["continuous-3", "static-2", "static-3", "transformers-2", "transformers-3"]
-    assert set(body["speedups"]) == {"static", "transformers"}
+    assert names == ["continuous-3", "static-3", "static-2", "transformers-2", "transformers-3"]
+    assert set(body["speedups"]) == {"static-3", "static at its best", "transformers at its best"}
     assert {run["output_tokens"] for run in body["runs"]} == {39}
 
 
-def test_speedups_are_against_the_best_of_each_kind() -> None:
+def test_speedups_are_against_the_same_limit_and_the_best_of_each_kind() -> None:
     base = ThroughputReport(
         name="continuous-4",
         num_requests=1,
@@ -90,9 +100,9 @@ def test_speedups_are_against_the_best_of_each_kind() -> None:
         total_tokens_per_second=1.0,
     )
     others = [
-        replace(base, name=f"static-{size}", output_tokens_per_second=rate) for size, rate in ((2, 10.0), (4, 20.0))
+        replace(base, name=f"static-{size}", output_tokens_per_second=rate) for size, rate in ((4, 10.0), (2, 20.0))
     ]
-    assert speedups([base, *others]) == {"static": 3.0}
+    assert speedups([base, *others]) == {"static-4": 6.0, "static at its best": 3.0}
 
 
 def test_a_bad_workload_line_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,215 @@
+"""Measure an engine's steps, fit a cost model to them, and compare what it predicts with a measured run. CPU or GPU.
+
+Speculation is off here: the simulator computes no tokens, so it cannot know which drafts would be right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+from benchmarks.make_workload import heavy_tailed_requests
+from benchmarks.workload import WorkloadRequest
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.params import SamplingParams
+from engine.plan import SchedulerLimits
+from engine.simulator import SimulatedRequest, SimulationResult, Simulator
+from engine.step_cost import CostModel, MeasuredCost, StepLoad, fit_measured_cost, load_of
+
+
+@dataclass(slots=True)
+class MeasuredRun:
+    """What a run took: its steps' sizes and durations, and the whole of it."""
+
+    loads: list[StepLoad] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    wall_seconds: float = 0.0
+    num_output_tokens: int = 0
+    num_kv_blocks: int = 0
+    max_model_len: int = 0
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Return the generated tokens per second of the whole run."""
+        return self.num_output_tokens / self.wall_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A measured run beside its simulation. `fit_error` is the model's error over its own calibration run."""
+
+    measured_tokens_per_second: float
+    predicted_tokens_per_second: float
+    measured_steps: int
+    predicted_steps: int
+    measured_seconds_in_steps: float
+    predicted_seconds_in_steps: float
+    measured_wall_seconds: float
+    predicted_wall_seconds: float
+    fit_error: float
+
+    @property
+    def error(self) -> float:
+        """Return by how much the predicted throughput is too high, as a share of the measured one."""
+        return self.predicted_tokens_per_second / self.measured_tokens_per_second - 1.0
+
+
+def measure_steps(
+    config: EngineConfig, requests: Sequence[WorkloadRequest], clock: Callable[[], float] = time.perf_counter
+) -> MeasuredRun:
+    """Load the model, replay the workload in real time and record each step. `config` must have speculation off.
+
+    With `time.process_time` as the clock and one thread, a run on a busy machine takes about what it would on a quiet
+    one; arrivals must all be 0 then.
+    """
+    engine = Engine(config)
+    run = MeasuredRun(num_kv_blocks=engine.info.num_kv_blocks, max_model_len=engine.info.max_model_len)
+    began = clock()
+    num_added = 0
+    while num_added < len(requests) or engine.has_work:
+        now = clock() - began
+        while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
+            asked = requests[num_added]
+            params = SamplingParams(temperature=0.0, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos)
+            engine.add(num_added, asked.prompt_token_ids, params=params)
+            num_added += 1
+        if engine.has_work:
+            _measure_step(engine, run, clock)
+        else:
+            time.sleep(max(0.0, requests[num_added].arrival_seconds - now))
+    run.wall_seconds = clock() - began
+    run.num_output_tokens = engine.stats().num_output_tokens_total
+    return run
+
+
+def calibrate(
+    config: EngineConfig, phases: Sequence[Sequence[WorkloadRequest]], clock: Callable[[], float] = time.perf_counter
+) -> tuple[MeasuredCost, MeasuredRun]:
+    """Run workloads one after another and fit a cost model to their steps."""
+    run = MeasuredRun()
+    for phase in phases:
+        measured = measure_steps(config, phase, clock)
+        run.loads += measured.loads
+        run.step_seconds += measured.step_seconds
+    return fit_measured_cost(run.loads, run.step_seconds), run
+
+
+def calibration_workload(vocab_size: int, *, num_requests: int = 64, seed: int = 99) -> list[list[WorkloadRequest]]:
+    """Return three phases of requests, with short, long and very long prompts, whose steps are of many sizes.
+
+    Outputs are heavy-tailed from 8 to 192 tokens and a phase is all there at its start, so that its batch is full of
+    prompts first and empties slowly. In a single phase the contexts grow with the batch and with the prompts' tokens,
+    and a fit cannot tell what a sequence or a token costs from what its context costs. The model's context must hold
+    1,100 tokens.
+    """
+    phases = []
+    for prompt_tokens, share in (((8, 24), 2), ((300, 500), 2), ((900, 1000), 4)):
+        bodies = heavy_tailed_requests(
+            num_requests // share,
+            vocab_size=vocab_size,
+            prompt_tokens=prompt_tokens,
+            output_tokens=(8, 192),
+            tail=0.7,
+            seed=seed,
+        )
+        phases.append([WorkloadRequest(**body) for body in bodies])
+    return phases
+
+
+def predict(
+    cost: CostModel, config: EngineConfig, requests: Sequence[WorkloadRequest], run: MeasuredRun
+) -> SimulationResult:
+    """Simulate a workload on an engine with the sizes of the measured run."""
+    simulator = Simulator(
+        cost,
+        SchedulerLimits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=run.max_model_len,
+        ),
+        num_kv_blocks=run.num_kv_blocks,
+        block_size=config.block_size,
+        policy=config.policy,
+        max_passed_over=config.max_passed_over,
+        admission=config.admission,
+        batching=config.batching,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    return simulator.run(as_simulated(requests, block_size=config.block_size))
+
+
+def validate(
+    config: EngineConfig,
+    requests: Sequence[WorkloadRequest],
+    phases: Sequence[Sequence[WorkloadRequest]],
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[MeasuredCost, Prediction]:
+    """Calibrate on some workloads, predict another, measure that one too, and return both figures."""
+    cost, calibrated = calibrate(config, phases, clock)
+    fitted = sum(cost.seconds(load) for load in calibrated.loads)
+    run = measure_steps(config, requests, clock)
+    result = predict(cost, config, requests, run)
+    return cost, Prediction(
+        measured_tokens_per_second=run.output_tokens_per_second,
+        predicted_tokens_per_second=result.output_tokens_per_second,
+        measured_steps=len(run.loads),
+        predicted_steps=result.counters.num_steps,
+        measured_seconds_in_steps=sum(run.step_seconds),
+        predicted_seconds_in_steps=result.busy_seconds,
+        measured_wall_seconds=run.wall_seconds,
+        predicted_wall_seconds=result.seconds,
+        fit_error=fitted / sum(calibrated.step_seconds) - 1.0,
+    )
+
+
+def as_simulated(requests: Sequence[WorkloadRequest], *, block_size: int) -> list[SimulatedRequest]:
+    """Return a workload as counts; requests whose first block is the same share what all of them have in common.
+
+    Outputs are taken to have max_tokens tokens, which is true of requests that ignore the end of the sequence.
+    """
+    groups: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
+    for request in requests:
+        groups[tuple(request.prompt_token_ids[:block_size])].append(request.prompt_token_ids)
+    common = {first: _num_in_common(prompts) for first, prompts in groups.items()}
+    simulated = []
+    for request in requests:
+        first = tuple(request.prompt_token_ids[:block_size])
+        simulated.append(
+            SimulatedRequest(
+                arrival_seconds=request.arrival_seconds,
+                num_prompt_tokens=len(request.prompt_token_ids),
+                num_output_tokens=request.max_tokens,
+                max_tokens=request.max_tokens,
+                has_known_length=request.ignore_eos,
+                prefix=repr(first) if common[first] >= block_size else "",
+                num_prefix_tokens=common[first],
+            )
+        )
+    return simulated
+
+
+def report(cost: MeasuredCost, prediction: Prediction) -> dict[str, object]:
+    """Return everything as plain values, for JSON."""
+    return {"cost": asdict(cost), **asdict(prediction), "error": prediction.error}
+
+
+def _measure_step(engine: Engine, run: MeasuredRun, clock: Callable[[], float]) -> None:
+    num_steps = engine.stats().num_steps_total
+    began = clock()
+    engine.step()
+    took = clock() - began
+    if engine.stats().num_steps_total > num_steps:
+        run.loads.append(load_of(engine.scheduler.last_plan))
+        run.step_seconds.append(took)
+
+
+def _num_in_common(prompts: list[list[int]]) -> int:
+    if len(prompts) == 1:
+        return 0
+    shortest, longest = min(prompts), max(prompts)  # in lexical order, these two differ the earliest
+    pairs = zip(shortest, longest, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(shortest), len(longest)))

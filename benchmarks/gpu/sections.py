@@ -1,0 +1,116 @@
+"""Run measurements one after the other within a time budget; one that fails or has no time left stops no other.
+
+Knows nothing of what is measured: a section is a name, an estimate and a function that returns rows.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure; more is better. `goal_share` is of the ideal, `goal` is in the figure's own unit.
+
+    `is_judged` is False where the figure cannot be held against a goal, as at tiny shapes.
+    """
+
+    what: str
+    measured: float
+    unit: str
+    ideal: float | None = None
+    goal_share: float | None = None
+    goal: float | None = None
+    settings: str = ""
+    note: str = ""
+    is_judged: bool = True
+
+    @property
+    def share(self) -> float | None:
+        """Return the figure as a share of the ideal."""
+        return None if self.ideal is None else self.measured / self.ideal
+
+    @property
+    def is_met(self) -> bool | None:
+        """Tell whether every goal is met; None where there is none, or it cannot be judged."""
+        checks = []
+        if self.goal_share is not None and self.share is not None:
+            checks.append(self.share >= self.goal_share)
+        if self.goal is not None:
+            checks.append(self.measured >= self.goal)
+        return all(checks) if checks and self.is_judged else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A measurement. `estimate_seconds` is what it takes at most, loading and compiling included."""
+
+    name: str
+    estimate_seconds: float
+    measure: Callable[[], list[Row]]
+
+
+class Status(StrEnum):
+    """What became of a section."""
+
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A section's rows, or why there are none: `reason` is one line, `trace` where an error was raised."""
+
+    name: str
+    status: Status
+    seconds: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+    reason: str = ""
+    trace: str = ""
+
+
+def run_sections(
+    sections: Sequence[Section],
+    *,
+    time_budget_seconds: float | None,
+    report: Callable[[Outcome], None],
+    release: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Outcome]:
+    """Run sections in order and return what became of each; `report` hears of each at once, `release` frees memory.
+
+    A section is skipped when less time is left than its estimate; later ones that need less still run.
+    """
+    began = clock()
+    outcomes = []
+    for section in sections:
+        left = None if time_budget_seconds is None else time_budget_seconds - (clock() - began)
+        if left is not None and left < section.estimate_seconds:
+            reason = f"{left:.0f} s of the time budget are left and it may take {section.estimate_seconds:.0f} s"
+            outcome = Outcome(name=section.name, status=Status.SKIPPED, reason=reason)
+        else:
+            outcome = _run(section, clock)
+            release()
+        report(outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _run(section: Section, clock: Callable[[], float]) -> Outcome:
+    began = clock()
+    try:
+        rows = section.measure()
+    except Exception as error:  # noqa: BLE001  whatever one section meets, the others are still to be measured
+        return Outcome(
+            name=section.name,
+            status=Status.FAILED,
+            seconds=clock() - began,
+            reason=" ".join(f"{type(error).__name__}: {error}".split())[:300],
+            trace="".join(traceback.format_exception(error)),
+        )
+    return Outcome(name=section.name, status=Status.DONE, seconds=clock() - began, rows=rows)

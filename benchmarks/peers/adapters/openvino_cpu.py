@@ -1,0 +1,93 @@
+"""Run a job with OpenVINO GenAI's continuous batching on the CPU. Knows nothing of the other engines.
+
+The model is converted once with optimum-intel, weights kept in bf16.
+"""
+
+import importlib.metadata
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+KV_GIB = 4
+SHARED_TOKENS = 32  # as long as this, a common prefix is worth waiting for
+
+
+def main() -> None:
+    """Read the job, convert the model where that is still to do, run the job, print the line."""
+    job = json.load(sys.stdin)
+    path = convert(job["model"], Path(job["converted"]) / "openvino")
+
+    import openvino_genai  # noqa: PLC0415 - not needed to convert, and torch goes first
+
+    scheduler = openvino_genai.SchedulerConfig()
+    settings: dict[str, Any] = {
+        "cache_size": KV_GIB,
+        "max_num_seqs": job["max_num_seqs"],
+        "max_num_batched_tokens": 1024,
+        "dynamic_split_fuse": True,
+        "enable_prefix_caching": True,
+    }
+    for name, value in settings.items():
+        setattr(scheduler, name, value)
+    properties = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": job["threads"]}
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", properties)
+    generate(pipeline, job["warm_up"])
+    started, cpu = time.perf_counter(), time.process_time()
+    outputs = generate(pipeline, job["requests"])
+    line = {
+        "version": importlib.metadata.version("openvino-genai"),
+        "settings": settings | properties,
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+        "outputs": outputs,
+    }
+    print("\n" + json.dumps(line), flush=True)
+
+
+def convert(model: str, path: Path) -> Path:
+    """Write the model as OpenVINO IR to `path`, once; return `path`."""
+    if (path / "openvino_model.xml").is_file():
+        return path
+    from optimum.intel import OVModelForCausalLM  # noqa: PLC0415
+
+    half = path.with_name(f"{path.name}-unfinished")
+    OVModelForCausalLM.from_pretrained(model, export=True, compile=False, load_in_8bit=False).save_pretrained(half)
+    half.rename(path)
+    return path
+
+
+def generate(pipeline: Any, requests: list[dict[str, Any]]) -> list[list[int]]:
+    """Run the requests together; return the tokens of each.
+
+    Where they share a prefix, the others are added once the first one's prompt is computed: the prefix cache is looked
+    into only when a request is added, so that together none would find anything.
+    """
+    handles = [add(pipeline, requests[0], 0)]
+    prompts = [request["prompt_token_ids"] for request in requests]
+    if len(requests) > 1 and all(prompt[:SHARED_TOKENS] == prompts[0][:SHARED_TOKENS] for prompt in prompts):
+        while pipeline.has_non_finished_requests() and not handles[0].can_read():
+            pipeline.step()
+    handles += [add(pipeline, request, place) for place, request in enumerate(requests[1:], 1)]
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    return [list(handle.read_all()[0].generated_ids) for handle in handles]
+
+
+def add(pipeline: Any, request: dict[str, Any], place: int) -> Any:
+    """Hand one request to the pipeline; return what its tokens are read from."""
+    import numpy  # noqa: PLC0415
+    import openvino  # noqa: PLC0415
+    import openvino_genai  # noqa: PLC0415
+
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = request["max_tokens"]
+    config.ignore_eos = True
+    config.do_sample = False
+    prompt = openvino.Tensor(numpy.array([request["prompt_token_ids"]], dtype=numpy.int64))
+    return pipeline.add_request(place, prompt, config)
+
+
+if __name__ == "__main__":
+    main()

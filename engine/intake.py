@@ -1,0 +1,108 @@
+"""Check a request against a loaded engine before it is queued. Numbers only; knows no scheduler and no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import InvalidRequestError
+from engine.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a loaded engine can do. `num_kv_blocks` is what requests can use."""
+
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    device: str
+    dtype: str
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Return how many tokens the pool holds."""
+        return self.num_kv_blocks * self.block_size
+
+
+def resolve_max_tokens(prompt: Sequence[int], params: SamplingParams, info: EngineInfo) -> int:
+    """Return how many tokens a child may generate; raise InvalidRequestError when it can never run.
+
+    Without max_tokens, and at the model's limit, a sequence ends with "length" when its context is full.
+    """
+    _check_prompt(prompt, info)
+    _check_tokens(params, info)
+    room = info.max_model_len - len(prompt)
+    if params.max_tokens is None:
+        max_tokens = min(room, info.num_kv_tokens - len(prompt) + 1)
+    else:
+        max_tokens = min(room, params.max_tokens)
+    # The last token is sampled and never computed, so it needs no slot.
+    needed = len(prompt) + max(1, max_tokens) - 1
+    if needed > info.num_kv_tokens:
+        raise InvalidRequestError(
+            f"The request needs {needed} tokens of KV cache (prompt {len(prompt)}, max_tokens {max_tokens}) and "
+            f"the pool holds {info.num_kv_tokens}. Lower max_tokens or raise num_kv_blocks."
+        )
+    return max_tokens
+
+
+def check_output_so_far(output: Sequence[int], params: SamplingParams, *, vocab_size: int) -> None:
+    """Raise InvalidRequestError unless a request can go on after the tokens that an earlier run generated."""
+    if not output:
+        return
+    _check_token_ids("output_token_ids", output, vocab_size)
+    if params.n != 1:
+        raise InvalidRequestError(f"output_token_ids are given with n = {params.n}; only a request with n = 1 goes on.")
+    if params.max_tokens is not None and len(output) >= params.max_tokens:
+        raise InvalidRequestError(
+            f"output_token_ids has {len(output)} tokens and max_tokens is {params.max_tokens}; nothing is left to "
+            "generate."
+        )
+
+
+def _check_prompt(prompt: Sequence[int], info: EngineInfo) -> None:
+    if not prompt:
+        raise InvalidRequestError("The prompt has no tokens; give at least one.")
+    for token_id in (min(prompt), max(prompt)):
+        if not 0 <= token_id < info.vocab_size:
+            raise InvalidRequestError(f"The prompt has token id {token_id}; ids run from 0 to {info.vocab_size - 1}.")
+    if len(prompt) >= info.max_model_len:
+        raise InvalidRequestError(
+            f"The prompt has {len(prompt)} tokens; this model's context of {info.max_model_len} must hold it and one "
+            "more. Shorten it."
+        )
+
+
+def _check_tokens(params: SamplingParams, info: EngineInfo) -> None:
+    _check_token_ids("stop_token_ids", params.stop_token_ids, info.vocab_size)
+    _check_token_ids("logit_bias", tuple(params.logit_bias or ()), info.vocab_size)
+    _check_token_ids("allowed_token_ids", params.allowed_token_ids or (), info.vocab_size)
+    for token_ids in params.bad_words_token_ids:
+        _check_token_ids("bad_words_token_ids", token_ids, info.vocab_size)
+    if params.bad_words:
+        raise InvalidRequestError(
+            "The request has bad_words as text; the engine knows no text. Give them as bad_words_token_ids."
+        )
+    _check_any_token_left(params, info)
+
+
+def _check_any_token_left(params: SamplingParams, info: EngineInfo) -> None:
+    """Raise unless some token may be taken at every place: one that ends neither a bad word nor an output too early."""
+    forbidden = {token_ids[-1] for token_ids in params.bad_words_token_ids}
+    if params.min_tokens:
+        forbidden.update(params.stop_token_ids, () if params.ignore_eos else info.eos_token_ids)
+    allowed = params.allowed_token_ids
+    if len(forbidden) >= info.vocab_size if allowed is None else forbidden.issuperset(allowed):
+        raise InvalidRequestError(
+            f"Every token that the request allows ends a bad word or, with min_tokens {params.min_tokens}, the output "
+            "too early; allow another token, or forbid less."
+        )
+
+
+def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    for token_id in token_ids:
+        if token_id >= vocab_size:
+            raise InvalidRequestError(f"{name} has {token_id}; ids run from 0 to {vocab_size - 1}.")

@@ -1,0 +1,45 @@
+"""Count durations in logarithmic bins, so that hundreds of millions take no memory. Values only.
+
+A quantile read back is within 0.5 % of the true one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+_BASE = 1.01
+_LOG_BASE = math.log(_BASE)
+
+
+class LatencyHistogram:
+    """Durations in seconds, above zero, with how often each came."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._sum = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count a duration; `count` may be zero."""
+        if count:
+            self._counts[round(math.log(seconds) / _LOG_BASE)] += count
+            self._sum += seconds * count
+
+    @property
+    def count(self) -> int:
+        """Return how many durations were counted."""
+        return sum(self._counts.values())
+
+    @property
+    def mean(self) -> float:
+        """Return the mean duration, exactly; NaN without any."""
+        return self._sum / self.count if self._counts else math.nan
+
+    def quantile(self, share: float) -> float:
+        """Return the duration that this share of them does not exceed; NaN without any."""
+        left = share * self.count
+        for place in sorted(self._counts):
+            left -= self._counts[place]
+            if left <= 0:
+                return _BASE**place
+        return math.nan

@@ -1,0 +1,174 @@
+"""How long a step takes, from its size alone: fitted to measured steps, or from a device's rooflines. No torch.
+
+A cost model stands in for the forward pass in the simulator; it knows no requests and no queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """How big a step is. Sums over its sequences.
+
+    `num_context_tokens` counts the cached and new tokens that attention reads, `num_attended` the (new token, token
+    before it or itself) pairs, `num_logit_rows` the rows that the output matrix is applied to.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    num_context_tokens: int
+    num_attended: int
+    num_logit_rows: int
+
+
+class CostModel(Protocol):
+    """Tell how long a step takes."""
+
+    def seconds(self, load: StepLoad) -> float:
+        """Return the step's duration in seconds, above zero."""
+
+
+def load_of(plan: StepPlan) -> StepLoad:
+    """Return the size of a step; rows of a static batch that only pad count as decodes."""
+    num_padding = len(plan.padding)
+    num_tokens = sum(plan.counts)
+    num_context_tokens = sum(plan.starts) + num_tokens
+    num_padded = sum(sequence.num_computed_tokens for sequence in plan.padding)
+    num_attended = num_context_tokens
+    if num_tokens > len(plan.counts):
+        pairs = zip(plan.starts, plan.counts, strict=True)
+        # A token alone attends to its whole context, which is counted above; the others of a chunk come on top.
+        num_attended += sum((count - 1) * start + count * (count - 1) // 2 for start, count in pairs if count > 1)
+    return StepLoad(
+        num_tokens=num_tokens + num_padding,
+        num_seqs=len(plan.counts) + num_padding,
+        num_context_tokens=num_context_tokens + num_padded,
+        num_attended=num_attended + num_padded,
+        num_logit_rows=sum(plan.num_sampled) + num_padding,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearCost:
+    """A sum of non-negative parts, each in seconds per unit of the load; `per_step` is paid once."""
+
+    per_step: float
+    per_token: float
+    per_seq: float
+    per_context_token: float
+    per_attended: float
+    per_logit_row: float
+
+    def seconds(self, load: StepLoad) -> float:
+        return (
+            self.per_step
+            + self.per_token * load.num_tokens
+            + self.per_seq * load.num_seqs
+            + self.per_context_token * load.num_context_tokens
+            + self.per_attended * load.num_attended
+            + self.per_logit_row * load.num_logit_rows
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCost:
+    """What an engine was measured to take: apart for steps of one token a sequence, which may run other kernels."""
+
+    decode: LinearCost
+    mixed: LinearCost
+
+    def seconds(self, load: StepLoad) -> float:
+        return (self.decode if load.num_tokens == load.num_seqs else self.mixed).seconds(load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineCost:
+    """A step on a GPU that reaches the share `efficiency` of what its memory and its arithmetic allow.
+
+    Bytes: all weights once, and the KV of every context token. Operations: two per weight and token, four per head
+    dimension, head and layer (`attention_width`) for each attended pair, two per element of a logit row.
+    """
+
+    bytes_per_second: float
+    operations_per_second: float
+    efficiency: float
+    weight_bytes: float
+    kv_bytes_per_token: float
+    weight_count: float
+    attention_width: float
+    logit_row_operations: float
+
+    def seconds(self, load: StepLoad) -> float:
+        moved = self.weight_bytes + self.kv_bytes_per_token * load.num_context_tokens
+        operations = (
+            2.0 * self.weight_count * load.num_tokens
+            + 4.0 * self.attention_width * load.num_attended
+            + self.logit_row_operations * load.num_logit_rows
+        )
+        return max(moved / self.bytes_per_second, operations / self.operations_per_second) / self.efficiency
+
+
+_NUM_REWEIGHINGS = 5
+_LEAST_STEPS = 12
+"""Twice as many steps as a LinearCost has parts: with fewer of a kind, that kind is fitted to all steps."""
+
+
+def fit_measured_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> MeasuredCost:
+    """Fit each kind of step to its own measured steps."""
+    both = fit_linear_cost(loads, seconds)
+    fitted = []
+    for is_decode in (True, False):
+        own = [place for place, load in enumerate(loads) if (load.num_tokens == load.num_seqs) is is_decode]
+        is_enough = len(own) >= _LEAST_STEPS
+        fitted.append(
+            fit_linear_cost([loads[place] for place in own], [seconds[place] for place in own]) if is_enough else both
+        )
+    return MeasuredCost(decode=fitted[0], mixed=fitted[1])
+
+
+def fit_linear_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> LinearCost:
+    """Fit the parts to measured steps by least squares, each step weighed by its predicted duration, none below zero.
+
+    Needs at least as many steps as there are parts. A part that would come out negative is left at zero and the others
+    are fitted again, so that no load can get a cost below that of a smaller one.
+    """
+    names = [field.name for field in fields(LinearCost)]
+    assert len(loads) == len(seconds) >= len(names), f"{len(loads)} steps are too few to fit {len(names)} parts"
+    rows = [
+        (1, load.num_tokens, load.num_seqs, load.num_context_tokens, load.num_attended, load.num_logit_rows)
+        for load in loads
+    ]
+    measured = np.array(seconds, dtype=np.float64)
+    matrix = np.array(rows, dtype=np.float64)
+    predicted = np.ones_like(measured)
+    for _ in range(_NUM_REWEIGHINGS):
+        # The noise of a step grows with its length, so an error counts relative to it: to the predicted length,
+        # because relative to the measured one the steps that something interrupted would count for next to nothing.
+        parts = _non_negative_least_squares(matrix / predicted[:, None], measured / predicted)
+        predicted = np.maximum(matrix @ parts, measured.min())
+    return LinearCost(**dict(zip(names, parts.tolist(), strict=True)))
+
+
+def _non_negative_least_squares(
+    matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    scale = np.linalg.norm(matrix, axis=0)
+    scale[scale == 0.0] = 1.0
+    used = list(range(matrix.shape[1]))
+    while True:
+        solution, *_ = np.linalg.lstsq(matrix[:, used] / scale[used], target, rcond=None)
+        if not used or solution.min() >= 0.0:
+            break
+        del used[int(solution.argmin())]
+    parts = np.zeros(matrix.shape[1])
+    parts[used] = solution / scale[used]
+    return parts

@@ -1,0 +1,70 @@
+"""What text an output must be: `StructuredOutput`, one of JSON, a regex, a choice, a grammar.
+
+A value that is checked for its own sense only; whether it compiles is asked of engine/grammar.py.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InvalidParamsError
+
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutput:
+    """Constrain the output to one kind of text. Raises InvalidParamsError unless exactly one kind is given.
+
+    `json` is a JSON schema, as text or as an object, and is kept as text (the order of `properties` is the order of
+    the output); `json_object=True` is any JSON object. `regex` must match the whole output, `choice` lists the texts
+    allowed, `grammar` is in llguidance's form of Lark. JSON has no white space between its tokens unless
+    `any_whitespace` allows it: that is fewer tokens, and whole keys are known before they are sampled.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    any_whitespace: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise InvalidParamsError(
+                f"structured output has {' and '.join(given) or 'no kind'}; give exactly one of {', '.join(_KINDS)}."
+            )
+        if self.json is not None:
+            object.__setattr__(self, "json", _schema_text(self.json))
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+        for name in ("regex", "grammar"):
+            text = getattr(self, name)
+            if text is not None and (not isinstance(text, str) or not text):
+                raise InvalidParamsError(f"{name} is {text!r}; it must be a non-empty string.")
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the one field that is given."""
+        return next(name for name in _KINDS if getattr(self, name) not in (None, False))
+
+
+def _schema_text(schema: object) -> str:
+    try:
+        parsed = json_module.loads(schema) if isinstance(schema, str) else schema
+        if isinstance(parsed, Mapping):
+            return json_module.dumps(dict(parsed), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParamsError(f"json is no JSON schema: {error}.") from error
+    raise InvalidParamsError(f"json is {type(parsed).__name__}; it must be a JSON schema: an object, or its text.")
+
+
+def _choices(choices: object) -> tuple[str, ...]:
+    texts = tuple(choices) if isinstance(choices, Sequence) and not isinstance(choices, str) else ()
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise InvalidParamsError(f"choice is {choices!r}; it must list at least one non-empty string.")
+    return texts

@@ -1,0 +1,41 @@
+"""Count the arithmetic and the memory traffic that steps ask for, from shapes alone. Knows no device.
+
+Divided by what a device can do in the same time they are its utilisation of arithmetic (MFU) and of bandwidth (MBU).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.plan import StepPlan
+from engine.step_cost import load_of
+
+if TYPE_CHECKING:
+    from engine.step_model import ModelSizes
+
+
+class WorkCounter:
+    """Sum over all steps: floating-point operations, bytes read (weights and cached keys and values), bytes written.
+
+    Activations are left out: they are small beside the weights, and mostly stay in caches. Of a mixture of experts all
+    weights count, though a step may need fewer.
+    """
+
+    def __init__(self, sizes: ModelSizes, *, weight_bytes: int, kv_bytes_per_token: int) -> None:
+        """Take the model's sizes, the bytes of one weight, and those of one token's keys and values."""
+        self._sizes = sizes
+        self._weight_bytes = weight_bytes
+        self._kv_bytes_per_token = kv_bytes_per_token
+        self.num_operations = 0
+        self.num_read_bytes = 0
+        self.num_written_bytes = 0
+
+    def observe(self, plan: StepPlan) -> None:
+        """Add a step that was computed."""
+        sizes, load = self._sizes, load_of(plan)
+        self.num_operations += 2 * sizes.num_layer_weights * load.num_tokens
+        self.num_operations += 2 * sizes.num_head_weights * load.num_logit_rows
+        self.num_operations += 4 * sizes.attention_width * load.num_attended
+        num_weights = sizes.num_layer_weights + (sizes.num_head_weights if load.num_logit_rows else 0)
+        self.num_read_bytes += self._weight_bytes * num_weights + self._kv_bytes_per_token * load.num_context_tokens
+        self.num_written_bytes += self._kv_bytes_per_token * load.num_tokens

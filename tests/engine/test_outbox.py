@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from engine.messages import Progress
+from engine.outbox import Outbox
+from engine.outputs import EngineStats, FinishReason, TokenDelta
+
+
+class SlowReader:
+    """Takes one message at a time, each only when told to."""
+
+    def __init__(self) -> None:
+        self.messages: SimpleQueue[Progress] = SimpleQueue()
+        self._turns = threading.Semaphore(0)
+
+    def receive(self, message: Progress) -> None:
+        self._turns.acquire()
+        self.messages.put(message)
+
+    def take_one(self) -> Progress:
+        self._turns.release()
+        return self.messages.get(timeout=30)
+
+
+def put(outbox: Outbox, step: int, *tokens: tuple[int, int], finish: FinishReason | None = None) -> None:
+    deltas = [TokenDelta(request_id=request, token_ids=[token], finish_reason=finish) for request, token in tokens]
+    outbox.put(deltas, EngineStats(num_steps_total=step))
+
+
+def test_a_slow_reader_gets_every_token_in_order_without_stalling_the_loop() -> None:
+    reader = SlowReader()
+    outbox = Outbox(reader.receive)
+    for step in range(1000):  # nobody reads yet, and every put returns
+        put(outbox, step, (1, step), (2, -step))
+    put(outbox, 1000, (1, 1000), finish=FinishReason.STOP)
+    received: dict[int, list[int]] = {1: [], 2: []}
+    ended = {}
+    num_messages, step = 0, -1
+    while step < 1000:
+        message = reader.take_one()
+        num_messages, step = num_messages + 1, message.step
+        for delta in message.outputs:
+            received[delta.request_id] += delta.token_ids
+            ended[delta.request_id] = delta.finish_reason
+    assert received == {1: [*range(1001)], 2: [-step for step in range(1000)]}
+    assert ended == {1: FinishReason.STOP, 2: None}
+    assert num_messages <= 2  # the first one, and all that gathered behind it
+
+
+def test_closing_sends_what_is_left() -> None:
+    sent: list[Progress] = []
+    outbox = Outbox(sent.append)
+    put(outbox, 1, (1, 5))
+    outbox.close()
+    assert [token for message in sent for delta in message.outputs for token in delta.token_ids] == [5]
+
+
+def test_an_error_of_the_sender_reaches_the_loop() -> None:
+    def fail(message: Progress) -> None:
+        raise TypeError("cannot be encoded")
+
+    outbox = Outbox(fail)
+    put(outbox, 1, (1, 5))
+    outbox.close()
+    with pytest.raises(TypeError, match="cannot be encoded"):
+        put(outbox, 2, (1, 6))
+
+
+def test_a_reader_that_is_gone_is_noticed() -> None:
+    def fail(message: Progress) -> None:
+        raise BrokenPipeError
+
+    outbox = Outbox(fail)
+    put(outbox, 1, (1, 5))
+    outbox.close()
+    assert not outbox.is_open

@@ -1,0 +1,117 @@
+"""Sharing prefixes: nobody computes what another is computing, and the cache keeps what an ideal LRU would keep."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+
+import pytest
+
+from .conftest import SimulatedEngine, expected_output
+
+PREFIX = list(range(100, 140))
+
+
+def tokens_computed(engine: SimulatedEngine) -> int:
+    return engine.scheduler.counters.num_computed_tokens
+
+
+@pytest.mark.parametrize("budget", [8, 32, 512])
+def test_a_prefix_that_is_being_computed_is_waited_for(budget: int) -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=budget)
+    ids = [engine.add([*PREFIX, tail], 4) for tail in range(6)]
+    engine.run()
+    # The prefix once, each own last token, and three of the four output tokens of each.
+    assert tokens_computed(engine) == len(PREFIX) + 6 * (1 + 3)
+    for tail, request_id in enumerate(ids):
+        prompt = [*PREFIX, tail]
+        assert engine.finished[request_id][0].token_ids == [*prompt, *expected_output(prompt, 4)]
+
+
+def test_requests_behind_one_that_waits_for_a_prefix_go_ahead() -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=64)
+    leader, sharer, other = engine.add(PREFIX, 2), engine.add([*PREFIX, 1], 2), engine.add([7, 8, 9], 2)
+    engine.step()
+    assert {sequence.request.request_id for sequence in engine.scheduler.running_sequences()} == {leader, other}
+    engine.step()
+    assert sharer in {sequence.request.request_id for sequence in engine.scheduler.running_sequences()}
+    engine.run()
+    assert set(engine.finished) == {leader, sharer, other}
+
+
+@pytest.mark.parametrize("end", ["abort", "finish"])
+def test_a_leader_that_goes_away_holds_nobody_up(end: str) -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=30)
+    leader = engine.add(PREFIX, 1)
+    engine.step()
+    sharers = [engine.add([*PREFIX, tail], 2) for tail in (1, 2)]
+    if end == "abort":
+        engine.scheduler.abort(leader)
+    engine.run()
+    assert set(engine.finished) >= set(sharers)
+    # Each computes its own last token and one of its two outputs; an abort after 30 tokens loses half a block of 4.
+    assert tokens_computed(engine) == len(PREFIX) + 2 * 2 + (2 if end == "abort" else 0)
+
+
+def test_two_salts_never_wait_for_each_other() -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=128)
+    engine.add(PREFIX, 2, salt="a")
+    engine.add(PREFIX, 2, salt="b")
+    engine.step()
+    assert engine.scheduler.num_running == 2
+
+
+@pytest.mark.parametrize("digest", [b"\0" * 32, b"\1" * 32])
+def test_colliding_digests_neither_hang_nor_share(digest: bytes) -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=16, digest=lambda content: digest)
+    prompts = [[first, *PREFIX] for first in (1, 1, 2, 3)]
+    ids = [engine.add(prompt, 5) for prompt in prompts]
+    engine.run(max_steps=500)
+    for prompt, request_id in zip(prompts, ids, strict=True):
+        assert engine.finished[request_id][0].token_ids == [*prompt, *expected_output(prompt, 5)]
+    assert [engine.finished[request_id][0].num_cached_tokens for request_id in ids] == [0, 4, 0, 0]
+
+
+def ideal_hits(prompts: list[list[int]], *, num_blocks: int, block_size: int) -> int:
+    """Return the prompt tokens that an LRU of whole blocks finds when the requests come one after the other."""
+    cache: OrderedDict[tuple[int, ...], None] = OrderedDict()
+    hits = 0
+    for prompt in prompts:
+        keys = [tuple(prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size)]
+        for key in keys[: (len(prompt) - 1) // block_size]:
+            if key not in cache:
+                break
+            hits += block_size
+        for key in reversed(keys):  # the beginning of a prefix is used last, as its end is worthless without it
+            cache[key] = None
+            cache.move_to_end(key)
+        while len(cache) > num_blocks:
+            cache.popitem(last=False)
+    return hits
+
+
+def sharing_trace(count: int, *, block_size: int, seed: int) -> list[list[int]]:
+    """Return prompts of which most begin with one of 40 prefixes, some prefixes far more often than others."""
+    rng = random.Random(seed)
+    prefixes = [[rng.randrange(1000) for _ in range(block_size * rng.randint(2, 12))] for _ in range(40)]
+    weights = [1.0 / rank for rank in range(1, 41)]
+    return [
+        rng.choices(prefixes, weights)[0] + [rng.randrange(1000) for _ in range(rng.randint(1, 3 * block_size))]
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("num_blocks", [200, 400, 800])
+def test_the_hit_rate_is_within_one_percent_of_an_ideal_lru(num_blocks: int, seed: int) -> None:
+    prompts = sharing_trace(1_500, block_size=4, seed=seed)
+    engine = SimulatedEngine(num_blocks=num_blocks + 1, max_num_seqs=4, max_num_batched_tokens=64)
+    waiting = iter(prompts)
+    for _ in range(len(prompts)):
+        engine.add(next(waiting), 1)
+        while engine.scheduler.num_running + engine.scheduler.num_waiting >= 4:
+            engine.step()
+    engine.run()
+    hits = sum(sequence.num_cached_tokens for group in engine.finished.values() for sequence in group)
+    ideal = ideal_hits(prompts, num_blocks=num_blocks, block_size=4)
+    assert hits >= 0.99 * ideal

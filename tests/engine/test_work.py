@@ -1,0 +1,77 @@
+"""Estimates of arithmetic and memory traffic, and histograms of how long requests take."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.params import SamplingParams
+from engine.plan import StepPlan
+from engine.request import Sequence
+from engine.step_model import ModelSizes
+from engine.timings import BOUNDS_SECONDS, Histogram, Timings
+from engine.work import WorkCounter
+
+from .conftest import SimulatedEngine, TinyModels
+
+SIZES = ModelSizes(num_layer_weights=1000, num_head_weights=500, attention_width=16)
+
+
+def plan_of(starts: list[int], counts: list[int], num_sampled: list[int]) -> StepPlan:
+    return StepPlan(sequences=[], starts=starts, counts=counts, num_sampled=num_sampled)
+
+
+def test_a_decode_step_reads_all_weights_and_every_context() -> None:
+    work = WorkCounter(SIZES, weight_bytes=2, kv_bytes_per_token=10)
+    work.observe(plan_of([9, 19], [1, 1], [1, 1]))
+    assert work.num_operations == 2 * 1000 * 2 + 2 * 500 * 2 + 4 * 16 * (10 + 20)
+    assert work.num_read_bytes == 2 * 1500 + 10 * 30
+    assert work.num_written_bytes == 10 * 2
+
+
+def test_a_chunk_in_the_middle_of_a_prompt_reads_no_output_matrix() -> None:
+    work = WorkCounter(SIZES, weight_bytes=2, kv_bytes_per_token=10)
+    work.observe(plan_of([4], [3], [0]))
+    assert work.num_operations == 2 * 1000 * 3 + 4 * 16 * (5 + 6 + 7)
+    assert work.num_read_bytes == 2 * 1000 + 10 * 7
+
+
+@pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
+def test_both_decoders_tell_the_same_sizes(impl: str, tiny_models: TinyModels) -> None:
+    path = str(tiny_models["llama-gqa"].path)
+    engine = Engine(EngineConfig(model=path, model_impl=impl, num_kv_blocks=50, warm_up=False))  # type: ignore[arg-type]
+    engine.add(0, [5, 6, 7], params=SamplingParams(max_tokens=1))
+    engine.step()
+    stats = engine.stats()
+    # 3 layers of 48 × (2 · 48 + 2 · 16) attention and 3 · 48 · 96 MLP weights; norms are no products.
+    layers, head = 3 * (48 * 128 + 3 * 48 * 96), 256 * 48
+    norms = 0 if impl == "tokenmill" else 7 * 48
+    assert stats.num_operations_total == 2 * (layers + norms) * 3 + 2 * head + 4 * 3 * 48 * (1 + 2 + 3)
+    assert stats.num_written_bytes_total == 3 * (2 * 3 * 16 * 4)
+
+
+@pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (5000.0, 20), (5000.1, 21)])
+def test_a_duration_falls_into_its_bucket(seconds: float, place: int) -> None:
+    histogram = Histogram()
+    histogram.add(seconds)
+    assert [index for index, count in enumerate(histogram.counts) if count] == [place]
+    assert len(histogram.counts) == len(BOUNDS_SECONDS) + 1
+
+
+def test_a_request_is_timed_from_its_arrival_to_its_end() -> None:
+    engine = SimulatedEngine()
+    engine.add([1, 2, 3], 9)
+    (sequence,) = engine.scheduler._waiting
+    assert isinstance(sequence, Sequence)
+    engine.now = 2.0
+    engine.step()
+    timings = Timings()
+    timings.observe(sequence, num_tokens=1, is_finished=False, now=5.0)
+    timings.observe(sequence, num_tokens=4, is_finished=False, now=9.0)
+    timings.observe(sequence, num_tokens=0, is_finished=True, now=11.0)
+    assert timings.queue_time.sum_seconds == 2.0
+    assert timings.time_to_first_token.sum_seconds == 5.0
+    assert timings.inter_token_latency.sum_seconds == 4.0
+    assert sum(timings.inter_token_latency.counts) == 4
+    assert timings.e2e_latency.sum_seconds == 11.0
