@@ -11,19 +11,23 @@ from typing import Any, Final
 from jobs.body_checks import (
     MAX_LOGPROBS,
     MAX_N,
+    MAX_PENALTY,
+    MAX_REPETITION,
     MAX_SEED,
     MAX_TEMPERATURE,
     MAX_TOKENS,
+    MIN_REPETITION,
     BodyError,
     Check,
+    allowed_token_ids,
+    bad_words,
     flag,
-    messages,
+    logit_bias,
     number,
     object_,
     only,
     prompts,
     refused,
-    response_format,
     stops,
     text,
     token_ids,
@@ -31,6 +35,9 @@ from jobs.body_checks import (
     unsupported,
     whole,
 )
+from jobs.body_messages import messages
+from jobs.body_structure import STRUCTURES, Structure, structure_of
+from jobs.body_tools import ToolUse, tool_choice, tool_use_of, tools
 
 CHAT_ENDPOINT: Final = "/v1/chat/completions"
 COMPLETION_ENDPOINT: Final = "/v1/completions"
@@ -42,13 +49,19 @@ COMPLETION_MAX_TOKENS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are chosen. `max_tokens` None means until the context ends."""
+    """How tokens are chosen. `max_tokens` None means until the context ends; `logit_bias` is pairs of id and bias."""
 
     n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -57,23 +70,28 @@ class Sampling:
     max_tokens: int | None = None
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A conversation for the model's chat template: role system, user or assistant, content always a string."""
+    """A conversation for the model's chat template: role system, user, assistant or tool, content always a string."""
 
-    messages: tuple[Mapping[str, str], ...]
+    messages: tuple[Mapping[str, Any], ...]
     sampling: Sampling
+    structure: Structure | None = None
+    tool_use: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """Prompts as text or token ids; each is answered `sampling.n` times."""
+    """Prompts as text or token ids; each is answered `sampling.n` times, after the prompt itself with `echo`."""
 
     prompts: tuple[str | tuple[int, ...], ...]
     sampling: Sampling
+    structure: Structure | None = None
+    echo: bool = False
 
 
 def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:
@@ -92,7 +110,15 @@ def _chat_request(body: Mapping[str, Any]) -> ChatRequest:
     given = _checked(body, _CHAT)
     if "messages" not in given:
         raise BodyError("messages", "messages is missing; give the conversation", code="missing_required_parameter")
-    return ChatRequest(messages=given["messages"], sampling=_sampling(given, logprobs=_chat_logprobs(given)))
+    structure, tool_use = structure_of(given), tool_use_of(given)
+    if structure is not None and tool_use is not None:
+        raise BodyError("tools", f"tools and {structure.param} are both given; give one, or tool_choice none")
+    return ChatRequest(
+        messages=given["messages"],
+        sampling=_sampling(given, logprobs=_chat_logprobs(given)),
+        structure=structure,
+        tool_use=tool_use,
+    )
 
 
 def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
@@ -102,7 +128,11 @@ def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
     given.setdefault("max_tokens", COMPLETION_MAX_TOKENS)
     if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
         raise unsupported("best_of", "best_of other than n is not supported; raise n and choose for yourself")
-    return CompletionRequest(prompts=given["prompt"], sampling=_sampling(given, logprobs=given.get("logprobs")))
+    echo = given.get("echo", False)
+    if given["max_tokens"] == 0 and not echo:
+        raise BodyError("max_tokens", "max_tokens is 0; it must be at least 1, or echo must be true")
+    sampling = _sampling(given, logprobs=given.get("logprobs"))
+    return CompletionRequest(prompts=given["prompt"], sampling=sampling, structure=structure_of(given), echo=echo)
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -151,26 +181,31 @@ _SAMPLING: Final[dict[str, Check]] = {
     "top_p": top_p,
     "top_k": whole(-1, MAX_TOKENS),
     "min_p": number(0.0, 1.0),
+    "presence_penalty": number(-MAX_PENALTY, MAX_PENALTY),
+    "frequency_penalty": number(-MAX_PENALTY, MAX_PENALTY),
+    "repetition_penalty": number(MIN_REPETITION, MAX_REPETITION),
+    "logit_bias": logit_bias,
+    "allowed_token_ids": allowed_token_ids,
+    "bad_words": bad_words,
     "seed": whole(-MAX_SEED - 1, MAX_SEED),
     "stop": stops,
     "stop_token_ids": token_ids,
     "include_stop_str_in_output": flag,
     "ignore_eos": flag,
     "min_tokens": whole(0, MAX_TOKENS),
+    "prompt_logprobs": whole(0, MAX_LOGPROBS),
     "skip_special_tokens": flag,
 }
 """Passed on under the same name."""
 
-_SHARED: Final[dict[str, Check]] = _SAMPLING | {
+_SHARED: Final[dict[str, Check]] = {
+    **_SAMPLING,
+    **STRUCTURES,
     "model": text,  # validation has matched it with the batch
     "max_tokens": whole(1, MAX_TOKENS),
     "user": text,
     "stream": only(False),
     "stream_options": refused,
-    "frequency_penalty": only(0, 0.0),
-    "presence_penalty": only(0, 0.0),
-    "repetition_penalty": only(1, 1.0),
-    "logit_bias": only({}),
 }
 
 _CHAT: Final[dict[str, Check]] = _SHARED | {
@@ -178,12 +213,11 @@ _CHAT: Final[dict[str, Check]] = _SHARED | {
     "max_completion_tokens": whole(1, MAX_TOKENS),
     "logprobs": flag,
     "top_logprobs": whole(0, MAX_LOGPROBS),
-    "response_format": response_format,
-    "tools": only([]),
+    "tools": tools,
     "functions": only([]),
-    "tool_choice": only("none", "auto"),
+    "tool_choice": tool_choice,
     "function_call": only("none", "auto"),
-    "parallel_tool_calls": flag,  # no tools, no calls
+    "parallel_tool_calls": flag,
     "modalities": only(["text"]),
     "metadata": object_,
     "store": only(False),
@@ -202,8 +236,9 @@ _CHAT: Final[dict[str, Check]] = _SHARED | {
 
 _COMPLETION: Final[dict[str, Check]] = _SHARED | {
     "prompt": prompts,
+    "max_tokens": whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
     "logprobs": whole(0, MAX_LOGPROBS),
     "best_of": whole(1, MAX_N),
-    "echo": only(False),
+    "echo": flag,
     "suffix": only(""),
 }

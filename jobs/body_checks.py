@@ -14,9 +14,15 @@ MAX_N: Final = 128
 MAX_LOGPROBS: Final = 20
 MAX_SEED: Final = 2**63 - 1
 MAX_TOKENS: Final = 2**31 - 1
+MAX_PENALTY: Final = 2.0
+MAX_BIAS: Final = 100.0
+MIN_REPETITION: Final = 1e-3
+MAX_REPETITION: Final = 1e3
 
 MAX_TEMPERATURE: Final = 2.0  # as OpenAI documents it
 MAX_STOPS: Final = 32  # OpenAI allows 4; each costs a search per token
+MAX_BAD_WORDS: Final = 1024  # both of these are written out for every token that is sampled
+MAX_BIASES: Final = 1024  # OpenAI documents no number
 MAX_PROMPTS: Final = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
 
 
@@ -118,7 +124,39 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-# --- prompts and messages --------------------------------------------------------------------------------------------
+def allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    found = token_ids(name, value)
+    if not found:
+        raise wrong(name, value, "at least one token id")
+    return found
+
+
+def bad_words(name: str, value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not all(type(word) is str for word in value):
+        raise wrong(name, value, "a list of strings", code="invalid_type")
+    if len(value) > MAX_BAD_WORDS or not all(word.strip() for word in value):
+        raise wrong(name, value, f"at most {MAX_BAD_WORDS} strings that are not blank")
+    return tuple(value)
+
+
+def logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Return pairs of token id and bias; JSON writes the ids as strings."""
+    if type(value) is not dict:
+        raise wrong(name, value, "an object from token ids to numbers", code="invalid_type")
+    if len(value) > MAX_BIASES:
+        raise BodyError(name, f"{name} holds {len(value)} token ids; at most {MAX_BIASES} are allowed")
+    return tuple(
+        (_bias_token(name, key), number(-MAX_BIAS, MAX_BIAS)(f"{name}.{key}", bias)) for key, bias in value.items()
+    )
+
+
+def _bias_token(name: str, key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= MAX_TOKENS):
+        raise wrong(name, key, "an object whose names are token ids, whole numbers from 0")
+    return int(key)
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
 
 
 def prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
@@ -149,71 +187,7 @@ def _prompt_ids(name: str, value: list[Any]) -> tuple[int, ...]:
     return token_ids(name, value)
 
 
-# OpenAI's "developer" took over from "system"; chat templates of open models know the old name.
-_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-# Fields that API answers carry and that users paste back into a history: accepted while they say nothing.
-_EMPTY_MESSAGE_FIELDS: Final = frozenset(
-    {"refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id", "reasoning_content"}
-)
-
-
-def messages(name: str, value: Any) -> tuple[Mapping[str, str], ...]:
-    if type(value) is not list:
-        raise wrong(name, value, "a list of messages", code="invalid_type")
-    if not value:
-        raise wrong(name, value, "at least one message")
-    return tuple(_message(f"{name}[{index}]", message) for index, message in enumerate(value))
-
-
-def _message(name: str, value: Any) -> Mapping[str, str]:
-    if type(value) is not dict:
-        raise wrong(name, value, "an object with role and content", code="invalid_type")
-    for key, part in value.items():
-        if key in {"role", "content", "name"}:
-            continue
-        if key not in _EMPTY_MESSAGE_FIELDS:
-            raise BodyError(f"{name}.{key}", f"{name}.{key} is not a field of a message", code="unknown_parameter")
-        if part not in (None, [], ""):
-            raise unsupported(f"{name}.{key}", f"{name}.{key} is not supported; only text messages are")
-    message = {
-        "role": _role(f"{name}.role", value.get("role")),
-        "content": _content(f"{name}.content", value.get("content")),
-    }
-    if value.get("name") is not None:
-        message["name"] = text(f"{name}.name", value["name"])
-    return message
-
-
-def _role(name: str, value: Any) -> str:
-    if value in ("tool", "function"):
-        raise unsupported(name, f"{name} is {shown(value)}; tools are not supported")
-    role = _ROLES.get(value) if type(value) is str else None
-    if role is None:
-        raise wrong(name, value, "system, developer, user or assistant")
-    return role
-
-
-def _content(name: str, value: Any) -> str:
-    """Return the text of a message; text parts are joined by line ends, as vLLM does."""
-    if type(value) is str:
-        return value
-    if type(value) is not list:
-        raise wrong(name, value, "a string or a list of text parts", code="invalid_type")
-    if not value:
-        raise wrong(name, value, "a string or at least one text part")
-    return "\n".join(_content_part(f"{name}[{index}]", part) for index, part in enumerate(value))
-
-
-def _content_part(name: str, part: Any) -> str:
-    if type(part) is not dict:
-        raise wrong(name, part, "an object with type and text", code="invalid_type")
-    kind = part.get("type")
-    if kind != "text":
-        raise unsupported(f"{name}.type", f'{name}.type is {shown(kind)}; only "text" parts are supported')
-    for key in part.keys() - {"type", "text"}:
-        raise BodyError(f"{name}.{key}", f"{name}.{key} is not a field of a text part", code="unknown_parameter")
-    return str(text(f"{name}.text", part.get("text")))
-
-
-def response_format(name: str, value: Any) -> Any:
-    return only({"type": "text"})(name, object_(name, value))
+def refuse_unknown(name: str, value: Mapping[str, Any], known: set[str]) -> None:
+    """Raise BodyError for a key of `value`, the object called `name`, that is not among `known`."""
+    for key in value.keys() - known:
+        raise BodyError(f"{name}.{key}", f"{name}.{key} is not a field of {name}", code="unknown_parameter")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import func, literal_column, select, text
 from sqlalchemy.orm import Session
@@ -14,15 +14,32 @@ from jobs.tables import Batch, Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One gauge of the Prometheus text format; a `value` may fall."""
+    """One number of the Prometheus text format: a counter where `name` ends in `_total`, else a gauge."""
 
     name: str
     help: str
     value: float
     labels: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_counter(self) -> bool:
+        """Tell whether the value only grows, but for restarts."""
+        return self.name.endswith("_total")
 
-def read_samples(session: Session) -> list[Sample]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSample:
+    """One histogram: `counts[i]` observations above the bound before and up to `bounds[i]`; the last has no bound."""
+
+    name: str
+    help: str
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    sum: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def read_samples(session: Session) -> list[Sample | HistogramSample]:
     """Return the state of queue, budgets and fleet. Cost grows with live batches and open chunks, not with history."""
     return [*_batches(session), *_chunks(session), *_budgets(session), *_workers(session)]
 
@@ -73,7 +90,7 @@ def _budgets(session: Session) -> Iterator[Sample]:
     )
 
 
-def _workers(session: Session) -> Iterator[Sample]:
+def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
     workers = live_workers(session)
     for model in sorted({worker.model for worker in workers}):
         mine = [worker for worker in workers if worker.model == model]
@@ -85,9 +102,15 @@ def _workers(session: Session) -> Iterator[Sample]:
             labels=labels,
             value=sum(worker.max_chunks for worker in mine),
         )
-        stats: Sequence[dict[str, float]] = [worker.engine_stats or {} for worker in mine]
-        for name in sorted({name for engine in stats for name in engine}):
-            total = sum(engine.get(name, 0) for engine in stats)
-            yield Sample(
-                name=f"tokenmill_engine_{name}", help="Summed over the live workers.", labels=labels, value=total
-            )
+    for worker in workers:
+        labels = {"model": worker.model, "worker": worker.id}
+        for name, value in sorted((worker.engine_stats or {}).items()):
+            yield _engine_sample(f"tokenmill_engine_{name}", value, labels)
+
+
+def _engine_sample(name: str, value: Any, labels: dict[str, str]) -> Sample | HistogramSample:
+    """Read one entry of a heartbeat: a number, or a histogram as `bounds`, `counts` and `sum`."""
+    help_text = "As the worker's last heartbeat told it; it starts anew with the worker."
+    if isinstance(value, dict):
+        return HistogramSample(name=name, help=help_text, labels=labels, **value)
+    return Sample(name=name, help=help_text, labels=labels, value=value)

@@ -3,6 +3,7 @@
 Pure: generated text and counts in, JSON-ready dictionaries out; no SQL, no engine.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,22 +14,52 @@ MIN_LOGPROB: Final = -9999.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """One token and its natural log-probability; `top` holds the likeliest alternatives, best first."""
+    """One token and its natural log-probability; `top` holds the likeliest alternatives, best first.
+
+    `logprob` is None for the first token of an echoed prompt: nothing comes before it.
+    """
 
     token: str
-    logprob: float
+    logprob: float | None
     token_bytes: bytes  # not always valid UTF-8 on their own
     top: Sequence["TokenLogprob"] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankedToken:
+    """A token that could have stood at some place of a prompt; rank 1 is the likeliest."""
+
+    token_id: int
+    token: str
+    logprob: float
+    rank: int
+
+
+PromptLogprobs = Sequence[Sequence[RankedToken] | None]
+"""For each token of a prompt, its own and the likeliest ones; None for the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A function that the model wants called; `arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedChoice:
-    """One finished sequence. `finish_reason` is "stop" or "length"."""
+    """One finished sequence. `finish_reason` is "stop" or "length"; `prompt_logprobs` None: not asked for.
+
+    With `tool_calls` the text is what was written beside them, often nothing.
+    """
 
     index: int
     text: str
     finish_reason: str
     logprobs: Sequence[TokenLogprob] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    tool_calls: Sequence[ToolCall] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +82,18 @@ class Usage:
 def chat_completion_body(
     response_id: str, model: str, *, created: int, choices: Sequence[GeneratedChoice], usage: Usage
 ) -> dict[str, Any]:
-    """Build the body of a `/v1/chat/completions` response; `created` is in Unix seconds."""
+    """Build the body of a `/v1/chat/completions` response; `created` is in Unix seconds.
+
+    As in vLLM, log-probabilities of the prompt are a field of the whole answer, which has one prompt.
+    """
     return {
         "id": response_id,
         "object": "chat.completion",
         "created": created,
         "model": model,
-        "choices": [_chat_choice(choice) for choice in choices],
+        "choices": [_chat_choice(choice, response_id) for choice in choices],
         "usage": usage.wire(),
-    }
+    } | _prompt_logprobs(choices[0])
 
 
 def text_completion_body(
@@ -86,16 +120,25 @@ def error_body(
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
-def _chat_choice(choice: GeneratedChoice) -> dict[str, Any]:
+def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
     logprobs = None
     if choice.logprobs is not None:
         logprobs = {"content": [_chat_logprob(token) for token in choice.logprobs], "refusal": None}
-    return {
-        "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
-        "logprobs": logprobs,
-        "finish_reason": choice.finish_reason,
-    }
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    finish_reason = choice.finish_reason
+    if choice.tool_calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [
+            _tool_call(call, f"{response_id}:{choice.index}:{place}") for place, call in enumerate(choice.tool_calls)
+        ]
+        finish_reason = "tool_calls" if finish_reason == "stop" else finish_reason
+    return {"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _tool_call(call: ToolCall, place: str) -> dict[str, Any]:
+    """Build a call; its id is a function of its place, so that a line run again keeps it."""
+    call_id = "call_" + hashlib.blake2b(place.encode(), digest_size=12).hexdigest()
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _chat_logprob(token: TokenLogprob) -> dict[str, Any]:
@@ -112,6 +155,24 @@ def _text_choice(choice: GeneratedChoice) -> dict[str, Any]:
         "text": choice.text,
         "logprobs": None if choice.logprobs is None else _text_logprobs(choice.logprobs),
         "finish_reason": choice.finish_reason,
+    } | _prompt_logprobs(choice)
+
+
+def _prompt_logprobs(choice: GeneratedChoice) -> dict[str, Any]:
+    """Return vLLM's field of that name, which is absent where it was not asked for."""
+    if choice.prompt_logprobs is None:
+        return {}
+    return {"prompt_logprobs": [None if place is None else _ranked(place) for place in choice.prompt_logprobs]}
+
+
+def _ranked(tokens: Sequence[RankedToken]) -> dict[str, Any]:
+    return {
+        str(token.token_id): {
+            "logprob": _finite(token.logprob),
+            "rank": token.rank,
+            "decoded_token": token.token,
+        }
+        for token in tokens
     }
 
 
@@ -123,10 +184,13 @@ def _text_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
         "tokens": [token.token for token in tokens],
         "token_logprobs": [_finite(token.logprob) for token in tokens],
-        "top_logprobs": [{other.token: _finite(other.logprob) for other in token.top} for token in tokens],
+        "top_logprobs": [
+            None if token.logprob is None else {other.token: _finite(other.logprob) for other in token.top}
+            for token in tokens
+        ],
         "text_offset": offsets,
     }
 
 
-def _finite(logprob: float) -> float:
-    return max(logprob, MIN_LOGPROB)
+def _finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, MIN_LOGPROB)

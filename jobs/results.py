@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Result, TextClause, text
 from sqlalchemy.orm import Session
 
-from jobs import budgets
+from jobs import budgets, checkpoints
 from jobs.batches import lock_batch, move_batch
 from jobs.database import try_advisory_lock
 from jobs.errors import TokenmillError
@@ -81,6 +81,7 @@ def finalise_batch(session: Session, storage: Storage, batch_id: str) -> BatchSt
         _add_missing(session, storage, batch, outcome=outcome, num_missing=num_missing)
     output, errors = _write_files(session, storage, batch, num_failed=batch.num_failed + num_missing)
     _end(session, batch_id, outcome, num_missing=num_missing, output=output, errors=errors)
+    checkpoints.drop_all(session, batch_id)
     return outcome
 
 

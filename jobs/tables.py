@@ -21,7 +21,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from jobs.states import BatchState, ChunkState, InvalidLines, Priority
@@ -235,6 +235,17 @@ class Result(Base):
     cached_tokens: Mapped[int]
     output_tokens: Mapped[int]
     line: Mapped[bytes]  # the whole line of the output or error file, UTF-8 JSON, no newline
+    created_at: Mapped[datetime] = _created_at()
+
+
+class Checkpoint(Base):
+    """Output tokens of a line that a draining worker gave back: the next worker goes on after them. No result."""
+
+    __tablename__ = "checkpoint"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
+    line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token_ids: Mapped[list[int]] = mapped_column(ARRAY(Integer))
     created_at: Mapped[datetime] = _created_at()
 
 

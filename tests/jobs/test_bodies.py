@@ -55,6 +55,13 @@ def test_every_sampling_field_arrives_under_its_name() -> None:
         "top_p": 0.5,
         "top_k": 3,
         "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -2,
+        "repetition_penalty": 1.1,
+        "logit_bias": {"5": -100, "17": 2.5},
+        "allowed_token_ids": [3, 5],
+        "bad_words": ["no", " never"],
+        "prompt_logprobs": 2,
         "seed": -4,
         "stop": "x",
         "stop_token_ids": [1, 2],
@@ -64,7 +71,9 @@ def test_every_sampling_field_arrives_under_its_name() -> None:
         "min_tokens": 3,
         "skip_special_tokens": False,
     }
-    expected = Sampling(**fields | {"stop": ("x",), "stop_token_ids": (1, 2), "temperature": 0.0})
+    changed = {"stop": ("x",), "stop_token_ids": (1, 2), "temperature": 0.0, "frequency_penalty": -2.0}
+    tuples = {"logit_bias": ((5, -100.0), (17, 2.5)), "allowed_token_ids": (3, 5), "bad_words": ("no", " never")}
+    expected = Sampling(**fields | changed | tuples)
     assert chat(**fields).sampling == expected
     assert complete(**fields).sampling == expected
 
@@ -135,7 +144,9 @@ def test_a_wrong_prompt_is_refused_with_its_place(prompt: object, param: str) ->
         ([{"content": "x"}], "messages[0].role", "invalid_value"),
         ([{"role": "robot", "content": "x"}], "messages[0].role", "invalid_value"),
         ([{"role": [], "content": "x"}], "messages[0].role", "invalid_value"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role", "unsupported_parameter"),
+        ([{"role": "function", "content": "x"}], "messages[0].role", "unsupported_parameter"),
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id", "invalid_type"),
+        ([{"role": "user", "content": "x", "tool_call_id": "c"}], "messages[0].tool_call_id", "invalid_value"),
         ([{"role": "user"}], "messages[0].content", "invalid_type"),
         ([{"role": "user", "content": []}], "messages[0].content", "invalid_value"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]", "invalid_type"),
@@ -148,8 +159,8 @@ def test_a_wrong_prompt_is_refused_with_its_place(prompt: object, param: str) ->
         ([{"role": "user", "content": "x", "mood": "good"}], "messages[0].mood", "unknown_parameter"),
         (
             [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
-            "messages[0].tool_calls",
-            "unsupported_parameter",
+            "messages[0].tool_calls[0].function",
+            "invalid_type",
         ),
     ],
 )
@@ -188,11 +199,10 @@ def test_what_has_no_effect_is_accepted_and_changes_nothing(fields: dict[str, An
 @pytest.mark.parametrize(
     "fields",
     [
-        {"stream": True}, {"store": True}, {"response_format": {"type": "json_object"}}, {"frequency_penalty": 0.5},
-        {"presence_penalty": -1}, {"repetition_penalty": 1.1}, {"logit_bias": {"5": 1}}, {"tools": [{}]},
-        {"tool_choice": "required"}, {"modalities": ["audio"]}, {"service_tier": "flex"}, {"reasoning_effort": "low"},
+        {"stream": True}, {"store": True},
+        {"modalities": ["audio"]}, {"service_tier": "flex"}, {"reasoning_effort": "low"},
         {"stream_options": {}}, {"web_search_options": {}}, {"audio": {}}, {"prediction": {}}, {"functions": [{}]},
-        {"store": 0}, {"frequency_penalty": False},
+        {"store": 0},
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any]) -> None:
@@ -202,11 +212,27 @@ def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any]) -> Non
     assert name in found.message
 
 
-@pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "x"}, {"best_of": 2}, {"best_of": 3, "n": 2}])
+@pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}, {"best_of": 3, "n": 2}])
 def test_completion_parameters_that_are_not_supported_are_refused(fields: dict[str, Any]) -> None:
     found = refusal(COMPLETION_ENDPOINT, **fields)
     assert found.param in fields
     assert found.code == "unsupported_parameter"
+
+
+@pytest.mark.parametrize(("bias", "code"), [("much", "invalid_type"), (-101, "invalid_value"), (True, "invalid_type")])
+def test_a_wrong_bias_is_refused_with_its_token(bias: object, code: str) -> None:
+    found = refusal(logit_bias={"4": 1, "5": bias})
+    assert (found.param, found.code) == ("logit_bias.5", code)
+    assert "a number from -100 to 100" in found.message
+
+
+def test_a_completion_may_echo_its_prompt_and_generate_nothing() -> None:
+    assert complete(echo=True).echo
+    assert not complete().echo
+    assert complete(echo=True, max_tokens=0, logprobs=2).sampling.max_tokens == 0
+    found = refusal(COMPLETION_ENDPOINT, max_tokens=0)
+    assert (found.param, found.code) == ("max_tokens", "invalid_value")
+    assert refusal(echo=True).code == "unknown_parameter", "a chat has no echo"
 
 
 def test_harmless_completion_parameters_are_accepted() -> None:
@@ -229,6 +255,18 @@ def test_harmless_completion_parameters_are_accepted() -> None:
         ({"stop": ["a", ""]}, "invalid_value", "non-empty"),
         ({"stop": [1]}, "invalid_type", "strings"),
         ({"stop_token_ids": [-1]}, "invalid_value", "token ids"),
+        ({"frequency_penalty": 2.5}, "invalid_value", "frequency_penalty is 2.5; it must be a number from -2 to 2"),
+        ({"presence_penalty": False}, "invalid_type", "presence_penalty is false"),
+        ({"repetition_penalty": 0}, "invalid_value", "from 0.001 to 1000"),
+        ({"logit_bias": [5]}, "invalid_type", "an object from token ids to numbers"),
+        ({"logit_bias": {"hello": 1}}, "invalid_value", "token ids"),
+        ({"logit_bias": {"\u0665": 1}}, "invalid_value", "token ids"),
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "invalid_value", "at most 1024"),
+        ({"allowed_token_ids": []}, "invalid_value", "at least one token id"),
+        ({"allowed_token_ids": ["a"]}, "invalid_value", "token ids"),
+        ({"bad_words": "no"}, "invalid_type", "a list of strings"),
+        ({"bad_words": ["no", " "]}, "invalid_value", "not blank"),
+        ({"prompt_logprobs": -1}, "invalid_value", "from 0 to 20"),
         ({"logprobs": 3}, "invalid_type", "true or false"),
         ({"logprobs": True, "top_logprobs": 21}, "invalid_value", "from 0 to 20"),
         ({"min_tokens": 5, "max_tokens": 4}, "invalid_value", "must not be above"),
@@ -268,13 +306,25 @@ def test_every_parameter_of_the_official_client_is_known(endpoint: str, params: 
 keys = st.sampled_from(["role", "content", "type", "text"])
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "content", "type", "text"]), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=6,
 )
 names = st.sampled_from(
-    ["messages", "prompt", "n", "stop", "seed", "top_p", "logit_bias", "response_format", "tools", "logprobs"]
+    [
+        "messages",
+        "prompt",
+        "n",
+        "stop",
+        "seed",
+        "top_p",
+        "logit_bias",
+        "bad_words",
+        "response_format",
+        "tools",
+        "logprobs",
+        "structured_outputs",
+        "guided_choice",
+    ]
 )
 
 

@@ -122,8 +122,11 @@ def test_metrics_show_queue_budgets_and_fleet(session: Session, batch: Batch, ma
     register(session, "a")
     register(session, "b", max_chunks=2)
     for worker_id in ("a", "b"):
-        fleet.heartbeat(session, worker_id, engine_stats={"num_running": 4})
-    found = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in metrics.read_samples(session)}
+        stats = {"num_requests_running": 4, "steps_seconds": {"bounds": [1.0], "counts": [3, 2], "sum": 9.5}}
+        fleet.heartbeat(session, worker_id, engine_stats=stats)
+    samples = metrics.read_samples(session)
+    found = {(s.name, *sorted(s.labels.items())): s.value for s in samples if isinstance(s, metrics.Sample)}
+    histograms = {s.labels["worker"]: s for s in samples if isinstance(s, metrics.HistogramSample)}
     model, ready = ("model", "m"), ("state", "ready")
     assert found["tokenmill_batches", ("state", "in_progress")] == 1
     assert found["tokenmill_batches", ("state", "validating")] == 0
@@ -134,5 +137,6 @@ def test_metrics_show_queue_budgets_and_fleet(session: Session, batch: Batch, ma
     assert not any("one" in str(name) for name in found), "nobody's name is shown without a key"
     assert found["tokenmill_workers", model] == 2
     assert found["tokenmill_worker_slots", model] == 5
-    assert found["tokenmill_engine_num_running", model] == 8
+    assert found["tokenmill_engine_num_requests_running", model, ("worker", "b")] == 4
+    assert histograms["a"].counts == [3, 2]
     assert ("tokenmill_batches", ("state", "completed")) not in found

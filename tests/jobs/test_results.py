@@ -19,7 +19,7 @@ from jobs.lines import error_line, output_line
 from jobs.results import MAX_PAGE_BYTES, CountsDisagreeError, ResultsPage, finalise_batch, read_finished_lines
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
-from jobs.tables import Batch, Chunk, File, Result, Tenant
+from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
 
 Run = Callable[..., Batch]
 Finalise = Callable[[Batch], BatchState | None]
@@ -342,6 +342,8 @@ def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
 
 def test_nothing_is_left_open_behind_a_finished_batch(session: Session, run: Run, finalise: Finalise) -> None:
     batch = run(6)
+    session.add(Checkpoint(batch_id=batch.id, line_no=3, token_ids=[1, 2]))
     run_to_end(session, batch)
     finalise(batch)
     assert set(session.scalars(select(Chunk.state))) == {"done"}
+    assert session.scalars(select(Checkpoint)).all() == []
