@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import DBAPIError
 
@@ -14,7 +16,7 @@ from api.errors import unavailable_response
 from api.services import Services, ServicesDep
 from jobs.database import is_ready, transaction
 from jobs.errors import ServiceError
-from jobs.metrics import Sample, read_samples
+from jobs.metrics import HistogramSample, Sample, read_samples
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
@@ -56,16 +58,32 @@ def _queue_registry(services: Services) -> CollectorRegistry:
 
 
 class QueueCollector(Collector):
-    """Samples that were read already, as Prometheus' gauges."""
+    """Samples that were read already, as Prometheus' gauges, counters and histograms."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Sequence[Sample | HistogramSample]) -> None:
         self._samples = samples
 
     def collect(self) -> Iterable[Metric]:
-        families: dict[str, GaugeMetricFamily] = {}
+        families: dict[str, Any] = {}
         for sample in self._samples:
-            family = families.setdefault(
-                sample.name, GaugeMetricFamily(sample.name, sample.help, labels=list(sample.labels))
-            )
-            family.add_metric(list(sample.labels.values()), sample.value)
+            family = families.setdefault(sample.name, _family(sample))
+            labels = list(sample.labels.values())
+            if isinstance(sample, HistogramSample):
+                family.add_metric(labels, buckets=_buckets(sample), sum_value=sample.sum)
+            else:
+                family.add_metric(labels, sample.value)
         return families.values()
+
+
+def _family(sample: Sample | HistogramSample) -> Any:
+    labels = list(sample.labels)
+    if isinstance(sample, HistogramSample):
+        return HistogramMetricFamily(sample.name, sample.help, labels=labels)
+    kind = CounterMetricFamily if sample.is_counter else GaugeMetricFamily
+    return kind(sample.name, sample.help, labels=labels)
+
+
+def _buckets(sample: HistogramSample) -> list[tuple[str, float]]:
+    """Return Prometheus' buckets, each of which counts everything up to its bound."""
+    bounds = [*(f"{bound:g}" for bound in sample.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(sample.counts), strict=True))

@@ -12,7 +12,7 @@ app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=Tr
 
 @app.callback()
 def bench() -> None:
-    """Keep `throughput` a command of its own: a group with one command would swallow its name."""
+    """Group the measurements."""
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -40,3 +40,36 @@ def throughput(
 
     arguments = ["--model", path, "--workload", str(workload), "--batching", batching, *context.args]
     raise typer.Exit(main([*arguments, "--json"] if as_json else arguments))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def replay(context: typer.Context) -> None:
+    """Replay request traces under scheduling policies in the simulator, or check it against this machine.
+
+    `tokenmill bench replay --help` lists its commands: trace, study, calibrate, validate.
+    """
+    from benchmarks.replay import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def peers(context: typer.Context) -> None:
+    """Run ours and every installed peer on the same token ids, one after the other, and print the ratios.
+
+    `tokenmill bench peers --help` lists its options; benchmarks/README.md says how to install the peers.
+    """
+    from benchmarks.peers.__main__ import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def gpu(context: typer.Context) -> None:
+    """Measure everything on one GPU against its roofline: kernels, decode steps, whole loads, transformers.
+
+    `tokenmill bench gpu --help` lists its options; benchmarks/README.md says what each section measures.
+    """
+    from benchmarks.gpu.__main__ import main
+
+    raise typer.Exit(main(context.args))

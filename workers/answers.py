@@ -2,21 +2,23 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from engine.text import TextStream
+from engine.text import StopMatcher, TextStream
 from jobs.bodies import CHAT_ENDPOINT
 from jobs.responses import (
     GeneratedChoice,
+    PromptLogprobs,
     TokenLogprob,
     Usage,
     chat_completion_body,
     text_completion_body,
 )
 from workers.prompts import PreparedLine
+from workers.shown_logprobs import ShownLogprobs
 
 _STOP, _LENGTH = "stop", "length"
 
@@ -36,6 +38,13 @@ class _Choice:
         self.finish_reason: str | None = None
         self.ends_with_stop_token = False
         self._stream = TextStream(self._tokenizer, self._prompt, self._params)
+
+    def resume(self, token_ids: Sequence[int]) -> None:
+        """Begin with the output of an earlier run, in which no stop string was complete."""
+        self.clear()
+        self.token_ids = list(token_ids)
+        if self._params.stop:
+            self._stream.push(self.token_ids, ends_with_stop_token=False)
 
     def push(self, delta: TokenDelta) -> None:
         """Take new tokens; with stop strings one by one, so that none after a stop string is counted."""
@@ -57,6 +66,11 @@ class _Choice:
         self._stream.finish()
         return self._stream.text
 
+    @property
+    def has_logprobs(self) -> bool:
+        """Tell whether log-probabilities were asked for."""
+        return self._params.logprobs is not None
+
     def shown_token_ids(self) -> list[int]:
         """Return the tokens that are text: all but the stop or end-of-sequence token that ended them."""
         return self.token_ids[:-1] if self.ends_with_stop_token else self.token_ids
@@ -68,60 +82,105 @@ class _Choice:
 
 @dataclass(slots=True)
 class PromptRun:
-    """Owner of one engine request: the n choices of one prompt. Called by the engine host's reader thread."""
+    """Owner of one engine request: the n choices of one prompt. Called by the engine host's reader thread.
+
+    `on_stopped(request id, index)` is called when a stop string has ended a choice that the engine still computes.
+    """
 
     choices: list[_Choice]
     on_done: Callable[["PromptRun"], None]
+    on_stopped: Callable[[int, int], None]
     request_id: int | None = None
     num_cached_tokens: int = 0
     error: str | None = None
     is_done: bool = False
     stopped_early: bool = False  # by a stop string: the engine still runs it and is to be told
+    resumed_token_ids: Sequence[int] = ()
+    prompt_logprobs: list[TokenLogprobs] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, delta: TokenDelta) -> None:
+        has_stopped = False
         with self._lock:
             if self.is_done:
                 return
             if delta.error is not None:
                 self.error = delta.error
             else:
-                self._take_tokens(delta)
+                has_stopped = self._take_tokens(delta)
             self.is_done = self.error is not None or all(choice.finish_reason for choice in self.choices)
+        if has_stopped:
+            self.on_stopped(delta.request_id, delta.index)
         if self.is_done:
             self.on_done(self)
 
+    def resume(self, token_ids: Sequence[int]) -> None:
+        """Begin with what an earlier run of the only choice generated; call it before the prompt is submitted."""
+        self.resumed_token_ids = token_ids
+        self.start_over()
+
     def start_over(self) -> None:
         with self._lock:
-            self.num_cached_tokens = 0
             if not self.is_done:
+                self.num_cached_tokens = 0
+                self.stopped_early = False
                 for choice in self.choices:
-                    choice.clear()
+                    choice.resume(self.resumed_token_ids)
 
-    def _take_tokens(self, delta: TokenDelta) -> None:
+    def tokens_so_far(self) -> list[int]:
+        """Return the first choice's tokens, none once it has ended: there is nothing after them."""
+        with self._lock:
+            return [] if self.is_done else list(self.choices[0].token_ids)
+
+    def _take_tokens(self, delta: TokenDelta) -> bool:
+        """Return whether a stop string has just ended the choice, of which the engine knows nothing."""
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
         choice = self.choices[delta.index]
         if choice.finish_reason is not None:
-            return  # tokens that were under way when its stop string was found
+            return False  # tokens that were under way when its stop string was found
         self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
         choice.push(delta)
-        if choice.finish_reason is not None and delta.finish_reason is None:
-            self.stopped_early = True
+        has_stopped = choice.finish_reason is not None and delta.finish_reason is None
+        self.stopped_early |= has_stopped
+        return has_stopped
 
 
 class LineRun:
     """One line while it is in the engine: a PromptRun for each of its prompts."""
 
-    def __init__(self, prepared: PreparedLine, tokenizer: Any, *, on_done: Callable[["LineRun"], None]) -> None:
+    def __init__(
+        self,
+        prepared: PreparedLine,
+        tokenizer: Any,
+        *,
+        on_done: Callable[["LineRun"], None],
+        on_stopped: Callable[[int, int], None],
+    ) -> None:
+        """`on_stopped` is that of PromptRun."""
         self.prepared = prepared
         self._on_done = on_done
         self._lock = threading.Lock()
         self._num_open = len(prepared.prompts)
         self.prompt_runs = [
             PromptRun(
-                [_Choice(tokenizer, prompt, prepared.params) for _ in range(prepared.params.n)], self._prompt_done
+                [_Choice(tokenizer, prompt, prepared.params) for _ in range(prepared.params.n)],
+                self._prompt_done,
+                on_stopped,
             )
             for prompt in prepared.prompts
         ]
+
+    @property
+    def checkpoint(self) -> list[int]:
+        """Return the tokens so far, for another worker to go on with; none where it would need more than tokens.
+
+        Several choices end at different times and log-probabilities are not kept: such lines are computed again.
+        """
+        params = self.prepared.params
+        if len(self.prompt_runs) > 1 or params.n > 1 or params.logprobs is not None:
+            return []
+        return self.prompt_runs[0].tokens_so_far()
 
     @property
     def error(self) -> str | None:
@@ -156,16 +215,16 @@ class AnswerMaker:
     """Builds response bodies under one model's served name."""
 
     def __init__(self, tokenizer: Any, *, model: str) -> None:
+        self._shown = ShownLogprobs(tokenizer)
         self._tokenizer = tokenizer
         self._model = model
-        self._pieces: dict[int, tuple[str, bytes]] = {}
 
     def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
         """Build the answer of a finished line; `created` is in Unix seconds."""
-        choices = [choice for prompt_run in run.prompt_runs for choice in prompt_run.choices]
+        pairs = [(prompt, choice) for prompt in self._prompts(run) for choice in prompt.run.choices]
         usage = Usage(
             prompt_tokens=run.prepared.num_prompt_tokens,
-            completion_tokens=sum(len(choice.token_ids) for choice in choices),
+            completion_tokens=sum(len(choice.token_ids) for _, choice in pairs),
             cached_tokens=sum(prompt_run.num_cached_tokens for prompt_run in run.prompt_runs),
         )
         build = chat_completion_body if run.prepared.endpoint == CHAT_ENDPOINT else text_completion_body
@@ -173,58 +232,65 @@ class AnswerMaker:
             response_id,
             self._model,
             created=created,
-            choices=[self._generated(choice, index) for index, choice in enumerate(choices)],
+            choices=[
+                self._with_calls(self._generated(*pair, index=index), pair[1], run.prepared)
+                for index, pair in enumerate(pairs)
+            ],
             usage=usage,
         )
         return Answer(body=body, usage=usage)
 
-    def _generated(self, choice: _Choice, index: int) -> GeneratedChoice:
+    def _prompts(self, run: LineRun) -> list["_Prompt"]:
+        """Return what the answer shows of each prompt."""
+        prepared, shown = run.prepared, self._shown
+        echoes = prepared.echoes or [""] * len(prepared.prompts)
+        found = []
+        for token_ids, prompt_run, echo in zip(prepared.prompts, run.prompt_runs, echoes, strict=True):
+            given = prompt_run.prompt_logprobs
+            echoed = given if prepared.echoes and prepared.params.logprobs is not None else None
+            count = prepared.num_prompt_logprobs
+            found.append(
+                _Prompt(
+                    run=prompt_run,
+                    echo=echo,
+                    echoed=[] if echoed is None else shown.of_prompt(token_ids, echoed, prepared.params.logprobs or 0),
+                    ranked=None if given is None or count is None else shown.ranked(token_ids, given, count),
+                )
+            )
+        return found
+
+    def _generated(self, prompt: "_Prompt", choice: _Choice, *, index: int) -> GeneratedChoice:
         assert choice.finish_reason is not None, "the line is finished"
-        shown = choice.shown_token_ids()
         logprobs = None
-        if choice.logprobs:
-            logprobs = [self._logprob(*pair) for pair in zip(shown, choice.logprobs, strict=False)]
+        if choice.has_logprobs:
+            logprobs = [*prompt.echoed, *self._shown.of_tokens(choice.shown_token_ids(), choice.logprobs)]
         return GeneratedChoice(
             index=index,
-            text=choice.text(),
+            text=prompt.echo + choice.text(),
             finish_reason=choice.finish_reason,
             logprobs=logprobs,
+            prompt_logprobs=prompt.ranked,
         )
 
-    def _logprob(self, token_id: int, given: TokenLogprobs) -> TokenLogprob:
-        top = [
-            self._one_logprob(other_id, logprob)
-            for other_id, logprob in zip(given.top_token_ids, given.top_logprobs, strict=True)
-        ]
-        return self._one_logprob(token_id, given.logprob, top)
-
-    def _one_logprob(self, token_id: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-        piece = self._pieces.get(token_id)
-        if piece is None:
-            piece = self._pieces[token_id] = token_piece(self._tokenizer, token_id)
-        return TokenLogprob(token=piece[0], logprob=logprob, token_bytes=piece[1], top=top)
-
-
-def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
-    """Return a token's text and its bytes, which differ when it holds only a part of a character.
-
-    Knows the two spellings of partial characters: byte-level BPE (GPT-2's table of 256 printable characters) and byte
-    fallback (`<0x0A>`).
-    """
-    text: str = tokenizer.decode([token_id], skip_special_tokens=False)
-    if "\ufffd" not in text:
-        return text, text.encode()
-    spelled: str = tokenizer.convert_ids_to_tokens(token_id)
-    if spelled.startswith("<0x") and spelled.endswith(">"):
-        return text, bytes([int(spelled[3:-1], 16)])
-    table = _byte_level_table()
-    if all(character in table for character in spelled):
-        return text, bytes(table[character] for character in spelled)
-    return text, text.encode()
+    def _with_calls(self, generated: GeneratedChoice, choice: _Choice, prepared: PreparedLine) -> GeneratedChoice:
+        """Move the tool calls of an output out of its text, up to the first stop string."""
+        if prepared.calls is None:
+            return generated
+        # Some models mark calls with special tokens, which the text leaves out.
+        whole = self._tokenizer.decode(choice.shown_token_ids(), skip_special_tokens=False)
+        stops = StopMatcher(prepared.params.stop, include_stop=prepared.params.include_stop_str_in_output)
+        found = prepared.calls.read(stops.push(whole) + stops.finish())
+        if found is None:
+            return generated
+        text, calls = found
+        return replace(generated, text=text, tool_calls=calls)
 
 
-def _byte_level_table() -> dict[str, int]:
-    """Return GPT-2's table backwards: printable Latin-1 stands for itself, the other bytes for U+0100 upwards."""
-    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(256) if byte not in itself)
-    return {chr(byte): byte for byte in itself} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompt:
+    """What the choices of one prompt share in the answer."""
+
+    run: PromptRun
+    echo: str
+    echoed: list[TokenLogprob]
+    ranked: PromptLogprobs | None

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.errors import InvalidParamsError
-from jobs import chunks, lines
+from jobs import checkpoints, chunks, lines
 from jobs.bodies import CHAT_ENDPOINT
 from jobs.body_checks import BodyError
 from jobs.chunks import ClaimedChunk, FlushOutcome
@@ -117,10 +117,12 @@ class ChunkRun:
 
     def _submit_lines(self) -> None:
         content = self._read_content()
-        done = self._in_database(lambda session: chunks.lines_done(session, self._claim))
+        done, kept = self._in_database(
+            lambda session: (chunks.lines_done(session, self._claim), checkpoints.read(session, self._claim))
+        )
         for raw in self._claim.split(content):
             if raw.line_no not in done:
-                self._submit(raw)
+                self._submit(raw, kept.get(raw.line_no, []))
             self._hold_lease_if_due()
 
     def _read_content(self) -> bytes:
@@ -133,7 +135,8 @@ class ChunkRun:
             self._close(chunks.release)
             raise _Abandoned(str(error)) from None
 
-    def _submit(self, raw: RawLine) -> None:
+    def _submit(self, raw: RawLine, output: list[int]) -> None:
+        """Hand a line to the engine, to go on after the output that an earlier worker left."""
         assert raw.content is not None, "validation refused over-long lines"
         line = lines.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
         try:
@@ -141,7 +144,14 @@ class ChunkRun:
         except (BodyError, InvalidParamsError) as error:
             self._progress.unflushed.append(self._refusal(line, error))
             return
-        run = LineRun(prepared, self._parts.tokenizer, on_done=self._progress.finished.put)
+        run = LineRun(
+            prepared,
+            self._parts.tokenizer,
+            on_done=self._progress.finished.put,
+            on_stopped=self._parts.host.abort_child,
+        )
+        if output:
+            run.prompt_runs[0].resume(output)
         self._progress.in_engine[line.line_no] = run
         for prompt, prompt_run in zip(prepared.prompts, run.prompt_runs, strict=True):
             request = EngineRequest(
@@ -150,6 +160,7 @@ class ChunkRun:
                 priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
                 deadline=self._claim.expires_at.timestamp(),
                 salt=self._claim.tenant_id,
+                output_token_ids=prompt_run.resumed_token_ids,
             )
             prompt_run.request_id = self._parts.host.submit(request, prompt_run)
 
@@ -181,7 +192,7 @@ class ChunkRun:
 
     def _finish_line(self, run: LineRun) -> None:
         line = run.prepared.line
-        del self._progress.in_engine[line.line_no]
+        self._progress.in_engine.pop(line.line_no, None)
         if stopped := run.unfinished_request_ids:
             self._parts.host.abort(stopped)
         self._progress.unflushed.append(self._failure(line, run.error) if run.error else self._answer(run))
@@ -226,12 +237,24 @@ class ChunkRun:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _give_back(self) -> None:
-        """Return the rest of the chunk to the queue; not a loss."""
+        """Return the rest of the chunk to the queue, with the output it has so far; not a loss."""
+        started = dict(self._progress.in_engine)
         self._abort()
+        while not self._progress.finished.empty():  # ended since they were last taken
+            self._finish_line(self._progress.finished.get())
         if self._progress.unflushed:
             self._flush()
-        self._close(chunks.release)
+        self._leave_for_another(started)
         raise _Abandoned("the worker is stopping; the rest was given back")
+
+    def _leave_for_another(self, started: dict[int, LineRun]) -> None:
+        outputs = {line_no: tokens for line_no, run in started.items() if (tokens := run.checkpoint)}
+
+        def leave(session: Session) -> None:
+            checkpoints.save(session, self._claim, outputs)
+            chunks.release(session, self._claim)
+
+        self._in_database(leave)
 
     def _withdraw(self) -> None:
         """The batch was cancelled or has expired: keep what is finished, drop the rest."""

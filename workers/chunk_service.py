@@ -19,6 +19,7 @@ from jobs.errors import ServiceError
 from jobs.settings import Settings
 from workers.chunk_run import ChunkRun, Drain, WorkerParts
 from workers.engine_host import EngineHost
+from workers.engine_metrics import engine_metrics
 
 log = logging.getLogger(__name__)
 
@@ -158,16 +159,8 @@ class ChunkService:
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
                 with transaction(self._sessions) as session:
-                    fleet.heartbeat(session, self._worker_id, engine_stats=_as_dict(self._host))
+                    fleet.heartbeat(session, self._worker_id, engine_stats=engine_metrics(self._host.stats))
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)
             except Exception:
                 log.exception("heartbeat failed")  # the thread must live on: without its row the worker gets no hints
-
-
-def _as_dict(host: EngineHost) -> dict[str, int]:
-    stats = host.stats
-    return {
-        name: getattr(stats, name)
-        for name in ("num_running", "num_waiting", "num_used_blocks", "num_kv_blocks", "num_output_tokens_total")
-    }

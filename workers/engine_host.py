@@ -38,8 +38,10 @@ class Engine(Protocol):
         priority: int = 0,
         deadline: float | None = None,
         salt: str = "",
+        output_token_ids: Sequence[int] = (),
     ) -> None: ...
     def abort(self, request_ids: Iterable[int]) -> None: ...
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None: ...
     def poll(self, timeout_seconds: float) -> Progress | None: ...
     def close(self) -> None: ...
 
@@ -51,18 +53,22 @@ class Owner(Protocol):
         """Receive new tokens of one child; a finish reason on its last delta."""
 
     def start_over(self) -> None:
-        """Forget all tokens so far: the engine died and the request runs again from its prompt."""
+        """Forget all tokens since the submission: the engine died and the request runs again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """One prompt to run. Lower `priority` runs first; `deadline` is in seconds since the epoch."""
+    """One prompt to run. Lower `priority` runs first; `deadline` is in seconds since the epoch.
+
+    `output_token_ids` are tokens that an earlier run generated; the owner hears only of those after them.
+    """
 
     prompt_token_ids: Sequence[int]
     params: SamplingParams
     priority: int = 0
     deadline: float | None = None
     salt: str = ""
+    output_token_ids: Sequence[int] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +154,12 @@ class EngineHost:
                 self._call_engine(lambda: self._engine.abort(in_engine))
             self._next_suspects()
 
+    def abort_child(self, request_id: int, index: int) -> None:
+        """Stop computing one child of a request; the others go on. It still reports its end."""
+        with self._lock:
+            if request_id in self._in_engine and not self._is_restarting:
+                self._call_engine(lambda: self._engine.abort_children([(request_id, index)]))
+
     def _is_isolating(self) -> bool:
         return any(flight.crashes > 1 for flight in self._in_engine.values())
 
@@ -163,6 +175,7 @@ class EngineHost:
                 priority=request.priority,
                 deadline=request.deadline,
                 salt=request.salt,
+                output_token_ids=request.output_token_ids,
             )
         )
 

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
-from engine.llm import load_tokenizer
 from engine.messages import Ready
 from engine.model_config import resolve_model_path
 from engine.process import EngineProcess
+from engine.tokenizer import load_tokenizer
 from jobs import models
 from jobs.database import connect, sessions, transaction
 from jobs.errors import InputError
@@ -81,7 +81,7 @@ def _parts_maker(
     def make(ready: Ready, drain: Drain) -> WorkerParts:
         return WorkerParts(
             host=host,
-            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len),
+            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size),
             answers=AnswerMaker(tokenizer, model=model),
             tokenizer=tokenizer,
             sessions=sessions,

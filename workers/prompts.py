@@ -1,34 +1,49 @@
 """From the body of a line to prompts of token ids and sampling parameters. Knows no engine process and no SQL."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
 from engine.params import SamplingParams
+from engine.structured import StructuredOutput
+from engine.text import with_bad_words_as_tokens
 from jobs.bodies import ChatRequest, CompletionRequest, parse_body
 from jobs.body_checks import BodyError
+from jobs.body_tools import ToolUse
 from jobs.lines import InputLine
+from workers.structure import check_structure, structured_output
+from workers.tool_calls import CallForm, CallReader, constraint, for_template, form_of
 
 
 class Tokenizer(Protocol):
     """What we use of a transformers tokenizer; safe to call from several threads."""
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **kwargs: Any) -> Any: ...
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any: ...
+    def get_chat_template(self, *, tools: list[dict[str, Any]] | None = ...) -> str: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLine:
-    """A line ready for the engine: every prompt runs `params.n` times."""
+    """A line ready for the engine: every prompt runs `params.n` times.
+
+    `echoes` are the texts that the answers begin with, one for each prompt, None without echo. `num_prompt_logprobs` is
+    what the line itself asked for; `params.prompt_logprobs` is more where an echo needs them. `calls` finds tool calls.
+    """
 
     line: InputLine
     endpoint: str
     prompts: tuple[list[int], ...]
     params: SamplingParams
+    echoes: tuple[str, ...] | None = None
+    num_prompt_logprobs: int | None = None
+    calls: CallReader | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -36,24 +51,43 @@ class PreparedLine:
 
 
 class PromptMaker:
-    """Applies one model's tokenizer, chat template and context limit (`max_model_len` tokens)."""
+    """Applies one model's tokenizer, chat template and limits: `max_model_len` tokens, ids below `vocab_size`."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, max_model_len: int, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
 
     def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
         """Raises BodyError naming the parameter that is wrong, unsupported or too long."""
         request = parse_body(endpoint, line.body)
+        tool_use = request.tool_use if isinstance(request, ChatRequest) else None
+        form = None if tool_use is None else self._call_form(tool_use)
         prompts = self._prompts(request)
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         for prompt in prompts:
             self._check_length(len(prompt), request.sampling.max_tokens, param=param)
+        self._check_token_ids(request)
         values = asdict(request.sampling)
         if values["seed"] is None:
             # Derived, so that a line run again after a crash gives the same tokens.
             values["seed"] = _seed(batch_id, line.line_no)
-        return PreparedLine(line=line, endpoint=endpoint, prompts=prompts, params=SamplingParams(**values))
+        values["logit_bias"] = dict(request.sampling.logit_bias)
+        values["structured"] = None if request.structure is None else structured_output(request.structure)
+        if tool_use is not None and form is not None:
+            values["structured"] = self._call_constraint(form, tool_use)
+        echoed = request if isinstance(request, CompletionRequest) and request.echo else None
+        if echoed is not None and request.sampling.logprobs is not None:
+            values["prompt_logprobs"] = max(request.sampling.logprobs, request.sampling.prompt_logprobs or 0)
+        return PreparedLine(
+            line=line,
+            endpoint=endpoint,
+            prompts=prompts,
+            params=with_bad_words_as_tokens(SamplingParams(**values), self._tokenizer),
+            echoes=None if echoed is None else self._texts(echoed),
+            num_prompt_logprobs=request.sampling.prompt_logprobs,
+            calls=None if tool_use is None or form is None else CallReader.of(form, tool_use),
+        )
 
     def _prompts(self, request: ChatRequest | CompletionRequest) -> tuple[list[int], ...]:
         if isinstance(request, ChatRequest):
@@ -62,16 +96,58 @@ class PromptMaker:
             self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in request.prompts
         )
 
+    def _texts(self, request: CompletionRequest) -> tuple[str, ...]:
+        """Return each prompt as text, token ids decoded."""
+        skip = request.sampling.skip_special_tokens
+        return tuple(
+            prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt, skip_special_tokens=skip)
+            for prompt in request.prompts
+        )
+
+    def _check_token_ids(self, request: ChatRequest | CompletionRequest) -> None:
+        sampling = request.sampling
+        given: dict[str, Iterable[int]] = {
+            "stop_token_ids": sampling.stop_token_ids,
+            "allowed_token_ids": sampling.allowed_token_ids or (),
+            "logit_bias": (token_id for token_id, _ in sampling.logit_bias),
+        }
+        if isinstance(request, CompletionRequest):
+            given["prompt"] = (token for prompt in request.prompts if not isinstance(prompt, str) for token in prompt)
+        for name, token_ids in given.items():
+            largest = max(token_ids, default=0)
+            if largest >= self._vocab_size:
+                message = f"{name} has token id {largest}; the ids of this model run from 0 to {self._vocab_size - 1}"
+                raise BodyError(name, message)
+
     def _chat_prompt(self, request: ChatRequest) -> list[int]:
         """Apply the chat template; it writes the special tokens itself, so none are added (no double BOS)."""
+        tools = None if request.tool_use is None else for_template(request.tool_use.offered)
         try:
             encoded = self._tokenizer.apply_chat_template(
-                list(request.messages), tokenize=True, add_generation_prompt=True, return_dict=True
+                list(request.messages), tools=tools, tokenize=True, add_generation_prompt=True, return_dict=True
             )
         except (TemplateError, ValueError) as error:
             message = f"the model's chat template refused the messages: {error}"
             raise BodyError("messages", message) from None
         return list(encoded["input_ids"])
+
+    def _call_form(self, tool_use: ToolUse) -> CallForm:
+        """Return how this model writes calls. Raises BodyError when its chat template knows no tools."""
+        try:
+            form = form_of(self._tokenizer.get_chat_template(tools=for_template(tool_use.offered)))
+        except ValueError:  # none at all, or several of which none is the default
+            form = None
+        if form is None:
+            message = "this model's chat template knows no tools, or no form of calls known here; remove tools"
+            raise BodyError("tools", message, code="unsupported_parameter")
+        return form
+
+    def _call_constraint(self, form: CallForm, tool_use: ToolUse) -> StructuredOutput | None:
+        special_ids = {token.content: token_id for token_id, token in self._tokenizer.added_tokens_decoder.items()}
+        grammar = constraint(form, tool_use, special_ids)
+        if grammar is not None:
+            check_structure(grammar, param="tools")
+        return grammar
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int | None, *, param: str) -> None:
         limit = self._max_model_len

@@ -10,6 +10,11 @@ import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from engine.outputs import EngineStats
+from jobs import fleet
+from workers.engine_metrics import engine_metrics
 
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
 
@@ -103,6 +108,22 @@ def test_metrics_count_requests_by_route_and_need_no_key(http: httpx.Client) -> 
     found = scrape(http.base_url.join("/metrics"))
     assert found["tokenmill_http_requests_total"]["GET", "/v1/files/{file_id}", "404"] >= 1
     assert found["tokenmill_http_request_seconds_count"]["GET", "/v1/files/{file_id}"] >= 1
+
+
+def test_metrics_show_what_the_workers_tell(deploy: Callable[..., Any]) -> None:
+    deployment = deploy()
+    stats = EngineStats(num_output_tokens_total=7, num_running=3, max_num_seqs=4)
+    stats.timings.time_to_first_token.add(0.15)
+    stats.timings.time_to_first_token.add(9999.0)
+    with Session(deployment.engine) as session, session.begin():
+        fleet.register(session, worker_id="w", model="demo", max_chunks=2, max_model_len=64)
+        fleet.heartbeat(session, "w", engine_stats=engine_metrics(stats))
+    found = scrape(f"{deployment.url}/metrics")
+    assert found["tokenmill_engine_generation_tokens_total"] == {("demo", "w"): 7}
+    assert found["tokenmill_engine_slot_occupancy"] == {("demo", "w"): 0.75}
+    buckets = found["tokenmill_engine_time_to_first_token_seconds_bucket"]
+    assert [buckets[bound, "demo", "w"] for bound in ("0.1", "0.2", "5000", "+Inf")] == [0, 1, 1, 2]
+    assert found["tokenmill_engine_time_to_first_token_seconds_sum"] == {("demo", "w"): pytest.approx(9999.15)}
 
 
 def test_metrics_show_the_queue(deploy: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """The unmodified `openai` client against the whole stack: 2,000 mixed lines, 40 of them bad in 8 ways."""
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import openai
 import pytest
 
@@ -246,3 +248,43 @@ def test_a_cancelled_batch_keeps_and_bills_what_was_finished(stack: Any, client:
     assert ledger(stack, batch.id)[0] == len(output)
     assert {line["error"]["code"] for line in read_lines(client, batch.error_file_id)} == {"batch_cancelled"}
     assert stack.audit().returncode == 0, stack.audit().stdout
+
+
+RECEIPT = {
+    "type": "object",
+    "properties": {
+        "vendor": {"type": "string", "maxLength": 12},
+        "total": {"type": "string", "pattern": "^[0-9]{1,4}\\.[0-9]{2}$"},
+        "paid": {"type": "boolean"},
+    },
+    "required": ["vendor", "total", "paid"],
+    "additionalProperties": False,
+}
+
+
+def test_structures_are_kept_and_one_that_cannot_be_is_refused_by_name(stack: Any, client: openai.OpenAI) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "receipt", "strict": True, "schema": RECEIPT}}
+    lines = [request_line(number) for number in (1, 2, 4, 8)]  # without stops, n or log-probabilities
+    for line, structure in zip(
+        lines,
+        (
+            {"response_format": wanted, "max_tokens": 80},
+            {"structured_outputs": {"choice": ["paid", "open"]}, "max_tokens": 8},
+            {"guided_regex": "[0-9]{3}-[a-f]{2}", "max_tokens": 8},
+            {"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}},
+        ),
+        strict=True,
+    ):
+        line["body"] = {"temperature": 1.0, "seed": 3, **line["body"], **structure}
+    done = wait(client, submit(client, "\n".join(map(json.dumps, lines)).encode()).id)
+    assert done.status == "completed"
+    answers = {
+        line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"]
+        for line in read_lines(client, done.output_file_id)
+    }
+    assert jsonschema_rs.is_valid(RECEIPT, json.loads(answers["line-1"]))
+    assert answers["line-2"] in ("paid", "open")
+    assert re.fullmatch("[0-9]{3}-[a-f]{2}", answers["line-4"])
+    (refused,) = read_lines(client, done.error_file_id)
+    assert refused["response"]["body"]["error"]["param"] == "structured_outputs.json"
+    assert "uniqueItems" in refused["response"]["body"]["error"]["message"]

@@ -8,20 +8,34 @@ from engine.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
 from jobs.lines import InputLine
-from workers.answers import AnswerMaker, LineRun, token_piece
+from workers.answers import AnswerMaker, LineRun
 from workers.prompts import PreparedLine
+from workers.shown_logprobs import token_piece
+from workers.tool_calls import CallForm, CallReader
 
 
-def start(tokenizer: Any, *, prompts: int = 1, endpoint: str = CHAT_ENDPOINT, **params: Any) -> tuple[LineRun, list]:
+def start(
+    tokenizer: Any,
+    *,
+    prompts: int = 1,
+    endpoint: str = CHAT_ENDPOINT,
+    echoes: tuple[str, ...] | None = None,
+    num_prompt_logprobs: int | None = None,
+    calls: CallReader | None = None,
+    **params: Any,
+) -> tuple[LineRun, list]:
     line = InputLine(line_no=0, custom_id="a", model="demo", body={})
     prepared = PreparedLine(
         line=line,
         endpoint=endpoint,
         prompts=tuple([1, 5, 6] for _ in range(prompts)),
         params=SamplingParams(**params),
+        echoes=echoes,
+        num_prompt_logprobs=num_prompt_logprobs,
+        calls=calls,
     )
     done: list[LineRun] = []
-    run = LineRun(prepared, tokenizer, on_done=done.append)
+    run = LineRun(prepared, tokenizer, on_done=done.append, on_stopped=lambda *_: None)
     for request_id, prompt_run in enumerate(run.prompt_runs):
         prompt_run.request_id = request_id
     return run, done
@@ -81,6 +95,18 @@ def test_a_stop_string_ends_the_line_and_later_tokens_do_not_count(tokenizer: An
     assert body["usage"]["completion_tokens"] < len(token_ids)
 
 
+def test_the_engine_hears_at_once_of_a_choice_that_a_stop_string_ended(tokenizer: Any) -> None:
+    run, done = start(tokenizer, n=2, max_tokens=50, stop=["TOP"])
+    stopped: list[tuple[int, int]] = []
+    run.prompt_runs[0].on_stopped = lambda *child: stopped.append(child)
+    feed(run, tokenizer.encode("one STOP two three", add_special_tokens=False), index=1, end=None)
+    run.prompt_runs[0].take(TokenDelta(request_id=0, index=1, finish_reason=FinishReason.ABORT))
+    assert (stopped, done) == ([(0, 1)], [])
+    feed(run, tokenizer.encode("one two", add_special_tokens=False), index=0, end=FinishReason.LENGTH)
+    assert (stopped, done) == ([(0, 1)], [run])
+    assert [choice["finish_reason"] for choice in answer(tokenizer, run)["choices"]] == ["length", "stop"]
+
+
 def test_choices_of_several_prompts_are_numbered_as_openai_does(tokenizer: Any) -> None:
     run, done = start(tokenizer, prompts=2, endpoint=COMPLETION_ENDPOINT, n=2, max_tokens=5)
     words = {(0, 0): "a", (0, 1): "b", (1, 0): "c", (1, 1): "d"}
@@ -127,6 +153,68 @@ def test_log_probabilities_come_with_text_bytes_and_alternatives(tokenizer: Any)
     assert [(top["token"], top["logprob"]) for top in entry["top_logprobs"]] == [("U", -0.25)]
 
 
+PROMPT_LOGPROBS = [
+    TokenLogprobs(logprob=-3.0, rank=7, top_token_ids=[8, 9], top_logprobs=[-0.5, -1.0]),
+    TokenLogprobs(logprob=-0.25, rank=1, top_token_ids=[6, 9], top_logprobs=[-0.25, -2.0]),
+]
+
+
+def give_prompt_logprobs(run: LineRun, token_ids: list[int]) -> None:
+    own = [TokenLogprobs(logprob=-0.125, rank=1, top_token_ids=[5], top_logprobs=[-0.125]) for _ in token_ids]
+    delta = TokenDelta(request_id=0, token_ids=token_ids, finish_reason=FinishReason.LENGTH)
+    delta.logprobs, delta.prompt_logprobs = own or None, PROMPT_LOGPROBS
+    run.prompt_runs[0].take(delta)
+
+
+def pieces(tokenizer: Any, *token_ids: int) -> list[str]:
+    return [token_piece(tokenizer, token_id)[0] for token_id in token_ids]
+
+
+@pytest.mark.parametrize("output", [[100], []])
+def test_an_echo_is_the_prompt_before_the_text_with_its_log_probabilities(tokenizer: Any, output: list[int]) -> None:
+    run, _ = start(
+        tokenizer, endpoint=COMPLETION_ENDPOINT, echoes=("Once",), logprobs=1, prompt_logprobs=2, max_tokens=len(output)
+    )
+    give_prompt_logprobs(run, output)
+    body = answer(tokenizer, run)
+    (choice,) = body["choices"]
+    assert choice["text"] == "Once" + tokenizer.decode(output)
+    shown = choice["logprobs"]
+    assert shown["tokens"] == pieces(tokenizer, 1, 5, 6, *output)
+    assert shown["token_logprobs"] == [None, -3.0, -0.25, *[-0.125] * len(output)]
+    alternatives = [{piece: value} for piece, value in zip(pieces(tokenizer, 8, 6), (-0.5, -0.25), strict=True)]
+    assert shown["top_logprobs"][:3] == [None, *alternatives]
+    assert shown["text_offset"][:2] == [0, len(pieces(tokenizer, 1)[0])]
+    assert "prompt_logprobs" not in choice
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, len(output))
+
+
+def test_an_echo_without_log_probabilities_is_text_alone(tokenizer: Any) -> None:
+    run, _ = start(tokenizer, prompts=2, endpoint=COMPLETION_ENDPOINT, echoes=("One", "Two"), n=2, max_tokens=1)
+    for prompt in range(2):
+        for index in range(2):
+            feed(run, [5], prompt=prompt, index=index, end=FinishReason.LENGTH)
+    choices = answer(tokenizer, run)["choices"]
+    assert [choice["text"][:3] for choice in choices] == ["One", "One", "Two", "Two"]
+    assert all(choice["logprobs"] is None for choice in choices)
+
+
+@pytest.mark.parametrize("endpoint", [CHAT_ENDPOINT, COMPLETION_ENDPOINT])
+def test_log_probabilities_of_the_prompt_come_in_vllms_form(tokenizer: Any, endpoint: str) -> None:
+    run, _ = start(tokenizer, endpoint=endpoint, num_prompt_logprobs=1, prompt_logprobs=1, max_tokens=1)
+    give_prompt_logprobs(run, [5])
+    body = answer(tokenizer, run)
+    holder = body if endpoint == CHAT_ENDPOINT else body["choices"][0]
+    first, second, third = holder["prompt_logprobs"]
+    assert first is None
+    best, own = pieces(tokenizer, 8, 5)
+    assert second == {
+        "8": {"logprob": -0.5, "rank": 1, "decoded_token": best},
+        "5": {"logprob": -3.0, "rank": 7, "decoded_token": own},
+    }
+    assert list(third) == ["6"]
+
+
 def test_the_bytes_of_a_character_split_over_tokens_join_to_it(tokenizer: Any) -> None:
     token_ids = tokenizer.encode("€", add_special_tokens=False)
     assert b"".join(token_piece(tokenizer, token_id)[1] for token_id in token_ids).strip() == "€".encode()
@@ -141,3 +229,34 @@ def test_byte_fallback_tokens_give_their_byte() -> None:
             return "<0xE2>"
 
     assert token_piece(Fallback(), 7)[1] == b"\xe2"
+
+
+READER = CallReader(form=CallForm.HERMES, names=frozenset({"total"}), is_parallel=True)
+
+
+def test_a_tool_call_becomes_a_call_with_an_id_that_stays_the_same(tokenizer: Any) -> None:
+    bodies = []
+    for _ in range(2):
+        run, _ = start(tokenizer, calls=READER, max_tokens=200)
+        text = '<tool_call>{"name": "total", "arguments": {"of": 7}}</tool_call>'
+        token_ids = tokenizer.encode(text * 2, add_special_tokens=False)
+        feed(run, [*token_ids, tokenizer.eos_token_id], end=FinishReason.STOP)
+        bodies.append(answer(tokenizer, run))
+    (choice,) = bodies[0]["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    first, second = choice["message"]["tool_calls"]
+    assert first["type"] == "function"
+    assert first["function"] == second["function"] == {"name": "total", "arguments": '{"of": 7}'}
+    assert first["id"].startswith("call_")
+    assert first["id"] != second["id"]
+    assert bodies[0] == bodies[1]
+
+
+def test_a_malformed_tool_call_stays_content(tokenizer: Any) -> None:
+    run, _ = start(tokenizer, calls=READER, max_tokens=200)
+    text = '<tool_call>{"name": "total", "arguments": {"of"'
+    feed(run, tokenizer.encode(text, add_special_tokens=False), end=FinishReason.LENGTH)
+    (choice,) = answer(tokenizer, run)["choices"]
+    assert choice["message"] == {"role": "assistant", "content": text, "refusal": None}
+    assert choice["finish_reason"] == "length"

@@ -31,6 +31,7 @@ class FakeHost:
         self.num_silent_checks = 0
         self.waiting: dict[int, tuple[EngineRequest, Owner]] = {}
         self.aborted: list[int] = []
+        self.stopped: list[tuple[int, int]] = []
         self.prompts: list[list[int]] = []
         self.stats = EngineStats()
         self._changed = threading.Condition()
@@ -56,6 +57,14 @@ class FakeHost:
                 owner.take(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error=error))
             else:
                 owner.take(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
+
+    def generate(self, *token_ids: int) -> None:
+        """Give every waiting request these tokens, without an end."""
+        for request_id, (_, owner) in self.waiting.items():
+            owner.take(TokenDelta(request_id=request_id, token_ids=list(token_ids)))
+
+    def abort_child(self, request_id: int, index: int) -> None:
+        self.stopped.append((request_id, index))
 
     def abort(self, request_ids: Iterable[int]) -> None:
         for request_id in request_ids:
@@ -110,6 +119,7 @@ class Bench:
         raise AssertionError(f"{sql} is {self.rows(sql)}, not {expected}")
 
 
+KEPT = "SELECT line_no, token_ids FROM checkpoint ORDER BY line_no"
 CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
 RESULTS = "SELECT line_no, status_code FROM result ORDER BY line_no"
 BILLED = """
@@ -134,7 +144,7 @@ def bench(
 ) -> Bench:
     parts = WorkerParts(
         host=host,  # type: ignore[arg-type]
-        prompts=PromptMaker(tokenizer, max_model_len=512),
+        prompts=PromptMaker(tokenizer, max_model_len=512, vocab_size=len(tokenizer)),
         answers=AnswerMaker(tokenizer, model="demo"),
         tokenizer=tokenizer,
         sessions=maker,
@@ -182,6 +192,47 @@ def test_lines_that_have_a_result_are_not_run_again(
     assert bench.rows(BILLED) == [(4, 8)]
 
 
+def test_a_drained_line_goes_on_after_the_tokens_it_had(
+    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0, stop="never"), line(1, n=2), line(2, logprobs=True)])
+    bench.start(bench.claim())
+    host.wait_for(3)
+    host.generate(50, 51, 52)
+    drain.begin(0)
+    bench.join()
+    assert bench.rows(KEPT) == [(0, [50, 51, 52])], "several choices and log-probabilities are computed again"
+
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "drain": Drain()})
+    bench.start(bench.claim())
+    host.wait_for(6)
+    request, owner = host.waiting[3]
+    assert request.output_token_ids == [50, 51, 52]
+    owner.take(TokenDelta(request_id=3, token_ids=[53]))
+    owner.start_over()  # the engine died: the request runs again from where it was submitted
+    owner.take(TokenDelta(request_id=3, token_ids=[54], finish_reason=FinishReason.LENGTH))
+    bench.wait_until("SELECT line_no, output_tokens FROM result", [(0, 4)])
+    for request_id in (4, 5):
+        host.waiting[request_id][1].take(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error="x"))
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 2)]
+
+
+def test_a_second_drain_keeps_the_longer_output(
+    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0)])
+    for expected in ([50], [50, 50]):
+        drain = Drain()
+        bench.parts = WorkerParts(**{**_fields(bench.parts), "drain": drain})
+        bench.start(bench.claim())
+        host.wait_for(len(expected))
+        host.generate(50)
+        drain.begin(0)
+        bench.join()
+        assert bench.rows(KEPT) == [(0, expected)]
+
+
 def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
@@ -192,7 +243,7 @@ def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
     assert bench.rows(RESULTS) == [(0, 200), (1, 400), (2, 400), (3, 200)]
     assert bench.rows(BILLED) == [(2, 4)]
     (written,) = bench.rows("SELECT line FROM result WHERE line_no = 1")
-    assert json.loads(written[0])["response"]["body"]["error"]["param"] == "tools"
+    assert json.loads(written[0])["response"]["body"]["error"]["param"] == "tools[0].type"
 
 
 def test_a_failure_of_the_engine_is_its_lines_error_and_is_not_billed(

@@ -32,6 +32,7 @@ class InstantHost:
         return 1
 
     def abort(self, request_ids: Iterable[int]) -> None: ...
+    def abort_child(self, request_id: int, index: int) -> None: ...
 
     def seconds_since_progress(self) -> float:
         return 0.0
@@ -66,7 +67,7 @@ def test_a_hint_never_waits_for_the_slot_of_a_chunk_that_still_needs_a_thread(
     def make_parts(ready: Ready, drain: Drain) -> WorkerParts:
         return WorkerParts(
             host=host,
-            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len),
+            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size),
             answers=AnswerMaker(tokenizer, model="demo"),
             tokenizer=tokenizer,
             sessions=maker,

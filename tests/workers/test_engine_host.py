@@ -20,6 +20,7 @@ class FakeEngine:
     def __init__(self, *, starts: int = 100) -> None:
         self.generations: list[list[int]] = []  # prompts' first tokens, per life
         self.during_start: Callable[[], None] = lambda: None
+        self.aborted_children: list[tuple[int, int]] = []
         self._starts_left = starts
         self._is_ready = False
         self._requests: dict[int, list[int]] = {}
@@ -47,6 +48,7 @@ class FakeEngine:
         priority: int = 0,
         deadline: float | None = None,
         salt: str = "",
+        output_token_ids: Sequence[int] = (),
     ) -> None:
         assert self._is_ready, "the first message of a new engine is its configuration"
         assert request_id not in self._requests, f"request {request_id} was handed over twice"
@@ -57,6 +59,9 @@ class FakeEngine:
         assert self._is_ready, "the first message of a new engine is its configuration"
         for request_id in request_ids:
             self._requests.pop(request_id, None)
+
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
+        self.aborted_children += children
 
     def kill(self) -> None:
         self._events.put("kill")
@@ -228,3 +233,14 @@ def test_an_engine_silent_for_too_long_is_ended_and_its_requests_run_again() -> 
     assert recorder.wait().token_ids == [3]
     assert recorder.num_restarts == 1
     host.close()
+
+
+def test_one_child_is_stopped_and_its_request_goes_on(stage: Stage) -> None:
+    recorder = Recorder()
+    params = SamplingParams(n=2)
+    request_id = stage.host.submit(EngineRequest(prompt_token_ids=[5], params=params), recorder)
+    stage.host.abort_child(request_id, 1)
+    stage.host.abort_child(request_id + 1, 0)  # unknown
+    assert stage.engine.aborted_children == [(request_id, 1)]
+    stage.settle([recorder])
+    assert recorder.finished.is_set()

@@ -1,22 +1,27 @@
 """Bodies of lines become token ids, or an error that names the parameter."""
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from engine import params as engine_params
+from engine.structured import StructuredOutput
 from jobs import body_checks
 from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
 from jobs.body_checks import BodyError
 from jobs.lines import InputLine
 from workers.prompts import PreparedLine, PromptMaker
+from workers.tool_calls import CallForm, CallReader
 
-CONTEXT = 64
+CONTEXT, VOCAB = 64, 1024
 
 
 def prepare(tokenizer: Any, body: dict[str, Any], *, endpoint: str = CHAT_ENDPOINT, line_no: int = 0) -> PreparedLine:
     line = InputLine(line_no=line_no, custom_id="a", model="demo", body={"model": "demo", **body})
-    return PromptMaker(tokenizer, max_model_len=CONTEXT).prepare(line, endpoint=endpoint, batch_id="batch_1")
+    maker = PromptMaker(tokenizer, max_model_len=CONTEXT, vocab_size=VOCAB)
+    return maker.prepare(line, endpoint=endpoint, batch_id="batch_1")
 
 
 def chat(text: str, **body: Any) -> dict[str, Any]:
@@ -93,7 +98,127 @@ def test_what_the_template_refuses_is_the_lines_error(tokenizer: Any) -> None:
     assert caught.value.param == "messages"
 
 
+def test_wishes_reach_the_engine_in_its_own_form(tokenizer: Any) -> None:
+    body = chat("Hi", max_tokens=4, logit_bias={"5": -1}, bad_words=["no"], allowed_token_ids=[5, 6])
+    params = prepare(tokenizer, body).params
+    assert params.logit_bias == {5: -1.0}
+    assert params.allowed_token_ids == (5, 6)
+    assert params.bad_words == ()
+    spelled = [tokenizer.encode(text, add_special_tokens=False) for text in ("no", " no")]
+    assert [list(ids) for ids in params.bad_words_token_ids] == spelled
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"logit_bias": {"1024": 1}}, {"allowed_token_ids": [2000]}, {"stop_token_ids": [1024]}, {"prompt": [5, 1024]}],
+)
+def test_a_token_id_that_the_model_lacks_is_refused_by_name(tokenizer: Any, fields: dict[str, Any]) -> None:
+    with pytest.raises(BodyError, match=r"0 to 1023") as caught:
+        prepare(tokenizer, {"prompt": "x", **fields}, endpoint=COMPLETION_ENDPOINT)
+    assert caught.value.param in fields
+
+
+def test_an_echo_brings_the_prompts_text_and_asks_for_its_log_probabilities(tokenizer: Any) -> None:
+    prompts = ["Total", tokenizer.encode("Hello")]
+    body = {"prompt": prompts, "echo": True, "max_tokens": 0}
+    plain = prepare(tokenizer, body, endpoint=COMPLETION_ENDPOINT)
+    assert plain.echoes == ("Total", tokenizer.decode(prompts[1], skip_special_tokens=True))
+    assert (plain.params.max_tokens, plain.params.prompt_logprobs) == (0, None)
+    scored = prepare(tokenizer, {**body, "logprobs": 2, "prompt_logprobs": 1}, endpoint=COMPLETION_ENDPOINT)
+    assert (scored.params.prompt_logprobs, scored.num_prompt_logprobs) == (2, 1)
+    assert prepare(tokenizer, {"prompt": "Total"}, endpoint=COMPLETION_ENDPOINT).echoes is None
+
+
 def test_bodies_and_engine_agree_on_the_limits() -> None:
+    assert body_checks.MAX_PENALTY == engine_params.MAX_PENALTY
+    assert body_checks.MAX_BIAS == engine_params.MAX_BIAS
+    assert body_checks.MIN_REPETITION == engine_params.MIN_REPETITION
+    assert body_checks.MAX_REPETITION == engine_params.MAX_REPETITION
     assert body_checks.MAX_N == engine_params.MAX_N
     assert body_checks.MAX_LOGPROBS == engine_params.MAX_LOGPROBS
     assert body_checks.MAX_SEED == engine_params.MAX_SEED
+
+
+def test_a_response_format_becomes_the_engines_structured_output(tokenizer: Any) -> None:
+    schema = {"type": "object", "properties": {"vendor": {"type": "string"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "invoice", "schema": schema}}
+    assert prepare(tokenizer, chat("Hi", response_format=wanted)).params.structured == StructuredOutput(json=schema)
+    assert prepare(tokenizer, chat("Hi", response_format={"type": "text"})).params.structured is None
+    assert prepare(
+        tokenizer, {"prompt": "Hi", "guided_choice": ["a", "b"]}, endpoint=COMPLETION_ENDPOINT
+    ).params.structured == StructuredOutput(choice=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        (
+            {"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}},
+            "structured_outputs.json",
+            "The JSON schema uses uniqueItems, which is not supported; remove it.",
+        ),
+        ({"guided_regex": "("}, "guided_regex", "The regex cannot be used"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "json is no JSON schema"),
+    ],
+)
+def test_a_structure_that_cannot_be_kept_is_refused_with_the_keyword(
+    tokenizer: Any, fields: dict[str, Any], param: str, message: str
+) -> None:
+    with pytest.raises(BodyError) as caught:
+        prepare(tokenizer, chat("Hi", **fields))
+    assert caught.value.param == param
+    assert caught.value.message.startswith(message)
+
+
+TOOL_TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}{{ m | tojson }}{% endfor %}"
+)
+UNIQUE = {"type": "array", "uniqueItems": True}
+
+
+@pytest.fixture(scope="module")
+def caller(tokenizer: Any) -> Any:
+    """Give the demo model's tokenizer a chat template that knows tools."""
+    caller = copy.deepcopy(tokenizer)
+    caller.chat_template = TOOL_TEMPLATE
+    return caller
+
+
+def tool(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+def test_tools_are_told_in_the_prompt_and_calls_looked_for(caller: Any) -> None:
+    body = chat("Hi", tools=[tool("total"), tool("vendor")], max_tokens=1)
+    maker = PromptMaker(caller, max_model_len=512, vocab_size=VOCAB)
+    line = InputLine(line_no=0, custom_id="a", model="demo", body={"model": "demo", **body})
+    prepared = maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="batch_1")
+    assert '"name": "vendor"' in caller.decode(prepared.prompts[0])
+    assert prepared.calls == CallReader(form=CallForm.HERMES, names=frozenset({"total", "vendor"}), is_parallel=True)
+    assert prepared.params.structured is None
+    line = replace(line, body=line.body | {"tool_choice": "none"})
+    without = maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="batch_1")
+    assert "vendor" not in caller.decode(without.prompts[0])
+    assert without.calls is None
+
+
+def test_a_required_call_constrains_the_output_and_its_schema_must_be_supported(caller: Any) -> None:
+    maker = PromptMaker(caller, max_model_len=512, vocab_size=VOCAB)
+
+    def required(parameters: dict[str, Any]) -> PreparedLine:
+        body = chat("Hi", tools=[tool("total", parameters=parameters)], tool_choice="required", max_tokens=1)
+        line = InputLine(line_no=0, custom_id="a", model="demo", body={"model": "demo", **body})
+        return maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="batch_1")
+
+    structured = required({"type": "object"}).params.structured
+    assert structured is not None
+    assert structured.kind == "grammar"
+    with pytest.raises(BodyError, match="uses uniqueItems, which is not supported") as caught:
+        required({"type": "object", "properties": {"a": UNIQUE}})
+    assert caught.value.param == "tools"
+
+
+def test_a_model_whose_template_knows_no_tools_refuses_them(tokenizer: Any) -> None:
+    with pytest.raises(BodyError, match="chat template knows no tools") as caught:
+        prepare(tokenizer, chat("Hi", tools=[tool("total")], max_tokens=1))
+    assert caught.value.param == "tools"

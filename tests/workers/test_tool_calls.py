@@ -1,0 +1,197 @@
+"""Tool calls: the common forms read, and outputs constrained to a call, by random walks through the grammar."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from engine.grammar import GrammarTokens, MaskFiller
+from engine.structured import StructuredOutput
+from jobs.body_tools import Choice, ToolUse
+from jobs.responses import ToolCall
+from workers.tool_calls import CallForm, CallReader, constraint, form_of
+
+VOCAB = 400
+EOS = 1
+MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+
+WEATHER = {
+    "$defs": {"place": {"type": "string", "maxLength": 6}},
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/place"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = (
+    {"type": "function", "function": {"name": "weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now"}},
+)
+SCHEMAS = {"weather": WEATHER, "now": {"const": {}}}
+
+
+def use(choice: Choice = Choice.REQUIRED, *, is_parallel: bool = True, tools: Any = TOOLS) -> ToolUse:
+    return ToolUse(offered=TOOLS, callable=tools, choice=choice, is_parallel=is_parallel)
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("{% if tools %}<tool_call>{{ x }}</tool_call>", CallForm.HERMES),
+        ("{% if tools %}<|python_tag|>", CallForm.LLAMA),
+        ('{{ tools }} {"name": f, "parameters": p}', CallForm.LLAMA),
+        ("{{ tools }}[TOOL_CALLS] [", CallForm.MISTRAL),
+        ("{{ tools }}[TOOL_CALLS]f[ARGS]{}", CallForm.MISTRAL_NAMED),
+        ("{{ tools }}<tool_call><function=f><parameter=x>", None),
+        ("{{ messages }}<tool_call>", None),
+        ("{{ tools }}", None),
+    ],
+)
+def test_the_chat_template_tells_the_form(template: str, form: CallForm | None) -> None:
+    assert form_of(template) is form
+
+
+NOW = ToolCall(name="now", arguments="{}")
+PARIS = ToolCall(name="weather", arguments='{"city": "Pâris", "days": 2}')
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "content", "calls"),
+    [
+        (CallForm.HERMES, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', "", [NOW]),
+        (
+            CallForm.HERMES,
+            'Wait.\n<tool_call>{"name":"now","arguments":{}}</tool_call>\n'
+            '<tool_call>{"name":"weather","arguments":{"city":"Pâris","days":2}}',
+            "Wait.",
+            [NOW, PARIS],
+        ),
+        (CallForm.LLAMA, '{"name": "now", "parameters": {}}', "", [NOW]),
+        (
+            CallForm.LLAMA,
+            '<|python_tag|>{"name": "now", "parameters": {}}; {"name": "weather", "arguments": '
+            '{"city": "P\\u00e2ris", "days": 2}}',
+            "",
+            [NOW, PARIS],
+        ),
+        (CallForm.MISTRAL, '[TOOL_CALLS] [{"name": "now", "arguments": {}}]', "", [NOW]),
+        (CallForm.MISTRAL_NAMED, 'Yes[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[CALL_ID]abc[ARGS]{}', "Yes", [NOW, NOW]),
+    ],
+)  # fmt: skip
+def test_each_form_is_read(form: CallForm, text: str, content: str, calls: list[ToolCall]) -> None:
+    assert CallReader.of(form, use()).read(text) == (content, calls)
+
+
+@pytest.mark.parametrize("form", CallForm)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "It is noon.",
+        "<tool_call>",
+        '<tool_call>{"name": "now", "arguments": {}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": "{}"}</tool_call>',
+        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": {}} {}</tool_call>',
+        '{"name": "now"}',
+        '{"name": "now", "parameters": {}} and more',
+        '{"name": "unknown", "parameters": {}}',
+        "[TOOL_CALLS]",
+        '[TOOL_CALLS] {"name": "now", "arguments": {}}',
+        '[TOOL_CALLS] [{"name": "now", "arguments": {}}',
+        '[TOOL_CALLS] [{"name": "unknown", "arguments": {}}]',
+        "[TOOL_CALLS]unknown[ARGS]{}",
+        "[TOOL_CALLS]now[ARGS]{",
+        '<tool_call>{"name": [], "arguments": {}}</tool_call>',
+        '<tool_call>{"name": {}, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": {"a": "\\ud83d"}}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
+        "{" * 5000,
+        "[TOOL_CALLS]" + "[" * 100_000,
+    ],
+)
+def test_what_is_malformed_or_was_not_offered_stays_text(form: CallForm, text: str) -> None:
+    assert CallReader.of(form, use()).read(text) is None
+
+
+def test_without_parallel_calls_only_the_first_is_taken() -> None:
+    text = "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}"
+    assert CallReader.of(CallForm.MISTRAL_NAMED, use(is_parallel=False)).read(text) == ("", [NOW])
+
+
+# --- outputs constrained to calls ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["special", "added", "plain"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Make a byte-level BPE with the marks of calls as special tokens, as added ones, or as plain text."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB - 20,
+        special_tokens=["<pad>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(['{"name": "weather", "arguments": {"city": "Paris", "days": 3}}'], trainer)
+    if request.param != "plain":
+        made.add_tokens([AddedToken(mark, special=request.param == "special", normalized=False) for mark in MARKS])
+    path = tmp_path_factory.mktemp("tokenizer")
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", pad_token="<pad>").save_pretrained(path)
+    return path, PreTrainedTokenizerFast.from_pretrained(path)
+
+
+def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, seed: int) -> str:
+    """Walk through the grammar at random to its end; return what was written, special tokens included."""
+    rng = random.Random(seed)
+    matcher = GrammarTokens(path, vocab_size=VOCAB, eos_token_ids=(EOS,)).compile(structured)
+    filler, words = MaskFiller(), np.zeros((1, -(-VOCAB // 32)), dtype=np.int32)
+    output: list[int] = []
+    while True:
+        filler.fill([(matcher, 0, [])], words)
+        allowed = [token for token in range(VOCAB) if words[0, token // 32] >> (token % 32) & 1]
+        token = EOS if EOS in allowed and len(output) > 60 else rng.choice(allowed)
+        if token == EOS:
+            return str(tokenizer.decode(output, skip_special_tokens=False))
+        assert matcher.take(token), matcher.error
+        output.append(token)
+
+
+@pytest.mark.parametrize("form", CallForm)
+def test_a_required_call_is_always_well_formed(form: CallForm, tokenizer: Any) -> None:
+    path, fast = tokenizer
+    special_ids = {token.content: token_id for token_id, token in fast.added_tokens_decoder.items()}
+    counts = set()
+    for is_parallel in (True, False):
+        wanted = use(is_parallel=is_parallel)
+        structured = constraint(form, wanted, special_ids)
+        assert structured is not None
+        for seed in range(6):
+            text = random_output(path, fast, structured, seed=seed)
+            found = CallReader.of(form, use()).read(text)
+            assert found is not None, text
+            content, calls = found
+            assert content == ""
+            assert all(jsonschema_rs.is_valid(SCHEMAS[call.name], json.loads(call.arguments)) for call in calls)
+            counts.add((is_parallel, len(calls)))
+    assert {count for parallel, count in counts if not parallel} == {1}
+
+
+def test_a_named_function_is_the_only_one_called(tokenizer: Any) -> None:
+    path, fast = tokenizer
+    special_ids = {token.content: token_id for token_id, token in fast.added_tokens_decoder.items()}
+    structured = constraint(CallForm.HERMES, use(tools=TOOLS[1:], is_parallel=False), special_ids)
+    assert structured is not None
+    text = random_output(path, fast, structured, seed=0)
+    assert CallReader.of(CallForm.HERMES, use()).read(text) == ("", [NOW])
+
+
+def test_where_the_model_may_choose_nothing_is_constrained() -> None:
+    assert constraint(CallForm.HERMES, use(Choice.AUTO), {}) is None

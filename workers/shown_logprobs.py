@@ -1,0 +1,80 @@
+"""Log-probabilities as an answer shows them: token ids become text and bytes. No engine, no SQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.messages import TokenLogprobs
+from jobs.responses import PromptLogprobs, RankedToken, TokenLogprob
+
+
+class ShownLogprobs:
+    """One model's tokens as text; each is decoded once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._pieces: dict[int, tuple[str, bytes]] = {}
+
+    def of_tokens(
+        self, token_ids: Sequence[int], given: Sequence[TokenLogprobs], count: int | None = None
+    ) -> list[TokenLogprob]:
+        """Return each token with its alternatives, the first `count` of them; entries past the tokens are dropped."""
+        pairs = zip(token_ids, given, strict=False)
+        return [self._one(token_id, entry.logprob, self._top(entry, count)) for token_id, entry in pairs]
+
+    def of_prompt(self, token_ids: Sequence[int], given: Sequence[TokenLogprobs], count: int) -> list[TokenLogprob]:
+        """Return a prompt's tokens as an echo shows them; `given` begins with the second one's."""
+        return [self._one(token_ids[0], None), *self.of_tokens(token_ids[1:], given, count)]
+
+    def ranked(self, token_ids: Sequence[int], given: Sequence[TokenLogprobs], count: int) -> PromptLogprobs:
+        """Return, for each token of a prompt, the `count` likeliest ones and the token itself."""
+        pairs = zip(token_ids[1:], given, strict=True)
+        return [None, *(self._ranked(token_id, entry, count) for token_id, entry in pairs)]
+
+    def _ranked(self, token_id: int, given: TokenLogprobs, count: int) -> list[RankedToken]:
+        top = zip(given.top_token_ids[:count], given.top_logprobs[:count], strict=True)
+        found = [(other_id, logprob, rank) for rank, (other_id, logprob) in enumerate(top, start=1)]
+        if token_id not in given.top_token_ids[:count]:
+            found.append((token_id, given.logprob, given.rank))
+        return [
+            RankedToken(token_id=other_id, token=self._piece(other_id)[0], logprob=logprob, rank=rank)
+            for other_id, logprob, rank in found
+        ]
+
+    def _top(self, given: TokenLogprobs, count: int | None) -> list[TokenLogprob]:
+        pairs = zip(given.top_token_ids[:count], given.top_logprobs[:count], strict=True)
+        return [self._one(token_id, logprob) for token_id, logprob in pairs]
+
+    def _one(self, token_id: int, logprob: float | None, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
+        text, token_bytes = self._piece(token_id)
+        return TokenLogprob(token=text, logprob=logprob, token_bytes=token_bytes, top=top)
+
+    def _piece(self, token_id: int) -> tuple[str, bytes]:
+        piece = self._pieces.get(token_id)
+        if piece is None:
+            piece = self._pieces[token_id] = token_piece(self._tokenizer, token_id)
+        return piece
+
+
+def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
+    """Return a token's text and its bytes, which differ when it holds only a part of a character.
+
+    Knows the two spellings of partial characters: byte-level BPE (GPT-2's table of 256 printable characters) and byte
+    fallback (`<0x0A>`).
+    """
+    text: str = tokenizer.decode([token_id], skip_special_tokens=False)
+    if "\ufffd" not in text:
+        return text, text.encode()
+    spelled: str = tokenizer.convert_ids_to_tokens(token_id)
+    if spelled.startswith("<0x") and spelled.endswith(">"):
+        return text, bytes([int(spelled[3:-1], 16)])
+    table = _byte_level_table()
+    if all(character in table for character in spelled):
+        return text, bytes(table[character] for character in spelled)
+    return text, text.encode()
+
+
+def _byte_level_table() -> dict[str, int]:
+    """Return GPT-2's table backwards: printable Latin-1 stands for itself, the other bytes for U+0100 upwards."""
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in itself)
+    return {chr(byte): byte for byte in itself} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
