@@ -21,7 +21,10 @@ _Int64 = npt.NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class StepArrays:
-    """One step's inputs on the host; the fields of `StepTensors`, and the flat rows that are sampled."""
+    """One step's inputs on the host; the fields of `StepTensors`, and the flat rows that are sampled.
+
+    `token_ids` holds any token in `pending_rows`: those of `pending_sequences` are still on the device.
+    """
 
     token_ids: _Int64
     positions: _Int64
@@ -32,6 +35,8 @@ class StepArrays:
     max_query_len: int
     max_context_len: int
     sampled_rows: _Int64
+    pending_rows: list[int]
+    pending_sequences: list[Sequence]
 
 
 def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> StepArrays:
@@ -40,8 +45,15 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
     A padding sequence repeats its last computed token: it reads its whole context and writes nothing.
     """
     token_ids: list[int] = []
+    pending_rows: list[int] = []
+    pending_sequences: list[Sequence] = []
     for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
-        if start + count == sequence.num_tokens and count == 1:
+        if sequence.num_pending and start + count == sequence.num_tokens:
+            token_ids.extend(sequence.token_ids[start:])
+            pending_rows.append(len(token_ids))
+            pending_sequences.append(sequence)
+            token_ids.append(0)
+        elif start + count == sequence.num_tokens and count == 1:
             token_ids.append(sequence.last_token_id)
         else:
             token_ids.extend(sequence.token_ids[start : start + count])
@@ -75,6 +87,8 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         max_query_len=int(counts.max()),
         max_context_len=max_context_len,
         sampled_rows=_last_rows(query_start[1:].astype(np.int64), num_sampled),
+        pending_rows=pending_rows,
+        pending_sequences=pending_sequences,
     )
 
 

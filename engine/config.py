@@ -78,10 +78,12 @@ class EngineConfig:
     `max_model_len=None` takes the model's own limit.
     `swap_space_gib` of host memory takes the KV of preempted sequences where copying is cheaper than computing again.
     `policy` orders the requests; whatever it is, the oldest waiting one starts after at most `max_passed_over` others
-    have started before it. `speculation` guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its
-    last `prompt_lookup_min` to `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs
-    time. `num_threads=None` leaves torch's setting. `seed` is where the seeds of requests without one derive from, and
-    with `load_format` "random" the weights, for which the directory needs config.json alone.
+    have started before it. `overlap` plans and starts a step before the last one's tokens are read, so that the host's
+    work costs no time on a GPU; None means on CUDA, unless batches are static or there is speculation. `speculation`
+    guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its last `prompt_lookup_min` to
+    `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs time. `num_threads=None`
+    leaves torch's setting. `seed` is where the seeds of requests without one derive from, and with `load_format`
+    "random" the weights, for which the directory needs config.json alone.
     """
 
     model: str
@@ -98,6 +100,7 @@ class EngineConfig:
     admission: Admission = Admission.PEAK
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
+    overlap: bool | None = None
     speculation: Speculation = Speculation.OFF
     num_speculative_tokens: int = 64
     prompt_lookup_min: int = 1
@@ -128,6 +131,11 @@ class EngineConfig:
         _check_at_least("max_passed_over", self.max_passed_over, 1)
         _check_choice("speculation", self.speculation, tuple(Speculation))
         object.__setattr__(self, "speculation", Speculation(self.speculation))
+        if self.overlap and (self.speculation != Speculation.OFF or self.batching != Batching.CONTINUOUS):
+            raise InvalidConfigError(
+                f"overlap is True with batching {self.batching!r} and speculation {self.speculation!r}; it needs "
+                "continuous batching without speculation. Leave one of them out."
+            )
         _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
         _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)
         _check_between("prompt_lookup_min", self.prompt_lookup_min, low=1, high=self.prompt_lookup_max)

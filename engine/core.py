@@ -1,7 +1,7 @@
 """The engine: requests in as token ids, tokens out step by step. No text, no processes, no clocks.
 
-One step is: schedule, run, record, end what is done. A request that cannot run is answered by an error delta in the
-next step; it never raises into the loop.
+One step is: schedule, run, record, end what is done; with overlap, the step before is recorded while one runs. A
+request that cannot run is answered by an error delta in the next step; it never raises into the loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence as AnySequence
 
 from engine import grammar_output
 from engine.blocks import BlockPool
-from engine.config import EngineConfig, Speculation
+from engine.config import Batching, EngineConfig, Speculation
 from engine.decisions import Decision
 from engine.errors import InvalidConfigError, InvalidRequestError
 from engine.grammar import GrammarTokens
@@ -19,15 +19,16 @@ from engine.grammar_compiler import GrammarCompiler
 from engine.grammar_queue import GrammarQueue
 from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
 from engine.model_config import CheckpointConfig, load_model_config
-from engine.outputs import EngineStats, FinishReason, TokenDelta, TokenLogprobs
+from engine.outputs import EngineStats, FinishReason, TokenDelta
 from engine.params import SamplingParams
+from engine.pending import PendingTokens
 from engine.plan import SchedulerLimits, StepPlan
 from engine.policies import make_policy
+from engine.recorder import Recorder
 from engine.request import Request, Sequence, derive_seed
 from engine.runner import Runner
 from engine.scheduler import Scheduler
 from engine.speculation import SpeculationCounters, Speculator
-from engine.timings import Timings
 
 _GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
@@ -76,10 +77,9 @@ class Engine:
         self._pending: list[TokenDelta] = []
         self._num_arrivals = 0
         self._num_prompt_tokens = 0
-        self._num_output_tokens = 0
-        self._num_forced_tokens = 0
-        self._num_finished = 0
-        self._timings = Timings()
+        self._recorder = Recorder(self.scheduler)
+        self._overlaps = _overlaps(config, self._runner.device.type)
+        self._in_flight: PendingTokens | None = None
 
     @property
     def has_work(self) -> bool:
@@ -140,24 +140,23 @@ class Engine:
         """End requests at once; the next step reports "abort" for each unfinished child, and no token."""
         for request_id in request_ids:
             for sequence in (*self._grammars.abort(request_id), *self.scheduler.abort(request_id)):
-                self._pending.append(_last_delta(sequence, FinishReason.ABORT))
-                self._num_finished += 1
+                self._pending.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
         """End single children, given as (request id, index); otherwise as `abort`. The others go on."""
         for request_id, index in children:
             for sequence in self.scheduler.abort(request_id, index=index):
-                self._pending.append(_last_delta(sequence, FinishReason.ABORT))
-                self._num_finished += 1
+                self._pending.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def step(self) -> list[TokenDelta]:
         """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts."""
         self._start_compiled()
         deltas, self._pending = self._pending, []
         if self.scheduler.has_work:
-            self._propose_drafts()
+            if not self._overlaps:
+                self._propose_drafts()
             plan = self.scheduler.schedule()
-            deltas += self._record(plan, *self._runner.run(plan, self.scheduler.block_tables))
+            deltas += self._overlap(plan) if self._overlaps else self._run(plan)
         elif not deltas:
             self._grammars.wait(_GRAMMAR_WAIT_SECONDS)
         return deltas
@@ -183,14 +182,14 @@ class Engine:
             num_cached_blocks=scheduler.pool.num_cached,
             num_steps_total=counters.num_steps,
             num_prompt_tokens_total=self._num_prompt_tokens,
-            num_output_tokens_total=self._num_output_tokens,
-            num_forced_tokens_total=self._num_forced_tokens,
+            num_output_tokens_total=self._recorder.num_output_tokens,
+            num_forced_tokens_total=self._recorder.num_forced_tokens,
             num_computed_tokens_total=counters.num_computed_tokens,
             num_cached_tokens_total=counters.num_cached_tokens,
             num_looked_up_tokens_total=counters.num_looked_up_tokens,
             num_preemptions_total=counters.num_preemptions,
             num_swaps_total=counters.num_swaps,
-            num_finished_total=self._num_finished,
+            num_finished_total=self._recorder.num_finished,
             num_drafted_tokens_total=drafts.num_drafted,
             num_accepted_tokens_total=drafts.num_accepted,
             num_seqs_total=counters.num_seqs,
@@ -200,17 +199,17 @@ class Engine:
             num_operations_total=self._runner.work.num_operations,
             num_read_bytes_total=self._runner.work.num_read_bytes,
             num_written_bytes_total=self._runner.work.num_written_bytes,
-            timings=self._timings,
+            timings=self._recorder.timings,
         )
 
     def _start_compiled(self) -> None:
         """Let the requests run whose grammar is compiled by now; answer those whose grammar cannot be used."""
         for compiled in self._grammars.take():
             deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
-            self._count_forced(sum(len(delta.token_ids) for delta in deltas))
+            self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
             self._pending += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
             unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
-            self._num_finished += len(deltas) - len(unfinished)
+            self._recorder.num_finished += len(deltas) - len(unfinished)
             if unfinished:
                 self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
 
@@ -222,85 +221,57 @@ class Engine:
         if self.speculator is not None:
             self.speculator.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
 
-    def _record(self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]) -> list[TokenDelta]:
-        """Append what was sampled, tell the scheduler, end what is done; return a delta for each sampling sequence."""
-        row = 0
-        deltas = []
-        sampling = plan.sampling()
-        for sequence, num_sampled in sampling:
-            rows = range(row, row + num_sampled)
-            row += num_sampled
-            deltas.append(self._take_tokens(sequence, tokens[rows.start : rows.stop], [logprobs.get(i) for i in rows]))
+    def _run(self, plan: StepPlan) -> list[TokenDelta]:
+        """Run a step and wait for its tokens."""
+        tokens, logprobs = self._runner.run(plan, self.scheduler.block_tables)
+        taken = self._recorder.append(plan, tokens, logprobs)
+        num_kept = [len(delta.token_ids) for _, delta in taken]
+        self._advance(plan)
+        deltas = self._recorder.settle(taken)
+        if self.speculator is not None:
+            self.speculator.observe(plan, num_kept)
+        return deltas
+
+    def _overlap(self, plan: StepPlan) -> list[TokenDelta]:
+        """Start a step before the tokens of the one before are known, and tell those; its own come with the next.
+
+        The device has the whole step to compute while the host takes note of the last one's tokens. Only then does it
+        start sampling: so grammars, penalties and bad words see every token before, as they do without overlap.
+        """
+        before, self._in_flight = self._in_flight, None
+        logits = None
+        if plan.sequences:
+            logits = self._runner.forward(plan, self.scheduler.block_tables, pending=before)
+        deltas: list[TokenDelta] = []
+        if before is not None:
+            deltas = self._recorder.settle(self._recorder.append(before.plan, *before.samples.read()))
+        rows = plan.settle(self.scheduler.__contains__)
+        samples = self._runner.sample(plan, logits, rows=rows)
+        if plan.sequences:
+            self._advance(plan)
+        if samples is not None:
+            self._in_flight = PendingTokens(plan, samples)
+            self.scheduler.expect_tokens(plan)
+        return deltas
+
+    def _advance(self, plan: StepPlan) -> None:
         self._runner.work.observe(plan)
         self.scheduler.advance(plan)
-        now = self.scheduler.pace.now()
-        num_sampled_tokens = [len(delta.token_ids) for delta in deltas]
-        for (sequence, _), delta in zip(sampling, deltas, strict=True):
-            if delta.finish_reason is None:
-                self._count_forced(grammar_output.append_forced(sequence, delta))
-            if delta.finish_reason is not None:
-                self.scheduler.finish(sequence)
-                self._num_finished += 1
-            is_finished = delta.finish_reason is not None
-            self._timings.observe(sequence, num_tokens=len(delta.token_ids), is_finished=is_finished, now=now)
-        if self.speculator is not None:
-            self.speculator.observe(plan, num_sampled_tokens)
-        failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
-        return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
-
-    def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
-        """End the other children of a request with the error of one."""
-        siblings = self.scheduler.abort(failed.request_id)
-        self._num_finished += len(siblings)
-        return [_last_delta(sequence, FinishReason.ERROR, error=failed.error) for sequence in siblings]
-
-    def _count_forced(self, count: int) -> None:
-        self._num_forced_tokens += count
-        self._num_output_tokens += count
-
-    def _take_tokens(
-        self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]
-    ) -> TokenDelta:
-        """Append the sampled tokens up to the first that its draft did not guess, or that ends the sequence."""
-        delta = TokenDelta(
-            request_id=sequence.request.request_id,
-            index=sequence.index,
-            num_cached_tokens=sequence.num_cached_tokens,
-            prompt_logprobs=sequence.prompt_logprobs,
-        )
-        sequence.prompt_logprobs = None  # told once
-        drafts = sequence.draft_token_ids
-        for place, token_id in enumerate(token_ids):
-            if not grammar_output.is_taken(sequence, token_id, delta):
-                break
-            end = sequence.append(token_id)
-            delta.token_ids.append(token_id)
-            if end is not None:
-                delta.finish_reason, delta.stop_reason = end
-            if end is not None or (place < len(drafts) and drafts[place] != token_id):
-                break
-        if sequence.request.max_tokens == 0:  # only the prompt's log-probabilities were asked for
-            delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None
-        kept = len(delta.token_ids)
-        delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
-        self._num_output_tokens += kept
-        return delta
 
     def _end_all(self, request_id: int, n: int, reason: FinishReason, *, error: str | None = None) -> None:
-        self._num_finished += n
+        self._recorder.num_finished += n
         self._pending.extend(
             TokenDelta(request_id=request_id, index=index, finish_reason=reason, error=error) for index in range(n)
         )
 
 
-def _last_delta(sequence: Sequence, reason: FinishReason, *, error: str | None = None) -> TokenDelta:
-    return TokenDelta(
-        request_id=sequence.request.request_id,
-        index=sequence.index,
-        finish_reason=reason,
-        num_cached_tokens=sequence.num_cached_tokens,
-        error=error,
-    )
+def _overlaps(config: EngineConfig, device_type: str) -> bool:
+    """Tell whether steps overlap: where nothing is said, on CUDA, unless drafts need the last token on the host."""
+    if config.overlap is None:
+        return (
+            device_type == "cuda" and config.speculation is Speculation.OFF and config.batching is not Batching.STATIC
+        )
+    return config.overlap
 
 
 def _speculator(config: EngineConfig) -> Speculator | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from engine.params import SamplingParams
 from engine.penalties import Pairs, PenaltyBook, PenaltyRows, TokenTable
 from engine.request import Sequence
+from engine.transfer import upload
 
 _Int64 = npt.NDArray[np.int64]
 _Float32 = npt.NDArray[np.float32]
@@ -47,7 +48,7 @@ class Shifted:
         """Put the moved logits in the place of the others; `logits` `[len(rows), vocab]` fp32 belong to `rows`."""
         _, places, sources = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
         device = logits.device
-        logits[torch.from_numpy(places).to(device)] = self.logits[torch.from_numpy(sources).to(device)]
+        logits[upload(places, device)] = self.logits[upload(sources, device)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Edits:
         if self.allowed is not None:
             index = self.allowed.on(logits.device)
             kept = logits[index]
-            logits[torch.from_numpy(np.unique(self.allowed.lines)).to(logits.device)] = -torch.inf
+            logits[upload(np.unique(self.allowed.lines), logits.device)] = -torch.inf
             logits[index] = kept
         if self.forbidden is not None:
             logits[self.forbidden.on(logits.device)] = -torch.inf
@@ -81,15 +82,15 @@ class Edits:
         """
         if not self.shifted.size:
             return None
-        moved = logits.index_select(0, torch.from_numpy(self.shifted).to(logits.device)).float()
+        moved = logits.index_select(0, upload(self.shifted, logits.device)).float()
         if self.bias is not None:
-            values = torch.from_numpy(self.bias.values).to(logits.device)
+            values = upload(self.bias.values, logits.device)
             moved.index_put_(self.bias.pairs.on(logits.device), values, accumulate=True)
         if self.penalties is not None:
             if len(self.penalised) == len(self.shifted):
                 self.penalties.apply(moved)
             else:
-                places = torch.from_numpy(self.penalised).to(logits.device)
+                places = upload(self.penalised, logits.device)
                 penalised = moved.index_select(0, places)
                 self.penalties.apply(penalised)
                 moved[places] = penalised

@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.grammar import MaskFiller, Matcher
 from engine.plan import StepPlan
 from engine.request import Sequence
+from engine.transfer import upload
 from kernels.token_mask import apply_token_mask
 
 _Words = npt.NDArray[np.int32]
@@ -41,7 +42,8 @@ class RowMasks:
 class MaskWriter:
     """Write masks into a buffer that is used again in every step.
 
-    That is safe because a step ends with reading its tokens, after the device has copied the buffer.
+    That is safe because the tokens that were sampled with it are read before it is written again: by then the device
+    has copied it.
     """
 
     def __init__(self, *, vocab_size: int, device: torch.device) -> None:
@@ -91,10 +93,7 @@ class MaskWriter:
 
     def _upload(self, rows: list[int]) -> RowMasks:
         words = self._buffer[: len(rows)]
-        index = torch.tensor(rows, dtype=torch.int64)
-        if self._device.type == "cuda":
-            index = index.pin_memory()
-        return RowMasks(words.to(self._device, non_blocking=True), index.to(self._device, non_blocking=True))
+        return RowMasks(words.to(self._device, non_blocking=True), upload(np.array(rows), self._device))
 
 
 def _early_lines(sequence: Sequence, line: int, num_sampled: int) -> list[tuple[int, frozenset[int]]]:

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence as AnySequence
 
-import torch
 from torch import Tensor
 
 from engine.outputs import TokenLogprobs
+from engine.transfer import Download
 
 
-def token_logprobs(logits: Tensor, token_ids: AnySequence[int], *, counts: AnySequence[int]) -> list[TokenLogprobs]:
-    """Return the log-probability of each row's token and its `counts[i]` best ones; `[rows, vocab]` fp32 logits."""
-    values = logits.log_softmax(dim=-1)
-    most = max(counts)
-    best, best_ids = values.topk(most, dim=-1) if most else (values[:, :0], values[:, :0].long())
-    own = values.gather(-1, torch.tensor(token_ids, device=values.device)[:, None])
-    ranks = (values > own).sum(dim=-1) + 1
-    lists = zip(own[:, 0].tolist(), ranks.tolist(), best_ids.tolist(), best.tolist(), counts, strict=True)
-    return [
-        TokenLogprobs(logprob=logprob, rank=rank, top_token_ids=top_ids[:count], top_logprobs=top[:count])
-        for logprob, rank, top_ids, top, count in lists
-    ]
+class LogprobRows:
+    """Log-probabilities of each row's token and of its `counts[i]` best ones, on their way from the device."""
+
+    def __init__(self, logits: Tensor, tokens: Tensor, counts: AnySequence[int]) -> None:
+        """Compute them from `[rows, vocab]` fp32 logits for `tokens` `[rows]` int64 on the same device."""
+        values = logits.log_softmax(dim=-1)
+        most = max(counts)
+        best, best_ids = values.topk(most, dim=-1) if most else (values[:, :0], values[:, :0].long())
+        own = values.gather(-1, tokens[:, None])
+        ranks = (values > own).sum(dim=-1) + 1
+        self._counts = counts
+        self._download = Download(own[:, 0], ranks, best_ids, best)
+
+    def read(self) -> list[TokenLogprobs]:
+        """Wait for them and return one entry per row."""
+        lists = zip(*self._download.read(), self._counts, strict=True)
+        return [
+            TokenLogprobs(logprob=logprob, rank=rank, top_token_ids=top_ids[:count], top_logprobs=top[:count])
+            for logprob, rank, top_ids, top, count in lists
+        ]

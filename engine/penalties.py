@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.request import Sequence
+from engine.transfer import upload
 
 _Int64 = npt.NDArray[np.int64]
 _Float32 = npt.NDArray[np.float32]
@@ -38,7 +39,7 @@ class Pairs:
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return both arrays on the device, usable as an index."""
-        return torch.from_numpy(self.lines).to(device), torch.from_numpy(self.token_ids).to(device)
+        return upload(self.lines, device), upload(self.token_ids, device)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,10 +95,10 @@ class TokenTable:
         self._counts = _grown(self._counts, (num_slots, vocab_size), device)
         self._tokens = _grown(self._tokens, (num_slots, int(rows.lengths.max())), device)
         if rows.cleared_slots:
-            self._counts[torch.tensor(rows.cleared_slots, device=device)] = 0
+            self._counts[upload(np.array(rows.cleared_slots), device)] = 0
         if rows.said.lines.size:
             slots, token_ids = rows.said.on(device)
-            self._tokens[slots, torch.from_numpy(rows.said_places).to(device)] = token_ids
+            self._tokens[slots, upload(rows.said_places, device)] = token_ids
         if rows.counted.lines.size:
             ones = torch.ones(len(rows.counted.lines), dtype=torch.int32, device=device)
             self._counts.index_put_(rows.counted.on(device), ones, accumulate=True)
@@ -108,15 +109,15 @@ class TokenTable:
         Drafts before the row are among them; a shorter row is filled up with its first token.
         """
         device = self._tokens.device
-        slots = torch.from_numpy(rows.slots).to(device)
-        lengths = torch.from_numpy(rows.lengths).to(device)
+        slots = upload(rows.slots, device)
+        lengths = upload(rows.lengths, device)
         longest = int(rows.lengths.max())
         token_ids = self._tokens[:, :longest].index_select(0, slots)
         is_own = torch.arange(longest, device=device) < lengths[:, None]
         token_ids = torch.where(is_own, token_ids, token_ids[:, :1])
         if not rows.drafts.size:
             return token_ids, self._counts[slots[:, None], token_ids].float()
-        drafts = torch.from_numpy(rows.drafts).to(device)
+        drafts = upload(rows.drafts, device)
         token_ids = torch.cat([token_ids, torch.where(drafts >= 0, drafts, token_ids[:, :1])], dim=-1)
         in_drafts = (token_ids[:, :, None] == drafts[:, None, :]).sum(dim=-1)
         return token_ids, (self._counts[slots[:, None], token_ids] + in_drafts).float()
@@ -193,4 +194,4 @@ def _grown(table: Tensor, wanted: tuple[int, int], device: torch.device) -> Tens
 
 
 def _column(values: _Float32, like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device)[:, None]
+    return upload(values, like.device)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.request import Sequence
@@ -61,6 +62,33 @@ class StepPlan:
         self.starts.append(start)
         self.counts.append(count)
         self.num_sampled.append(max(0, start + count - sequence.num_tokens + 1))
+
+    def settle(self, is_alive: Callable[[Sequence], bool]) -> list[int] | None:
+        """Leave out what is not wanted any more, now that all tokens of the step before are known.
+
+        That are the sequences that have ended, and samples of tokens that a grammar has meanwhile given. Return the
+        rows of logits that are still sampled, None where these are all.
+        """
+        rows: list[int] = []
+        row, has_changed = 0, False
+        for place, sequence in enumerate(self.sequences):
+            count, end = self.num_sampled[place], self.starts[place] + self.counts[place]
+            alive = is_alive(sequence)
+            if count and alive and end == sequence.num_tokens:
+                rows.append(row)
+            elif count or not alive:
+                self.num_sampled[place] = 0
+                self.counts[place] = self.counts[place] if alive else 0
+                has_changed = True
+            row += count
+        if not has_changed:
+            return None
+        kept = [place for place, count in enumerate(self.counts) if count]
+        self.sequences = [self.sequences[place] for place in kept]
+        self.starts = [self.starts[place] for place in kept]
+        self.counts = [self.counts[place] for place in kept]
+        self.num_sampled = [self.num_sampled[place] for place in kept]
+        return rows
 
     def sampling(self) -> list[tuple[Sequence, int]]:
         """Return the sequences that sample, each with its number of tokens, in order."""

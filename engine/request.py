@@ -45,10 +45,11 @@ class Sequence:
     The scheduler alone changes it. `rank` orders it among the running ones by the policy, after every protected one;
     `queued_at` is when it came or was last preempted, on the scheduler's clock, `started_at` when it first got a seat.
     `token_ids` holds the prompt, then the output; the last output token is computed one step after it was sampled, so
-    `num_computed_tokens < len(token_ids)` while it runs. `draft_token_ids` are guesses at what follows; the next step
-    computes them too and keeps those that it would have sampled itself. `prompt_logprobs` is not None while a prompt's
-    log-probabilities are being gathered, by the runner, from the second token on; child 0 does it for all children.
-    `matcher` follows the output's grammar, where there is one.
+    `num_computed_tokens < num_tokens` while it runs. A step may be planned before the host knows the tokens of the one
+    before: `num_pending` of `num_tokens` are then not in `token_ids` yet. `draft_token_ids` are guesses at what
+    follows; the next step computes them too and keeps those that it would have sampled itself. `prompt_logprobs` is not
+    None while a prompt's log-probabilities are being gathered, by the runner, from the second token on; child 0 does it
+    for all children. `matcher` follows the output's grammar, where there is one.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Sequence:
         "num_charged_tokens",
         "num_computed_tokens",
         "num_host_tokens",
+        "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
         "num_published_blocks",
@@ -92,6 +94,7 @@ class Sequence:
         self.seed = (request.seed + index) & _SEED_MASK
         self.token_ids = [*request.prompt_token_ids, *request.output_token_ids]
         self.num_tokens = len(self.token_ids)
+        self.num_pending = 0
         self.last_token_id = self.token_ids[-1]
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_total_tokens = self.num_prompt_tokens + request.max_tokens
@@ -122,8 +125,8 @@ class Sequence:
 
     @property
     def num_output_tokens(self) -> int:
-        """Return how many tokens were generated so far."""
-        return self.num_tokens - self.num_prompt_tokens
+        """Return how many tokens were generated so far, those on the device not counted."""
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_sharable_tokens(self) -> int:
@@ -146,16 +149,24 @@ class Sequence:
         """Tell whether every prompt token's KV is in the cache."""
         return self.num_computed_tokens >= self.num_prompt_tokens
 
+    def expect_token(self) -> None:
+        """Count a token that the device is drawing; `append` brings its value."""
+        self.num_pending += 1
+        self.num_tokens += 1
+
     def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
         """Take a sampled token; return the finish reason and the stop token asked for, if it ends here."""
         self.token_ids.append(token_id)
         self.last_token_id = token_id
-        self.num_tokens += 1
+        if self.num_pending:
+            self.num_pending -= 1
+        else:
+            self.num_tokens += 1
         is_late_enough = self.matcher is not None or self.num_output_tokens > self.request.params.min_tokens
         if token_id in self.stop_token_ids and is_late_enough:
             asked_for = token_id in self.request.params.stop_token_ids
             return FinishReason.STOP, token_id if asked_for else None
-        if self.num_tokens >= self.max_total_tokens:
+        if len(self.token_ids) >= self.max_total_tokens:
             return FinishReason.LENGTH, None
         return None
 

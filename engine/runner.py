@@ -1,6 +1,7 @@
 """Run one step on the device: copy the inputs over, forward, sample. Knows plans and tensors, no queues.
 
-The host waits for the device once per step, for the sampled tokens.
+`forward` and `sample` only start the device's work and never wait for it, but for prompts' log-probabilities and a
+top-p that reaches far; the host waits when it reads the samples.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from engine.memory import available_cpu_bytes, block_bytes, num_kv_blocks
 from engine.model import Decoder, KvCache, StepTensors
 from engine.model_config import CheckpointConfig, ModelConfig
 from engine.outputs import TokenLogprobs
+from engine.pending import PendingTokens
 from engine.plan import StepPlan, most_sampled_rows
-from engine.sampler import SamplingRows, sample
+from engine.sampler import Samples, SamplingRows, sample
 from engine.scoring import prompt_parts
 from engine.step_model import StepModel, new_cache
 from engine.swap import SwapRule, SwapSpace
+from engine.transfer import upload, upload_together
 from engine.work import WorkCounter
 from kernels.write_kv import preferred_cache_dtype
 
@@ -87,25 +90,43 @@ class Runner:
             kv_bytes_per_token=block_bytes(self._model.kv_shapes, block_size=1, dtype=self._cache_dtype),
         )
 
-    @torch.inference_mode()
     def run(self, plan: StepPlan, block_tables: npt.NDArray[np.int32]) -> tuple[list[int], dict[int, TokenLogprobs]]:
         """Compute the plan; return a token for each sampled row, in order, and log-probabilities by row."""
+        samples = self.sample(plan, self.forward(plan, block_tables))
+        return ([], {}) if samples is None else samples.read()
+
+    @torch.inference_mode()
+    def forward(
+        self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
+    ) -> Tensor | None:
+        """Start computing the plan; return its logits `[sampled rows, vocab]`, None when nothing is sampled.
+
+        `pending` has the tokens of the step before that the plan counts and the host does not know yet.
+        """
         self._copy_blocks(plan)
         arrays = build_arrays(plan, block_tables, block_size=self._config.block_size)
-        step, sampled_rows = self._to_device(arrays), self._upload(arrays.sampled_rows)
+        step, sampled_rows = self._to_device(arrays)
+        if pending is not None:
+            pending.write(step.token_ids, arrays)
         parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self._config.max_num_seqs))
-        if parts:
-            wanted = [self._upload(part.rows) for part in parts]
-            if len(sampled_rows):
-                wanted.append(sampled_rows)
-            several = self._model.run_in_parts(step, self._cache, wanted)
-            for part in parts:
-                part.score(next(several))
-            logits = next(several, None)
-        else:
+        if not parts:
             logits = self._model.run(step, self._cache, sampled_rows)
-        if logits is None or not len(sampled_rows):
-            return [], {}
+            return logits if len(sampled_rows) else None
+        wanted = [upload(part.rows, self.device) for part in parts]
+        if len(sampled_rows):
+            wanted.append(sampled_rows)
+        several = self._model.run_in_parts(step, self._cache, wanted)
+        for part in parts:
+            part.score(next(several))
+        return next(several, None)
+
+    @torch.inference_mode()
+    def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
+        """Start drawing the plan's tokens from these `rows` of the logits, or all; every token before is known now."""
+        if logits is None or rows == []:
+            return None
+        if rows is not None:
+            logits = logits.index_select(0, upload(np.array(rows), self.device))
         sampling = self._seats.gather(plan)
         sampling.masks = self._masks.write(plan)  # on the host, while the device computes the step
         return sample(logits, sampling)
@@ -142,7 +163,8 @@ class Runner:
         seconds = []
         for _ in range(3):  # the first may compile
             start = time.perf_counter()
-            self._model.run(self._to_device(step), self._cache, self._upload(step.sampled_rows)).cpu()
+            inputs, rows = self._to_device(step)
+            self._model.run(inputs, self._cache, rows).cpu()
             seconds.append(time.perf_counter() - start)
         return min(seconds) / num_tokens
 
@@ -152,23 +174,23 @@ class Runner:
             keys.fill_(value)
             values.fill_(value)
 
-    def _to_device(self, arrays: StepArrays) -> StepTensors:
-        return StepTensors(
-            token_ids=self._upload(arrays.token_ids),
-            positions=self._upload(arrays.positions),
-            slots=self._upload(arrays.slots),
-            block_tables=self._upload(arrays.block_tables),
-            query_start=self._upload(arrays.query_start),
-            context_lens=self._upload(arrays.context_lens),
+    def _to_device(self, arrays: StepArrays) -> tuple[StepTensors, Tensor]:
+        """Return the step's inputs and its sampled rows on the device; one copy takes all of them there."""
+        wide = [arrays.token_ids, arrays.positions, arrays.slots, arrays.sampled_rows]
+        narrow = [arrays.block_tables, arrays.query_start, arrays.context_lens]
+        tensors = upload_together([*wide, *narrow], self.device)
+        token_ids, positions, slots, sampled_rows, block_tables, query_start, context_lens = tensors
+        step = StepTensors(
+            token_ids=token_ids,
+            positions=positions,
+            slots=slots,
+            block_tables=block_tables,
+            query_start=query_start,
+            context_lens=context_lens,
             max_query_len=arrays.max_query_len,
             max_context_len=arrays.max_context_len,
         )
-
-    def _upload(self, array: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if self.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return step, sampled_rows
 
     def _new_cache(self, num_blocks: int) -> KvCache:
         return new_cache(
@@ -184,10 +206,11 @@ class Runner:
         """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
         for counts in ([num_tokens], [1] * min(2, num_tokens), [num_tokens - 1, 1] if num_tokens > 1 else [1]):
             step = _prompt_step(counts, block_size=self._config.block_size, num_sampled=num_rows)
-            logits = self._model.run(self._to_device(step), self._cache, self._upload(step.sampled_rows))
+            inputs, rows = self._to_device(step)
+            logits = self._model.run(inputs, self._cache, rows)
             masks = RowMasks.of_everything(len(step.sampled_rows), vocab_size=logits.shape[-1], device=self.device)
-            for rows in _warm_up_rows(len(step.sampled_rows), masks):
-                sample(logits, rows)
+            for params in _warm_up_rows(len(step.sampled_rows), masks):
+                sample(logits, params)
 
     def _free_bytes(self) -> int:
         if self.device.type == "cpu":
@@ -234,6 +257,8 @@ def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Ste
         max_query_len=longest,
         max_context_len=longest,
         sampled_rows=np.zeros(min(num_sampled, total), dtype=np.int64),
+        pending_rows=[],
+        pending_sequences=[],
     )
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from engine.edits import Edits
 from engine.grammar_masks import RowMasks
-from engine.logprobs import token_logprobs
+from engine.logprobs import LogprobRows
 from engine.outputs import TokenLogprobs
 from engine.randomness import uniforms
+from engine.transfer import Download, upload
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow."""
@@ -49,14 +50,38 @@ class SamplingRows:
     masks: RowMasks | None = None
 
 
-def sample(logits: Tensor, rows: SamplingRows) -> tuple[list[int], dict[int, TokenLogprobs]]:
-    """Return each row's token, NO_TOKEN where every one is forbidden, and, by row, the log-probabilities asked for.
+class Samples:
+    """Tokens that the device draws, `tokens` `[rows]` int64, and the log-probabilities asked for, on their way here."""
 
-    `logits` is `[rows, vocab]` in any float dtype and may be changed. The log-probabilities are of the raw
-    distribution: before edits, masks, temperature and filters.
+    def __init__(self, tokens: Tensor, logprobs: LogprobRows | None, rows_with_logprobs: list[int]) -> None:
+        self.tokens = tokens
+        self._download = Download(tokens)
+        self._logprobs = logprobs
+        self._rows_with_logprobs = rows_with_logprobs
+
+    def read(self) -> tuple[list[int], dict[int, TokenLogprobs]]:
+        """Wait for them: each row's token, NO_TOKEN where every one is forbidden, and log-probabilities by row."""
+        [tokens] = self._download.read()
+        found = [] if self._logprobs is None else self._logprobs.read()
+        return tokens, dict(zip(self._rows_with_logprobs, found, strict=True))
+
+
+def sample(logits: Tensor, rows: SamplingRows) -> Samples:
+    """Draw a token for each row of `[rows, vocab]` logits in any float dtype, which may be changed.
+
+    The log-probabilities are of the raw distribution: before edits, masks, temperature and filters.
     """
     wants_logprobs = np.flatnonzero(rows.num_logprobs >= 0)
     raw = logits.index_select(0, _index(wants_logprobs, logits)).float() if wants_logprobs.size else None
+    tokens = _choose(logits, rows)
+    if raw is None:
+        return Samples(tokens, None, [])
+    known = tokens[_index(wants_logprobs, logits)].clamp(min=0)  # nobody is told the log-probability of no token
+    logprobs = LogprobRows(raw, known, rows.num_logprobs[wants_logprobs].tolist())
+    return Samples(tokens, logprobs, wants_logprobs.tolist())
+
+
+def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
     if rows.masks is not None:
         rows.masks.apply(logits)
     shifted = None
@@ -81,25 +106,19 @@ def sample(logits: Tensor, rows: SamplingRows) -> tuple[list[int], dict[int, Tok
         tokens[_index(random, logits)] = drawn
     if rows.masks is not None or rows.edits is not None:
         tokens = torch.where(best == -torch.inf, NO_TOKEN, tokens)
-    chosen: list[int] = tokens.tolist()
-    if raw is None:
-        return chosen, {}
-    wanted: list[int] = wants_logprobs.tolist()
-    known = [max(chosen[row], 0) for row in wanted]  # nobody is told the log-probability of no token
-    found = token_logprobs(raw, known, counts=rows.num_logprobs[wanted].tolist())
-    return chosen, dict(zip(wanted, found, strict=True))
+    return tokens
 
 
 def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> Tensor:
     """Return a random token for each picked row; `logits` `[len(picked), vocab]` fp32 may be changed."""
     device = logits.device
-    temperature = torch.from_numpy(rows.temperature[picked]).to(device)
+    temperature = upload(rows.temperature[picked], device)
     probabilities = logits.div_(temperature[:, None]).softmax(dim=-1)
     min_p = rows.min_p[picked]
     if min_p.any():
-        floor = torch.from_numpy(min_p).to(device) * probabilities.amax(dim=-1)
+        floor = upload(min_p, device) * probabilities.amax(dim=-1)
         probabilities.masked_fill_(probabilities < floor[:, None], 0.0)
-    draws = torch.from_numpy(uniforms(rows.seeds[picked], rows.positions[picked])).to(device)
+    draws = upload(uniforms(rows.seeds[picked], rows.positions[picked]), device)
     has_filter = (rows.top_k[picked] > 0) | (rows.top_p[picked] < 1.0)
     tokens = torch.empty(len(picked), dtype=torch.int64, device=device)
     plain = np.flatnonzero(~has_filter)
@@ -112,8 +131,8 @@ def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> 
         tokens[index] = _draw_filtered(
             probabilities[index],
             draws[index],
-            top_k=torch.from_numpy(rows.top_k[picked[group]]).to(device),
-            top_p=torch.from_numpy(rows.top_p[picked[group]]).to(device),
+            top_k=upload(rows.top_k[picked[group]], device),
+            top_p=upload(rows.top_p[picked[group]], device),
             width=width.size,
         )
     return tokens
@@ -162,4 +181,4 @@ def _inverse(weights: Tensor, draws: Tensor) -> Tensor:
 
 
 def _index(rows: npt.NDArray[np.int64], like: Tensor) -> Tensor:
-    return torch.from_numpy(rows).to(like.device)
+    return upload(rows, like.device)

@@ -41,6 +41,9 @@ class Scheduler:
     """Own every sequence from `add` to `finish` or `abort`, and the blocks they hold.
 
     Each step: `plan = schedule()`, compute it, append the sampled tokens, `advance(plan)`, `finish` those that ended.
+    To plan a step while the device still draws the tokens of the last: `advance(plan)`, `expect_tokens(plan)`, then the
+    next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of whoever
+    leaves may be given to others at once.
     `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in a running sequence's `row`, its blocks.
     `last_plan` is the newest one. `policy=None` is `PriorityPolicy`. `clock` returns the time in which deadlines are
     given, in seconds.
@@ -76,6 +79,7 @@ class Scheduler:
         self._waiting = WaitingLine(self.policy, max_passed_over=max_passed_over)
         self._running: list[Sequence] = []
         self._padding: list[Sequence] = []
+        self._leaving: set[Sequence] = set()
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._live: dict[int, list[Sequence]] = {}
         self._log = DecisionLog(self.pace.now, self.counters)
@@ -102,6 +106,10 @@ class Scheduler:
     def has_work(self) -> bool:
         """Tell whether any sequence is unfinished."""
         return bool(self._live)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Tell whether the sequence has neither finished nor been aborted."""
+        return sequence in self._live.get(sequence.request.request_id, ())
 
     def running_sequences(self) -> Iterable[Sequence]:
         """Return the sequences that have a seat, best first."""
@@ -152,25 +160,23 @@ class Scheduler:
         sequences = [child for child in self._live.get(request_id, ()) if index is None or child.index == index]
         for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
             fellows = self._followers.get(sequence.leader, []) if sequence.leader is not None else []
-            if sequence.is_running:
-                self._leave(sequence)
-            elif sequence in fellows:
+            if sequence in fellows:
                 fellows.remove(sequence)
             else:
-                self._waiting.remove(sequence)
+                self._withdraw(sequence)
             self._forget(sequence)
         self._release_padding_if_done()
         return sequences
 
     def finish(self, sequence: Sequence) -> None:
-        """End a running sequence; its blocks go back to the pool and stay findable."""
+        """End a sequence that had a seat when its last token was drawn; its blocks go back and stay findable."""
         self.forecast.observe(sequence)
         if self._batching is Batching.STATIC:
             self._running.remove(sequence)
             sequence.is_running = False
             self._padding.append(sequence)
         else:
-            self._leave(sequence)
+            self._withdraw(sequence)
         self._forget(sequence)
         self._release_padding_if_done()
 
@@ -236,6 +242,17 @@ class Scheduler:
         self.pace.observe_step()
         self.policy.on_step(plan)
 
+    def expect_tokens(self, plan: StepPlan) -> None:
+        """Count the tokens that the device is drawing for the plan; `advance` comes before. Not in a static batch.
+
+        Whoever has its last one drawn gives its seat up now, and ends with `finish` when the token is known.
+        """
+        for sequence, _ in plan.sampling():
+            sequence.expect_token()
+            if sequence.num_tokens >= sequence.max_total_tokens:
+                self._leave(sequence)
+                self._leaving.add(sequence)
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
         self._seating.check_integrity([*self._running, *self._padding])
@@ -245,7 +262,8 @@ class Scheduler:
         held = sum(len(sequence.host_block_ids) for sequence in waiting)
         assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
         live = sorted(id(sequence) for group in self._live.values() for sequence in group)
-        assert live == sorted(id(sequence) for sequence in (*self._running, *waiting)), "a sequence is lost"
+        known = (*self._running, *waiting, *self._leaving)
+        assert live == sorted(id(sequence) for sequence in known), "a sequence is lost"
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
         self._cut_drafts()
@@ -393,6 +411,15 @@ class Scheduler:
         self.counters.num_preemptions += 1
         self.forecast.raise_after_preemption()
         self._waiting.push(sequence)
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence from wherever it is; it may have been preempted since its last token was drawn."""
+        if sequence.is_running:
+            self._leave(sequence)
+        elif sequence in self._leaving:
+            self._leaving.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
         self._running.remove(sequence)

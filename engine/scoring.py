@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from engine.logprobs import token_logprobs
+from engine.logprobs import LogprobRows
 from engine.plan import StepPlan
 from engine.request import Sequence
+from engine.transfer import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class PromptPart:
         found, count = self.sequence.prompt_logprobs, self.sequence.request.params.prompt_logprobs
         assert found is not None
         assert count is not None
-        found += token_logprobs(logits.float(), self.token_ids, counts=[count] * len(self.token_ids))
+        tokens = upload(np.array(self.token_ids, dtype=np.int64), logits.device)
+        found += LogprobRows(logits.float(), tokens, [count] * len(self.token_ids)).read()
 
 
 def prompt_parts(plan: StepPlan, query_start: npt.NDArray[np.int32], *, max_rows: int) -> list[PromptPart]:

@@ -15,7 +15,7 @@ import pytest
 from engine.blocks import BlockPool, sha256_digest
 from engine.config import Admission, Batching, PolicyName
 from engine.params import SamplingParams
-from engine.plan import SchedulerLimits
+from engine.plan import SchedulerLimits, StepPlan
 from engine.policies import make_policy
 from engine.request import Request, Sequence
 from engine.scheduler import Scheduler
@@ -46,10 +46,12 @@ class SimulatedEngine:
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
     swap: SwapSpace | None = None
+    overlap: bool = False
     digest: Callable[[bytes], bytes] = sha256_digest
     now: float = 0.0
     finished: dict[int, list[Sequence]] = field(default_factory=dict)
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
+    _in_flight: StepPlan | None = None
 
     def __post_init__(self) -> None:
         pool = BlockPool(self.num_blocks, self.block_size, digest=self.digest)
@@ -99,18 +101,36 @@ class SimulatedEngine:
         return arrival
 
     def step(self) -> list[tuple[Sequence, int]]:
-        """Run one step, which takes a second; return who computed how many tokens."""
+        """Run one step, which takes a second; return who computed how many tokens, or whose last token came."""
         plan = self.scheduler.schedule()
         self.now += 1.0
         assert sum(plan.counts) + len(plan.padding) <= self.max_num_batched_tokens
-        ended = [
-            sequence for sequence, _ in plan.sampling() if sequence.append(next_token(sequence.token_ids)) is not None
-        ]
+        if self.overlap:
+            return self._overlap(plan)
+        ended = self._append(plan)
         self.scheduler.advance(plan)
-        for sequence in ended:
+        self._finish(ended)
+        return list(zip(plan.sequences, plan.counts, strict=True))
+
+    def _overlap(self, plan: StepPlan) -> list[tuple[Sequence, int]]:
+        ended = [] if self._in_flight is None else self._append(self._in_flight)
+        self._finish(ended)
+        plan.settle(self.scheduler.__contains__)
+        if plan.sequences:
+            self.scheduler.advance(plan)
+            self.scheduler.expect_tokens(plan)
+        self._in_flight = plan
+        return list(zip(plan.sequences, plan.counts, strict=True)) or [(sequence, 0) for sequence in ended]
+
+    def _append(self, plan: StepPlan) -> list[Sequence]:
+        """Append what the plan samples; return who ends with it."""
+        alive = [sequence for sequence, _ in plan.sampling() if sequence in self.scheduler]
+        return [sequence for sequence in alive if sequence.append(next_token(sequence.token_ids)) is not None]
+
+    def _finish(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
             self.scheduler.finish(sequence)
             self.finished.setdefault(sequence.request.request_id, []).append(sequence)
-        return list(zip(plan.sequences, plan.counts, strict=True))
 
     def run(self, max_steps: int = 10_000) -> int:
         """Run until nothing is left; return the number of steps."""

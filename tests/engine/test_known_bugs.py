@@ -84,11 +84,12 @@ def model(tiny_models: TinyModels) -> TinyModel:
 # --- scheduling and blocks -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("budget", [6, 16, 512])
 @pytest.mark.parametrize("policy", list(PolicyName))
-def test_output_garbled_after_preemption(policy: PolicyName, budget: int, model: TinyModel) -> None:
+def test_output_garbled_after_preemption(policy: PolicyName, budget: int, model: TinyModel, *, overlap: bool) -> None:
     settings = {"policy": policy, "max_num_batched_tokens": budget, "max_num_seqs": 6, "admission": "prompt"}
-    engine = make_engine(model, num_kv_blocks=24, block_size=4, **settings)
+    engine = make_engine(model, num_kv_blocks=24, block_size=4, overlap=overlap, **settings)
     assert run_all(engine, few(model, 12)) == model.expected[:12]
     assert engine.stats().num_preemptions_total > 0
 
@@ -208,18 +209,18 @@ def test_padded_row_writes_the_last_slot(batching: Batching, model: TinyModel, m
     engine._runner.fill_cache(7.0)
     live: set[int] = set()
     num_padded = 0
-    compute = engine._runner.run
+    compute = engine._runner.forward
 
-    def watched(plan: StepPlan, tables: npt.NDArray[np.int32]) -> Any:
+    def watched(plan: StepPlan, tables: npt.NDArray[np.int32], **fields: Any) -> Any:
         nonlocal num_padded
         num_padded += len(plan.padding)
         for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
             live.update(
                 int(tables[sequence.row, place // 16]) * 16 + place % 16 for place in range(start, start + count)
             )
-        return compute(plan, tables)
+        return compute(plan, tables, **fields)
 
-    monkeypatch.setattr(engine._runner, "run", watched)
+    monkeypatch.setattr(engine._runner, "forward", watched)
     run_all(engine, few(model, 10))
     assert (num_padded > 0) == (batching is Batching.STATIC)
     for layer in engine._runner._cache:
@@ -308,11 +309,12 @@ def test_double_bos_with_a_chat_template(model: TinyModel, tmp_path: Path) -> No
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
-def test_seed_depends_on_the_batch(model: TinyModel) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_seed_depends_on_the_batch(model: TinyModel, *, overlap: bool) -> None:
     alone, crowded, scarce = (
         make_engine(model),
-        make_engine(model, max_num_batched_tokens=16),
-        make_engine(model, num_kv_blocks=24, block_size=4, admission="prompt"),
+        make_engine(model, max_num_batched_tokens=16, overlap=overlap),
+        make_engine(model, num_kv_blocks=24, block_size=4, admission="prompt", overlap=overlap),
     )
     for engine, others in ((alone, 0), (crowded, 12), (scarce, 12)):
         for place in range(others):
@@ -336,13 +338,13 @@ def test_n_above_1_with_a_seed_repeats_itself(model: TinyModel) -> None:
     assert len({tuple(found[0, place]) for place in range(4)}) == 4
 
 
-@pytest.mark.parametrize("speculation", ["off", "ngram"])
-def test_penalties_stale(speculation: str, model: TinyModel) -> None:
+@pytest.mark.parametrize(("speculation", "overlap"), [("off", False), ("off", True), ("ngram", False)])
+def test_penalties_stale(speculation: str, model: TinyModel, *, overlap: bool) -> None:
     from transformers import AutoModelForCausalLM
 
     allowed, prompt = [7, 8, 9, 10], [7, 8, 9, 8, 7, 9, 9, 8, 7, 8] * 3
     params = greedy(24, allowed_token_ids=allowed, frequency_penalty=1.5, presence_penalty=2.0)
-    engine = make_engine(model, speculation=speculation)
+    engine = make_engine(model, speculation=speculation, overlap=overlap)
     if engine.speculator is not None:
         engine.speculator = Speculator(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
     engine.add(0, prompt, params=params)
@@ -437,9 +439,10 @@ def test_ram_growth(model: TinyModel) -> None:
     assert num_alive() - before <= 2 * engine.config.max_num_seqs
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("num_steps", [0, 1, 3, 12])
-def test_abort_during_a_step(num_steps: int, model: TinyModel) -> None:
-    engine = make_engine(model, max_num_batched_tokens=16, num_kv_blocks=12, admission="prompt")
+def test_abort_during_a_step(num_steps: int, model: TinyModel, *, overlap: bool) -> None:
+    engine = make_engine(model, max_num_batched_tokens=16, num_kv_blocks=12, admission="prompt", overlap=overlap)
     for request_id in range(8):
         engine.add(request_id, model.prompts[request_id], params=seeded(request_id, n=2, max_tokens=20))
     early = [delta for _ in range(num_steps) for delta in engine.step()]

@@ -41,8 +41,12 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "batching": ("continuous", "static"),
     "has_prefix_cache": (True, False),
     "speculation": ("off", "ngram"),
+    "overlap": (False, True),
 }
-"""A budget of one token is one sequence at a time, which no pool that holds it preempts; nor is a static batch."""
+"""A budget of one token is one sequence at a time, which no pool that holds it preempts; nor is a static batch.
+
+Only continuous batches without drafts overlap.
+"""
 
 BLOCK_SIZE = 4
 AMPLE, TINY_POOL = 200, 15
@@ -55,14 +59,20 @@ Group = frozenset[tuple[int, Any]]
 
 
 def groups(case: Case, size: int) -> set[Group]:
-    """Return every `size` settings of a case; what a pool does to it counts as one."""
-    return {frozenset(group) for group in combinations(enumerate((*case, pressure(case))), size)}
+    """Return every `size` settings of a case; what a pool does to it counts as one, and whether its steps overlap."""
+    return {frozenset(group) for group in combinations(enumerate((*case, pressure(case), overlaps(case))), size)}
 
 
 def pressure(case: Case) -> str | None:
     """Return how sequences that lose their blocks get them back; None where none loses them."""
-    _, budget, pool, batching, _, _ = case
+    _, budget, pool, batching, *_ = case
     return pool if pool != "ample" and budget > 1 and batching == "continuous" else None
+
+
+def overlaps(case: Case) -> bool:
+    """Tell whether a step is planned before the last one's tokens are known."""
+    *_, batching, _, speculation, wants_overlap = case
+    return bool(wants_overlap) and batching == "continuous" and speculation == "off"
 
 
 def covering_cases() -> Iterator[Case]:
@@ -137,7 +147,7 @@ def certain_answer(model: Any, prompt: list[int], limit: int) -> list[int]:
 
 
 def engine_for(case: Case, path: Path) -> Engine:
-    _, budget, pool, batching, has_prefix_cache, speculation = case
+    _, budget, pool, batching, has_prefix_cache, speculation, _ = case
     engine = Engine(
         EngineConfig(
             model=str(path),
@@ -152,6 +162,7 @@ def engine_for(case: Case, path: Path) -> Engine:
             batching=batching,
             enable_prefix_caching=has_prefix_cache,
             speculation=speculation,
+            overlap=overlaps(case),
             warm_up=False,
         )
     )
@@ -179,8 +190,9 @@ def test_every_pair_of_settings_is_covered() -> None:
 
 
 def name_of(case: Case) -> str:
-    model, budget, pool, batching, has_prefix_cache, speculation = case
-    return f"{model}-{budget}-{pool}-{batching}-{'cache' if has_prefix_cache else 'plain'}-{speculation}"
+    model, budget, pool, batching, has_prefix_cache, speculation, wants_overlap = case
+    last = "overlap" if wants_overlap else "wait"
+    return f"{model}-{budget}-{pool}-{batching}-{'cache' if has_prefix_cache else 'plain'}-{speculation}-{last}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -188,7 +200,7 @@ def test_any_two_settings_together_give_the_tokens_of_transformers(
     case: Case, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SwapRule, "prefers_swap", lambda self, **sizes: True)
-    _, budget, _, batching, has_prefix_cache, speculation = case
+    _, budget, _, batching, has_prefix_cache, speculation, _ = case
     model = models[case[0]]
     engine = engine_for(case, model.path)
     assert run(engine, model) == model.expected

@@ -22,6 +22,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         admission=st.sampled_from(Admission),
         policy=st.sampled_from(PolicyName),
         max_passed_over=st.integers(1, 6),
+        overlap=st.booleans(),
     )
     def start(
         self,
@@ -32,6 +33,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         admission: Admission,
         policy: PolicyName,
         max_passed_over: int,
+        overlap: bool,
     ) -> None:
         self.engine = SimulatedEngine(
             num_blocks=num_blocks,
@@ -42,6 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             admission=admission,
             policy=policy,
             max_passed_over=max_passed_over,
+            overlap=overlap and batching is Batching.CONTINUOUS,
         )
         self.asked: dict[int, tuple[list[int], int]] = {}
         self.aborted: set[int] = set()

@@ -267,6 +267,16 @@ def test_small_steps_and_static_batches_change_no_token(model_path: Path) -> Non
     assert static == together
 
 
+def test_overlap_changes_no_token_and_still_forces(model_path: Path) -> None:
+    logprobs = [SamplingParams(seed=place, logprobs=1, structured=StructuredOutput(json=PERSON)) for place in range(3)]
+    together, waiting = run(model_path, MIXED + logprobs)
+    ample, stats = run(model_path, MIXED + logprobs, overlap=True)
+    scarce, preempting = run(model_path, MIXED + logprobs, overlap=True, num_kv_blocks=16, admission="prompt")
+    assert ample == scarce == together
+    assert preempting.num_preemptions_total > 0
+    assert stats.num_forced_tokens_total == waiting.num_forced_tokens_total > 0
+
+
 def test_sequences_without_a_grammar_are_not_touched_by_those_with_one(model_path: Path) -> None:
     free = [SamplingParams(seed=seed, max_tokens=20, ignore_eos=True) for seed in range(4)]
     alone, _ = run(model_path, free)

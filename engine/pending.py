@@ -1,0 +1,35 @@
+"""Tokens that the device is drawing while the next step, which needs them, is planned and started.
+
+The host knows only that there will be one for each sampling sequence; their values go from step to step on the device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.batch import StepArrays
+from engine.plan import StepPlan
+from engine.sampler import Samples
+from engine.transfer import upload
+
+
+class PendingTokens:
+    """A step's plan, settled, and the samples it draws: one for each sampling sequence, in order."""
+
+    def __init__(self, plan: StepPlan, samples: Samples) -> None:
+        self.plan = plan
+        self.samples = samples
+        self._row_of = {sequence: row for row, (sequence, _) in enumerate(plan.sampling())}
+
+    @torch.inference_mode()
+    def write(self, token_ids: Tensor, arrays: StepArrays) -> None:
+        """Put them where the next step expects them in `token_ids` `[tokens]` int64; nothing is waited for."""
+        if not arrays.pending_rows:
+            return
+        sources = [self._row_of[sequence] for sequence in arrays.pending_sequences]
+        device = token_ids.device
+        rows, places = upload(np.array(sources), device), upload(np.array(arrays.pending_rows), device)
+        # A row that has no token left, NO_TOKEN, ends when the host reads it; until then any token does.
+        token_ids.index_copy_(0, places, self.samples.tokens.index_select(0, rows).clamp_(min=0))

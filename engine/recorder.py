@@ -1,0 +1,101 @@
+"""Take what a step sampled: append tokens, end what is done, say what is new. Knows no tensors and plans nothing."""
+
+from __future__ import annotations
+
+from engine import grammar_output
+from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
+from engine.plan import StepPlan
+from engine.request import Sequence
+from engine.scheduler import Scheduler
+from engine.timings import Timings
+
+
+class Recorder:
+    """Turn samples into deltas, and count what is told."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.timings = Timings()
+        self.num_output_tokens = 0
+        self.num_forced_tokens = 0
+        self.num_finished = 0
+
+    def append(
+        self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]
+    ) -> list[tuple[Sequence, TokenDelta]]:
+        """Append what the plan's sequences sampled; return each with its delta. One aborted since then gets nothing."""
+        row = 0
+        taken = []
+        for sequence, num_sampled in plan.sampling():
+            rows = range(row, row + num_sampled)
+            row += num_sampled
+            if sequence in self._scheduler:
+                found = [logprobs.get(row) for row in rows]
+                taken.append((sequence, self._take(sequence, tokens[rows.start : rows.stop], found)))
+        return taken
+
+    def settle(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
+        """Append what grammars force and end what is done; return all deltas, those of siblings of a failure too.
+
+        The scheduler has advanced past the step by now, so that blocks which it filled stay findable.
+        """
+        now = self._scheduler.pace.now()
+        for sequence, delta in taken:
+            num_tokens = len(delta.token_ids)
+            if delta.finish_reason is None:
+                self.count_forced(grammar_output.append_forced(sequence, delta))
+            is_finished = delta.finish_reason is not None
+            if is_finished:
+                self._scheduler.finish(sequence)
+                self.num_finished += 1
+            self.timings.observe(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
+        deltas = [delta for _, delta in taken]
+        failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
+        return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
+
+    def count_forced(self, count: int) -> None:
+        """Count tokens that a grammar gave without sampling."""
+        self.num_forced_tokens += count
+        self.num_output_tokens += count
+
+    def last_delta(self, sequence: Sequence, reason: FinishReason, *, error: str | None = None) -> TokenDelta:
+        """Count a sequence that ends for a reason other than its tokens; return its last delta, without a token."""
+        self.num_finished += 1
+        return TokenDelta(
+            request_id=sequence.request.request_id,
+            index=sequence.index,
+            finish_reason=reason,
+            num_cached_tokens=sequence.num_cached_tokens,
+            error=error,
+        )
+
+    def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
+        """End the other children of a request with the error of one."""
+        siblings = self._scheduler.abort(failed.request_id)
+        return [self.last_delta(sequence, FinishReason.ERROR, error=failed.error) for sequence in siblings]
+
+    def _take(self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> TokenDelta:
+        """Append the sampled tokens up to the first that its draft did not guess, or that ends the sequence."""
+        delta = TokenDelta(
+            request_id=sequence.request.request_id,
+            index=sequence.index,
+            num_cached_tokens=sequence.num_cached_tokens,
+            prompt_logprobs=sequence.prompt_logprobs,
+        )
+        sequence.prompt_logprobs = None  # told once
+        drafts = sequence.draft_token_ids
+        for place, token_id in enumerate(token_ids):
+            if not grammar_output.is_taken(sequence, token_id, delta):
+                break
+            end = sequence.append(token_id)
+            delta.token_ids.append(token_id)
+            if end is not None:
+                delta.finish_reason, delta.stop_reason = end
+            if end is not None or (place < len(drafts) and drafts[place] != token_id):
+                break
+        if sequence.request.max_tokens == 0:  # only the prompt's log-probabilities were asked for
+            delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None
+        kept = len(delta.token_ids)
+        delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
+        self.num_output_tokens += kept
+        return delta

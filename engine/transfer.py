@@ -1,0 +1,62 @@
+"""Copies between host and device that wait for nothing: both sides go on, and only reading a result waits for it.
+
+From pageable memory torch waits for all work of the device before a copy, so on CUDA every copy goes through pinned
+memory, which torch's host allocator keeps until the copy is done. On a CPU there is nothing to copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Return the array as a tensor on the device; on a CPU it shares the array's memory."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def upload_together(arrays: list[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Return the arrays as tensors on the device, in one copy; on a CPU they share the arrays' memory.
+
+    Arrays of wider elements come first, so that each begins at a multiple of its element's size.
+    """
+    if device.type != "cuda":
+        return [torch.from_numpy(array) for array in arrays]
+    sizes = [array.nbytes for array in arrays]
+    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays], out=packed.numpy())
+    parts = packed.to(device, non_blocking=True).split(sizes)  # type: ignore[no-untyped-call]
+    return [part.view(_dtype(array)).view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+class Download:
+    """Tensors on their way to the host, behind all that the device was given before."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        """Ask for copies now; `tensors` may be overwritten by work that the device is given later."""
+        self._is_done: torch.cuda.Event | None = None
+        if tensors[0].is_cuda:
+            self._copies = [
+                torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+                for tensor in tensors
+            ]
+            self._is_done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._is_done.record()
+        else:
+            self._lists = [tensor.tolist() for tensor in tensors]
+
+    def read(self) -> list[list[Any]]:
+        """Wait for the copies and return each tensor as a list."""
+        if self._is_done is not None:
+            self._is_done.synchronize()
+            self._lists = [copy.tolist() for copy in self._copies]
+        return self._lists
+
+
+def _dtype(array: npt.NDArray[Any]) -> torch.dtype:
+    return torch.from_numpy(array[:0]).dtype

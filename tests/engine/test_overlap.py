@@ -1,0 +1,130 @@
+"""Overlap changes when tokens are told and nothing else: a step is planned before the last one's tokens are known."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from engine.core import Engine
+from engine.errors import InvalidConfigError
+from engine.outputs import FinishReason, TokenDelta
+from engine.params import SamplingParams
+
+from .conftest import SimulatedEngine, TinyModel, TinyModels, expected_output
+from .test_model import make_engine
+
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "logprobs": 2},
+    {"seed": 3, "n": 3},
+    {"seed": 4, "top_p": 0.9, "min_p": 0.01, "logprobs": 0},
+    {"seed": 5, "top_k": 9, "frequency_penalty": 0.7, "presence_penalty": 0.3, "repetition_penalty": 1.2},
+    {"temperature": 0.0, "allowed_token_ids": [5, 6, 7, 8], "bad_words_token_ids": [(5, 6), (7,)]},
+    {"temperature": 0.0, "logit_bias": {7: 99.0}, "bad_words_token_ids": [(7, token) for token in range(256)], "n": 2},
+    {"temperature": 0.0, "stop_token_ids": list(range(0, 256, 2)), "min_tokens": 4},
+    {"temperature": 0.0, "prompt_logprobs": 1, "max_tokens": 0},
+    {"seed": 6, "prompt_logprobs": 2, "ignore_eos": False, "logit_bias": {2: 4.0}},
+    {"temperature": 0.0, "max_tokens": 1},
+]
+"""Every way in which a token depends on those before it, and every way to end."""
+
+Told = dict[tuple[int, int], TokenDelta]
+
+
+def add_all(engine: Engine, model: TinyModel) -> None:
+    for request_id in range(3 * len(KINDS)):
+        kind = {"max_tokens": 6 + request_id % 9, "ignore_eos": True, **KINDS[request_id % len(KINDS)]}
+        engine.add(request_id, model.prompts[request_id % 12], params=SamplingParams(**kind), priority=request_id % 3)
+
+
+def run(engine: Engine) -> Told:
+    told: Told = {}
+    while engine.has_work:
+        for delta in engine.step():
+            child = (delta.request_id, delta.index)
+            if child in told:
+                assert told[child].finish_reason is None, "told again after its end"
+                told[child].extend(delta)
+            else:
+                told[child] = delta
+        engine.scheduler.check_integrity()
+    assert engine.scheduler.pool.num_used == 0
+    return told
+
+
+@pytest.fixture
+def model(tiny_models: TinyModels) -> TinyModel:
+    return tiny_models["llama-gqa"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_num_batched_tokens": 7, "max_num_seqs": 7},
+        {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt"},
+        {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt", "policy": "fair", "enable_prefix_caching": False},
+    ],
+    ids=["ample", "chunked", "scarce", "scarce-fair"],
+)
+def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel) -> None:
+    overlapping, waiting = (make_engine(model, overlap=overlap, **settings) for overlap in (True, False))
+    add_all(overlapping, model)
+    add_all(waiting, model)
+    told, expected = run(overlapping), run(waiting)
+    assert told.keys() == expected.keys()
+    for child, delta in expected.items():
+        found = told[child]
+        assert (found.token_ids, found.finish_reason) == (delta.token_ids, delta.finish_reason), child
+        assert (found.stop_reason, found.error) == (delta.stop_reason, delta.error)
+        for mine, theirs in ((found.logprobs, delta.logprobs), (found.prompt_logprobs, delta.prompt_logprobs)):
+            assert [entry.logprob for entry in mine or []] == pytest.approx(
+                [entry.logprob for entry in theirs or []], abs=1e-3
+            )
+    reasons = {delta.finish_reason for delta in told.values()}
+    assert reasons == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
+    assert (overlapping.stats().num_preemptions_total > 0) == ("admission" in settings)
+
+
+def test_tokens_are_told_one_step_later(model: TinyModel) -> None:
+    engine = make_engine(model, overlap=True)
+    engine.add(0, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True))
+    told = [[len(delta.token_ids) for delta in engine.step()] for _ in range(4)]
+    assert told == [[], [1], [1], [1]]
+    assert not engine.has_work
+
+
+def test_a_seat_is_free_as_soon_as_the_last_token_is_being_drawn(model: TinyModel) -> None:
+    engine = make_engine(model, overlap=True, max_num_seqs=1)
+    for request_id in range(2):
+        engine.add(request_id, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
+    num_steps = 0
+    while engine.has_work:
+        engine.step()
+        num_steps += 1
+    assert num_steps == 2 * 2 + 1  # and one more to read the last token
+
+
+@pytest.mark.parametrize("settings", [{"batching": "static"}, {"speculation": "ngram"}])
+def test_what_cannot_overlap_is_refused(settings: dict[str, Any], model: TinyModel) -> None:
+    with pytest.raises(InvalidConfigError, match=r"overlap is True with batching .* Leave one of them out"):
+        make_engine(model, overlap=True, **settings)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hit_is_as_long_as_without_overlap(seed: int) -> None:
+    rng = random.Random(seed)
+    stem = [rng.randrange(97) for _ in range(40)]
+    prompts = [stem[: rng.randint(1, 40)] + [rng.randrange(97)] * rng.randint(1, 9) for _ in range(12)]
+    prompts += [prompt + expected_output(prompt, 9) for prompt in prompts]  # as in the next turn of a conversation
+    hits = []
+    for overlap in (False, True):
+        engine = SimulatedEngine(num_blocks=400, overlap=overlap)
+        for prompt in prompts:
+            engine.add(prompt, 9)
+            engine.run()
+        hits.append([engine.finished[place][0].num_cached_tokens for place in range(len(prompts))])
+    assert hits[0] == hits[1]
+    assert sum(hits[0]) > 0
