@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from engine import intake
 from engine.core import Engine
-from engine.outputs import TokenDelta, TokenLogprobs
+from engine.errors import InvalidParamsError
+from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 
 from .conftest import TinyModels
@@ -32,6 +34,19 @@ def collect(engine: Engine) -> dict[tuple[int, int], list[int]]:
         for delta in engine.step():
             tokens.setdefault((delta.request_id, delta.index), []).extend(delta.token_ids)
     return tokens
+
+
+def deltas_by_request(engine: Engine) -> dict[int, list[TokenDelta]]:
+    deltas: dict[int, list[TokenDelta]] = {}
+    while engine.has_work:
+        for delta in engine.step():
+            deltas.setdefault(delta.request_id, []).append(delta)
+        engine.scheduler.check_integrity()
+    return deltas
+
+
+def tokens_of(deltas: dict[int, list[TokenDelta]]) -> dict[int, list[int]]:
+    return {request_id: [token for delta in own for token in delta.token_ids] for request_id, own in deltas.items()}
 
 
 def seeded(**extra: Any) -> SamplingParams:
@@ -130,6 +145,37 @@ def test_a_request_whose_every_token_is_forbidden_is_refused(tiny_models: TinyMo
     errors = [delta.error or "" for delta in engine.step()]
     parts = ("min_tokens", "bad_words", "256", "bad word")
     assert [part in error for part, error in zip(parts, errors, strict=True)] == [True] * 4
+    with pytest.raises(InvalidParamsError, match="no token but those that end bad words"):
+        SamplingParams(allowed_token_ids=[5], bad_words_token_ids=[[5, 5]])
+
+
+@pytest.mark.parametrize("extra", [{"temperature": 0.0}, {"temperature": 0.0, "logprobs": 2}, {"seed": 3}])
+def test_a_row_with_no_token_left_ends_with_the_reason_and_alone(
+    extra: dict[str, Any], tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both refuse such a request before it runs; here is what holds where they overlook one.
+    monkeypatch.setattr(SamplingParams, "_check_choice_of_tokens", lambda params: None)
+    monkeypatch.setattr(intake, "_check_any_token_left", lambda params, info: None)
+    model = tiny_models["llama-gqa"]
+    others = [seeded(), seeded(temperature=0.0, logprobs=1), seeded(**EDITS[2])]
+    runs = []
+    for is_joined in (False, True):
+        engine = make_engine(model)
+        for index, params in enumerate(others):
+            engine.add(index, model.prompts[index], params=params)
+        if is_joined:
+            forbidden = {"allowed_token_ids": [5], "bad_words_token_ids": [[5, 5]], "max_tokens": 15}
+            engine.add(9, model.prompts[9], params=SamplingParams(**forbidden, **extra))
+        runs.append(deltas_by_request(engine))
+    alone, joined = runs
+    stuck = joined.pop(9)
+    assert [token for delta in stuck for token in delta.token_ids] == [5]
+    assert [delta.finish_reason for delta in stuck if delta.finish_reason] == [FinishReason.ERROR]
+    assert (stuck[-1].error or "").startswith("No token is left after 1 tokens")
+    counts = [len(entry.top_token_ids) for delta in stuck for entry in delta.logprobs or []]
+    assert counts == ([2] if "logprobs" in extra else [])
+    assert [deltas[-1].finish_reason for deltas in joined.values()] == [FinishReason.LENGTH] * 3
+    assert tokens_of(joined) == tokens_of(alone)
 
 
 @pytest.mark.parametrize("edits", [*FILTERS[:2], *EDITS])
