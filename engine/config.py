@@ -79,7 +79,8 @@ class EngineConfig:
     `swap_space_gib` of host memory takes the KV of preempted sequences where copying is cheaper than computing again.
     `policy` orders the requests; whatever it is, the oldest waiting one starts after at most `max_passed_over` others
     have started before it. `overlap` plans and starts a step before the last one's tokens are read, so that the host's
-    work costs no time on a GPU; None means on CUDA, unless batches are static or there is speculation. `speculation`
+    work costs no time on a GPU; None means on CUDA, unless batches are static or there is speculation.
+    `enforce_eager` launches a decode step's kernels one by one on CUDA, where they are else one graph. `speculation`
     guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its last `prompt_lookup_min` to
     `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs time. `num_threads=None`
     leaves torch's setting. `seed` is where the seeds of requests without one derive from, and with `load_format`
@@ -101,6 +102,7 @@ class EngineConfig:
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
     overlap: bool | None = None
+    enforce_eager: bool = False
     speculation: Speculation = Speculation.OFF
     num_speculative_tokens: int = 64
     prompt_lookup_min: int = 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,38 +14,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.cpu_layers import cpu_layers
+from engine.decode_graphs import CudaRecorder, DecodeGraphs
 from engine.model_config import ModelConfig
 from engine.random_weights import RandomWeights
 from engine.rotary import rotary_table
-from engine.step_model import KvShape, ModelSizes
+from engine.step_model import KvCache, KvShape, ModelSizes, StepTensors
 from engine.weights import Checkpoint
 from kernels.packed_linear import Layout, PackedLinear
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_write_kv import rope_and_write_kv
 from kernels.silu_mul import silu_mul
-
-
-@dataclass(slots=True, kw_only=True)
-class StepTensors:
-    """One step's inputs on the device.
-
-    token_ids, positions, slots `[tokens]` int64 (slot −1: write nothing); block_tables `[seqs, max_blocks]`,
-    query_start `[seqs + 1]`, context_lens `[seqs]` int32. The two maxima are host numbers, so that no launch waits.
-    """
-
-    token_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    block_tables: Tensor
-    query_start: Tensor
-    context_lens: Tensor
-    max_query_len: int
-    max_context_len: int
-
-
-KvCache = list[tuple[Tensor, Tensor]]
-"""Per layer: keys and values, each `[num_blocks, num_kv_heads, block_size, head_dim]`."""
 
 
 class Decoder:
@@ -77,12 +55,14 @@ class Decoder:
             if config.has_tied_embeddings and self._head.has_rows:
                 self._embed = self._head.rows  # the weight is held once
         self._at_once = cpu_layers(self._layers)
+        self._graphs: DecodeGraphs | None = None
         self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
         self.sizes = _sizes(config)
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Run a step as `StepModel` says."""
-        x, residual = self.forward(step, cache)
+        hidden = None if self._graphs is None else self._graphs.run(step)
+        x, residual = self.forward(step, cache) if hidden is None else hidden
         return self.logits(x[rows], residual[rows]) if rows.shape[0] else x.new_empty((0, self.config.vocab_size))
 
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -90,6 +70,17 @@ class Decoder:
         x, residual = self.forward(step, cache)
         for rows in parts:
             yield self.logits(x[rows], residual[rows])
+
+    def record_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Record decode steps as `StepModel` says."""
+        self._graphs = DecodeGraphs(
+            lambda step: self.forward(step, cache),
+            max_num_seqs=max_num_seqs,
+            max_context_len=max_context_len,
+            block_size=cache[0][0].shape[2],
+            device=self.device,
+            record=CudaRecorder(),
+        )
 
     def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
         """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each."""

@@ -22,14 +22,14 @@ from engine.errors import InvalidConfigError
 from engine.grammar_masks import MaskWriter, RowMasks
 from engine.host_cache import HostCache, seconds_per_block
 from engine.memory import available_cpu_bytes, block_bytes, num_kv_blocks
-from engine.model import Decoder, KvCache, StepTensors
+from engine.model import Decoder
 from engine.model_config import CheckpointConfig, ModelConfig
 from engine.outputs import TokenLogprobs
 from engine.pending import PendingTokens
 from engine.plan import StepPlan, most_sampled_rows
 from engine.sampler import Samples, SamplingRows, sample
 from engine.scoring import prompt_parts
-from engine.step_model import StepModel, new_cache
+from engine.step_model import KvCache, StepModel, StepTensors, new_cache
 from engine.swap import SwapRule, SwapSpace
 from engine.transfer import upload, upload_together
 from engine.work import WorkCounter
@@ -83,6 +83,9 @@ class Runner:
             dtype=self._cache_dtype,
         )
         self._cache = self._new_cache(self.num_kv_blocks + 1)
+        if self.device.type == "cuda" and not config.enforce_eager:
+            with torch.inference_mode():
+                self._model.record_decodes(self._cache, max_num_seqs=config.max_num_seqs, max_context_len=max_model_len)
         self.swap = self._new_swap_space()
         self.work = WorkCounter(
             self._model.sizes,

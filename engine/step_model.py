@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from kernels import cpu_pages
 
-if TYPE_CHECKING:
-    from engine.model import KvCache, StepTensors
+
+@dataclass(slots=True, kw_only=True)
+class StepTensors:
+    """One step's inputs on the device.
+
+    token_ids, positions, slots `[tokens]` int64 (slot −1: write nothing); block_tables `[seqs, max_blocks]`,
+    query_start `[seqs + 1]`, context_lens `[seqs]` int32. The two maxima are host numbers, so that no launch waits.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    max_query_len: int
+    max_context_len: int
+
+
+KvCache = list[tuple[Tensor, Tensor]]
+"""Per layer: keys and values, each `[num_blocks, num_kv_heads, block_size, head_dim]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +76,13 @@ class StepModel(Protocol):
         """Run the step as `run` does and yield the logits of each part's rows, computed when asked for.
 
         So that the logits of many rows need not be held at one time.
+        """
+        ...
+
+    def record_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Record decode steps of up to `max_num_seqs` sequences over this cache as CUDA graphs, for `run` to replay.
+
+        Does nothing where a model's code cannot be recorded.
         """
         ...
 

@@ -17,10 +17,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelLoadError, UnsupportedModelError
-from engine.model import KvCache, StepTensors
 from engine.model_config import CheckpointConfig
 from engine.rotary import check_positions
-from engine.step_model import KvShape, ModelSizes, new_cache
+from engine.step_model import KvCache, KvShape, ModelSizes, StepTensors, new_cache
 from engine.transformers_attention import PAGED, attending
 from engine.transformers_checks import AttentionLayer, check_logits, eager_logits, probe_tokens, trace_attention
 from engine.weights import check_files
@@ -83,6 +82,9 @@ class TransformersDecoder:
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
         """Run a step as `StepModel` says: once for each part, since the head belongs to the model's own code."""
         return (self.run(step, cache, rows) for rows in parts)
+
+    def record_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Do nothing: the model's own code may look at values or make tensors on the host, which no graph repeats."""
 
     def _check(self, name: str) -> None:
         """Compare with transformers' own attention what a batch of several sequences gives that is cut in two steps."""

@@ -13,10 +13,9 @@ from benchmarks.gpu.roofline import attention_bytes, decode_step_bytes, figures_
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.sections import Row
 from benchmarks.gpu.timing import copy_bandwidth, device_name, product_rate, seconds_per_call
-from engine.model import StepTensors
 from engine.model_config import load_model_config
 from engine.runner import load_model
-from engine.step_model import new_cache
+from engine.step_model import StepTensors, new_cache
 from kernels.paged_attention import paged_attention
 
 GB, TFLOP = 1e9, 1e12

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.model import Decoder, KvCache, StepTensors
+from engine.model import Decoder
 from engine.model_config import load_model_config
+from engine.step_model import KvCache, StepTensors
 from kernels.cpu_gemm import can_multiply
 from kernels.cpu_program import can_run
 from kernels.errors import KernelInputError
