@@ -48,6 +48,7 @@ class SimulatedEngine:
     swap: SwapSpace | None = None
     overlap: bool = False
     digest: Callable[[bytes], bytes] = sha256_digest
+    watch: Callable[[StepPlan], None] | None = None
     now: float = 0.0
     finished: dict[int, list[Sequence]] = field(default_factory=dict)
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
@@ -103,6 +104,8 @@ class SimulatedEngine:
     def step(self) -> list[tuple[Sequence, int]]:
         """Run one step, which takes a second; return who computed how many tokens, or whose last token came."""
         plan = self.scheduler.schedule()
+        if self.watch is not None:
+            self.watch(plan)
         self.now += 1.0
         assert sum(plan.counts) + len(plan.padding) <= self.max_num_batched_tokens
         if self.overlap:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import OrderedDict
+from collections.abc import Callable
 
 import pytest
+
+from engine.blocks import sha256_digest
+from engine.plan import StepPlan
 
 from .conftest import SimulatedEngine, expected_output
 
@@ -69,7 +74,41 @@ def test_colliding_digests_neither_hang_nor_share(digest: bytes) -> None:
     engine.run(max_steps=500)
     for prompt, request_id in zip(prompts, ids, strict=True):
         assert engine.finished[request_id][0].token_ids == [*prompt, *expected_output(prompt, 5)]
+    # The second finds the first block of the first, which is its own. What follows that block has its digest, too, and
+    # is not it; and the beginnings of the others, of the same digest again, are not theirs.
     assert [engine.finished[request_id][0].num_cached_tokens for request_id in ids] == [0, 4, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "digest",
+    [
+        sha256_digest,
+        lambda content: b"same",
+        lambda content: content[-16:],  # of a block's own tokens: the same behind every beginning
+        lambda content: bytes([*content[:-4], content[-4] // 2]),  # the same for pairs behind one beginning
+    ],
+    ids=["sha256", "constant", "own tokens", "pairs"],
+)
+def test_a_shared_block_holds_what_it_is_shared_for(digest: Callable[[bytes], bytes]) -> None:
+    rng = random.Random(4)
+    engine = SimulatedEngine(num_blocks=40, max_num_batched_tokens=24, digest=digest)
+    for _ in range(300):
+        blocks = [[9, 9, 9, 4 * depth + rng.randrange(4)] for depth in range(rng.randint(1, 4))]
+        engine.add([*itertools.chain(*blocks), 7], rng.randint(1, 6), salt=rng.choice("ab"))
+    held: dict[int, tuple[str, list[int]]] = {}
+
+    def compare(plan: StepPlan) -> None:
+        for sequence, count in zip(plan.sequences, plan.counts, strict=True):
+            num_computed = sequence.num_computed_tokens
+            for index in range((num_computed + count) // engine.block_size):
+                end = (index + 1) * engine.block_size
+                needed = (sequence.request.salt, sequence.token_ids[:end])
+                assert held.get(sequence.block_ids[index]) == needed or end > num_computed
+                held[sequence.block_ids[index]] = needed
+
+    engine.watch = compare
+    engine.run()
+    assert engine.scheduler.counters.num_cached_tokens > 100
 
 
 def ideal_hits(prompts: list[list[int]], *, num_blocks: int, block_size: int) -> int:
