@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.make_model import Shape, make_model
+from benchmarks.make_model import make_model
 from benchmarks.peers.__main__ import converted_folder, main, model_for
 from benchmarks.peers.catalogue import OURS, PEERS, Peer, choose
 from benchmarks.peers.comparison import Comparison, compare
@@ -16,16 +16,8 @@ from benchmarks.peers.runs import Failure, Job, Run, make_job, run_peer
 from benchmarks.peers.table import verdict
 from benchmarks.workload import WorkloadRequest
 
-SHAPE = Shape(
-    hidden_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=48,
-    vocab_size=128,
-    tie_word_embeddings=True,
-    max_position_embeddings=128,
-)
+from .tiny_shape import TINY_SHAPE
+
 ANSWER = """
 import json, os, sys
 job = json.load(sys.stdin)
@@ -189,7 +181,7 @@ def test_a_workload_finds_its_model_by_name(tmp_path: Path) -> None:
 
 
 def test_a_model_that_has_changed_is_converted_anew(tmp_path: Path) -> None:
-    model = make_model(tmp_path / "m", SHAPE, seed=1)
+    model = make_model(tmp_path / "m", TINY_SHAPE, seed=1)
     before = converted_folder(model, tmp_path)
     assert converted_folder(model, tmp_path) == before
     with (model / "model.safetensors").open("ab") as weights:
@@ -200,7 +192,7 @@ def test_a_model_that_has_changed_is_converted_anew(tmp_path: Path) -> None:
 def test_ours_runs_as_every_peer_does_and_missing_ones_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = make_model(tmp_path / "m", SHAPE, seed=1)
+    model = make_model(tmp_path / "m", TINY_SHAPE, seed=1)
     workload = tmp_path / "few.jsonl"
     asked = [{"prompt_token_ids": request.prompt_token_ids, "max_tokens": 6} for request in requests()]
     workload.write_text("".join(json.dumps(line) + "\n" for line in asked))

@@ -15,16 +15,9 @@ from engine.errors import InvalidConfigError
 from engine.params import SamplingParams
 from engine.random_weights import RandomWeights
 
-LLAMA = Shape(
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=48,
-    vocab_size=128,
-    tie_word_embeddings=False,
-    max_position_embeddings=64,
-)
+from .tiny_shape import TINY_SHAPE
+
+LLAMA = replace(TINY_SHAPE, tie_word_embeddings=False)
 QWEN = replace(LLAMA, model_type="qwen3", head_dim=16)  # tied embeddings would repeat the prompt's end
 OPT = replace(
     OPT_13B,

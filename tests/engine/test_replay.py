@@ -3,28 +3,22 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import study
 from benchmarks.calibration import as_simulated, calibration_workload
-from benchmarks.make_model import Shape, make_model
+from benchmarks.make_model import make_model
 from benchmarks.replay import main
 from benchmarks.traces import DEADLINE_SHARES, TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadRequest
 from engine.config import PolicyName
 
-SHAPE = Shape(
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=48,
-    vocab_size=128,
-    tie_word_embeddings=True,
-    max_position_embeddings=1200,
-)
+from .tiny_shape import TINY_SHAPE
+
+SHAPE = replace(TINY_SHAPE, max_position_embeddings=1200)
 
 
 @pytest.fixture

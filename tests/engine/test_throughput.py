@@ -7,25 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.make_model import Shape, make_model
+from benchmarks.make_model import make_model
 from benchmarks.throughput import ThroughputReport, main, speedups
 from benchmarks.workload import WorkloadError, read_workload
 
-SHAPE = Shape(
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=48,
-    vocab_size=128,
-    tie_word_embeddings=True,
-    max_position_embeddings=128,
-)
+from .tiny_shape import TINY_SHAPE
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("bench") / "model", SHAPE, seed=1)
+    return make_model(tmp_path_factory.mktemp("bench") / "model", TINY_SHAPE, seed=1)
 
 
 @pytest.fixture
@@ -118,7 +109,7 @@ def test_a_missing_model_is_one_sentence(workload: Path, capsys: pytest.CaptureF
 
 
 def test_the_same_seed_makes_the_same_model(tmp_path: Path, model: Path) -> None:
-    again = make_model(tmp_path / "again", SHAPE, seed=1)
-    other = make_model(tmp_path / "other", SHAPE, seed=2)
+    again = make_model(tmp_path / "again", TINY_SHAPE, seed=1)
+    other = make_model(tmp_path / "other", TINY_SHAPE, seed=2)
     weights = [(path / "model.safetensors").read_bytes() for path in (model, again, other)]
     assert weights[0] == weights[1] != weights[2]

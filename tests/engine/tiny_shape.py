@@ -1,0 +1,16 @@
+"""The shape of a model that makes and runs in a moment, for tests that go through the whole engine."""
+
+from __future__ import annotations
+
+from benchmarks.make_model import Shape
+
+TINY_SHAPE = Shape(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=48,
+    vocab_size=128,
+    tie_word_embeddings=True,
+    max_position_embeddings=128,
+)
