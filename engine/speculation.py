@@ -126,11 +126,6 @@ class Speculator:
         """Tell whether drafts are worth looking for now."""
         return self._switch.is_on
 
-    @property
-    def num_indexes(self) -> int:
-        """Return how many sequences are indexed."""
-        return len(self._draftings)
-
     def propose(self, sequences: Iterable[Sequence], room: int) -> None:
         """Give running sequences without drafts some, so that all have up to `room` in sum; the step follows at once.
 
