@@ -72,9 +72,9 @@ class Runner:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             num_rows = most_sampled_rows(config.max_num_seqs, config.max_num_batched_tokens)
-            self._warm_up(min(config.max_num_batched_tokens, max_model_len), num_rows=num_rows)
+            self._warm_up(config.max_num_batched_tokens, num_rows=num_rows)
         elif config.warm_up:
-            self._warm_up(min(_CPU_WARM_UP_TOKENS, config.max_num_batched_tokens, max_model_len), num_rows=2)
+            self._warm_up(min(_CPU_WARM_UP_TOKENS, config.max_num_batched_tokens), num_rows=2)
         self.num_kv_blocks = num_kv_blocks(
             config,
             self._model.kv_shapes,
@@ -207,7 +207,11 @@ class Runner:
     @torch.inference_mode()
     def _warm_up(self, num_tokens: int, *, num_rows: int) -> None:
         """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
-        for counts in ([num_tokens], [1] * min(2, num_tokens), [num_tokens - 1, 1] if num_tokens > 1 else [1]):
+        longest = min(num_tokens, self._max_model_len)
+        full = [longest] * (num_tokens // longest)
+        if num_tokens % longest:
+            full.append(num_tokens % longest)
+        for counts in (full, [1] * min(2, num_tokens), [longest - 1, 1] if longest > 1 else [1]):
             step = _prompt_step(counts, block_size=self._config.block_size, num_sampled=num_rows)
             inputs, rows = self._to_device(step)
             logits = self._model.run(inputs, self._cache, rows)

@@ -24,8 +24,8 @@ from engine.swap import SwapSpace
 # A GPU machine may have the engine's own requirements and no more.
 _NEEDS = {
     "hypothesis": ["test_prompt_lookup.py", "test_scheduler_machine.py", "test_text_properties.py"],
-    "jsonschema_rs": ["test_structured_output.py"],
-    "llguidance": ["test_grammar.py", "test_structured_output.py"],
+    "jsonschema_rs": ["test_emulated_cuda.py", "test_structured_output.py"],
+    "llguidance": ["test_emulated_cuda.py", "test_grammar.py", "test_structured_output.py"],
     "msgspec": ["test_outbox.py", "test_process.py"],
 }
 collect_ignore = [name for package, names in _NEEDS.items() if find_spec(package) is None for name in names]

@@ -1,0 +1,128 @@
+"""The engine on an emulated CUDA device, kernels in Triton's interpreter; test_emulated_cuda.py runs this on its own.
+
+TRITON_INTERPRET must be set before triton is imported. Models and requests are tiny: a tile takes milliseconds here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from torch import Tensor
+
+from engine import LLM
+from engine.decode_graphs import Compute
+from engine.model import Decoder
+from engine.params import SamplingParams
+from engine.step_model import KvCache, StepTensors
+from engine.structured import StructuredOutput
+from engine.swap import SwapRule
+
+from .conftest import TinyModel, TinyModels
+from .emulated_cuda import MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda
+from .test_model import make_engine, run_all
+from .test_overlap import KINDS, run
+from .test_structured_output import model_path  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+
+SMALL = {"device": "cuda", "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 24, "num_kv_blocks": 60}
+
+
+class Repeater:
+    """Stands for `CudaRecorder`: repeats a computation by running it again."""
+
+    def __call__(self, compute: Compute) -> Compute:
+        compute()
+        return compute
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedCuda]:
+    with emulated_cuda() as device, mock.patch("engine.model.CudaRecorder", Repeater):
+        yield device
+
+
+def few(model: TinyModel, count: int = 5) -> TinyModel:
+    order = sorted(range(len(model.prompts)), key=lambda place: len(model.prompts[place]))[3 : 3 + count]
+    return TinyModel(
+        model.path,
+        [model.prompts[place] for place in order],
+        [min(6, model.max_tokens[place]) for place in order],
+        [model.expected[place][:6] for place in order],
+    )
+
+
+def test_the_device_gives_the_tokens_of_transformers(tiny_models: TinyModels, device: EmulatedCuda) -> None:
+    model = few(tiny_models["qwen3"])
+    engine = make_engine(model, **SMALL)
+    device.waits.clear()
+    assert run_all(engine, model) == model.expected
+    assert (engine.info.device, engine.info.num_kv_blocks) == ("cuda", 60)
+    assert device.waits == [], "only reading the samples may make the host wait"
+
+
+def test_without_overlap_and_graphs_it_does_too(tiny_models: TinyModels, device: EmulatedCuda) -> None:
+    model = few(tiny_models["mistral-window"], 3)
+    assert run_all(make_engine(model, **SMALL, overlap=False, enforce_eager=True), model) == model.expected
+
+
+def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyModels, device: EmulatedCuda) -> None:
+    model = few(tiny_models["llama-gqa"])
+    found = []
+    for name in ("cpu", "cuda"):
+        engine = make_engine(model, **{**SMALL, "device": name, "num_kv_blocks": 6, "admission": "prompt"})
+        for request_id, kind in enumerate(KINDS):
+            params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
+            engine.add(request_id, model.prompts[request_id % 5], params=params)
+        told = run(engine)
+        found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in told.items()})
+    assert found[0] == found[1]
+    assert engine.stats().num_preemptions_total > 0
+
+
+def test_swapped_blocks_come_back(tiny_models: TinyModels, device: EmulatedCuda, monkeypatch: Any) -> None:
+    monkeypatch.setattr(SwapRule, "prefers_swap", lambda self, **sizes: True)
+    model = few(tiny_models["llama-gqa"])
+    settings = {**SMALL, "num_kv_blocks": 6, "admission": "prompt", "swap_space_gib": 0.001}
+    engine = make_engine(model, **settings, enable_prefix_caching=False)
+    assert run_all(engine, model) == model.expected
+    assert engine.stats().num_swaps_total > 0
+
+
+def test_grammars_hold_on_the_device(model_path: Path, device: EmulatedCuda) -> None:  # noqa: F811
+    llm = LLM(model_path, dtype="float32", **SMALL)
+    params = [SamplingParams(seed=seed, structured=StructuredOutput(regex="[0-9]{3}x")) for seed in range(2)]
+    params.append(SamplingParams(seed=2, max_tokens=2, ignore_eos=True))
+    device.waits.clear()
+    first, second, _ = (output.outputs[0].text for output in llm.generate(["abc"] * 3, params))
+    assert re.fullmatch("[0-9]{3}x", first)
+    assert re.fullmatch("[0-9]{3}x", second)
+    assert device.waits == []
+
+
+def test_the_profiled_step_is_a_full_one(
+    tiny_models: TinyModels, device: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    forward = Decoder.forward
+
+    def noted(decoder: Decoder, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
+        sizes.append(step.token_ids.shape[0])
+        return forward(decoder, step, cache)
+
+    monkeypatch.setattr(Decoder, "forward", noted)
+    make_engine(tiny_models["llama-gqa"], **SMALL, max_model_len=10)
+    assert max(sizes) == SMALL["max_num_batched_tokens"], "a step may hold more tokens than one sequence"
+
+
+def test_the_pool_takes_what_a_profiled_step_leaves(tiny_models: TinyModels, device: EmulatedCuda) -> None:
+    model = few(tiny_models["llama-gqa"], 1)
+    engine = make_engine(model, **{**SMALL, "num_kv_blocks": None, "gpu_memory_share": 0.75})
+    free = 0.75 * MEMORY_BYTES - (PEAK_BYTES - USED_BYTES)
+    block_bytes = 2 * 3 * 2 * 8 * 4 * 4  # keys and values, layers, heads, head size, tokens, fp32
+    assert engine.info.num_kv_blocks == free // block_bytes
