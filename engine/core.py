@@ -78,7 +78,7 @@ class Engine:
         self._num_arrivals = 0
         self._num_prompt_tokens = 0
         self._recorder = Recorder(self.scheduler)
-        self._overlaps = _overlaps(config, self._runner.device.type)
+        self.overlaps = _overlaps(config, self._runner.device.type)
         self._in_flight: PendingTokens | None = None
 
     @property
@@ -153,10 +153,10 @@ class Engine:
         self._start_compiled()
         deltas, self._pending = self._pending, []
         if self.scheduler.has_work:
-            if not self._overlaps:
+            if not self.overlaps:
                 self._propose_drafts()
             plan = self.scheduler.schedule()
-            deltas += self._overlap(plan) if self._overlaps else self._run(plan)
+            deltas += self._overlap(plan) if self.overlaps else self._run(plan)
         elif not deltas:
             self._grammars.wait(_GRAMMAR_WAIT_SECONDS)
         return deltas

@@ -62,7 +62,7 @@ def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list
         section("attention", 20, partial(measure_attention, scale, device), num_loads=0),
         section("forward", 5, partial(measure_forward, scale, device)),
         section("decode-step", 15, partial(measure_decode_step, scale, device)),
-        section("idle", 15, partial(measure_idle, scale, device)),
+        section("idle", 20, partial(measure_idle, scale, device), num_loads=3),
         run("1000-1000", scale.long, 40, shape=scale.llama, goal_share=0.75),
         run("qwen3-0.6b", scale.small_model, 10, shape=scale.qwen, goal=20_000),
         section("transformers", 70 * fraction, against, num_loads=2),

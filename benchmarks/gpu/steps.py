@@ -13,9 +13,16 @@ from benchmarks.gpu.parts import GB
 from benchmarks.gpu.roofline import decode_step_bytes, figures_of, idle_share
 from benchmarks.gpu.scale import Load, Scale
 from benchmarks.gpu.sections import Row
+from benchmarks.gpu.timing import release_memory
 from engine.core import Engine
 
 _UNCOUNTED_STEPS = 3
+
+_MODES: dict[str, dict[str, bool]] = {
+    "kernel by kernel": {"enforce_eager": True, "overlap": False},
+    "as graphs": {"enforce_eager": False, "overlap": False},
+    "as graphs, overlapping": {"enforce_eager": False, "overlap": True},
+}
 
 
 def measure_decode_step(scale: Scale, device: torch.device) -> list[Row]:
@@ -47,11 +54,19 @@ def measure_decode_step(scale: Scale, device: torch.device) -> list[Row]:
 
 
 def measure_idle(scale: Scale, device: torch.device) -> list[Row]:
-    """Measure the share of decode steps in which no kernel and no copy runs on the device.
+    """Measure the share of decode steps in which no kernel and no copy runs, before and after graphs and overlap.
 
     Without CUDA the operators of torch on the host stand in, which shows that the measurement runs and no more.
     """
-    engine = _decoding_engine(scale, device)
+    rows = []
+    for name, mode in _MODES.items():
+        rows.append(_idle_row(_decoding_engine(scale, device, **mode), scale, device, name))
+        release_memory()
+    return rows
+
+
+def _idle_row(engine: Engine, scale: Scale, device: torch.device, name: str) -> Row:
+    seconds = _step_seconds(engine, scale.num_steps)
     on_device = device.type == "cuda"
     # Both kinds on a GPU: with the device's alone, launches are not tied to kernels and some releases record nothing.
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_device else [ProfilerActivity.CPU]
@@ -65,24 +80,32 @@ def measure_idle(scale: Scale, device: torch.device) -> list[Row]:
         if event.device_type.name == wanted
     ]
     share = idle_share(intervals)
-    return [
-        Row(
-            what="device busy in decode steps",
-            measured=100 * (1 - share),
-            unit="%",
-            settings=settings_text(engine),
-            note=f"idle {share:.1%} over {scale.num_steps} steps, {len(intervals) / scale.num_steps:.0f} kernels and "
-            "copies a step; the profiler slows the host, so that without it less is idle",
-        )
-    ]
+    return Row(
+        what=f"device busy in decode steps, {name}",
+        measured=100 * (1 - share),
+        unit="%",
+        settings=settings_text(engine),
+        note=f"idle {share:.1%} over {scale.num_steps} steps, {len(intervals) / scale.num_steps:.0f} kernels and "
+        "copies a step; the profiler slows the host: without it a step takes "
+        f"{statistics.median(seconds) * 1e3:.2f} ms",
+    )
 
 
-def _decoding_engine(scale: Scale, device: torch.device) -> Engine:
+def _step_seconds(engine: Engine, count: int) -> list[float]:
+    seconds = []
+    for _ in range(count):
+        began = time.perf_counter()
+        engine.step()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _decoding_engine(scale: Scale, device: torch.device, **settings: bool) -> Engine:
     """Return an engine in which the whole batch is past its prompts and around the wanted context; none can end soon.
 
     Its pool holds every sequence at its longest.
     """
-    num_steps = scale.num_steps + _UNCOUNTED_STEPS
+    num_steps = 2 * scale.num_steps + _UNCOUNTED_STEPS
     budget = 32 * scale.step_batch
     prefill_steps = -(-scale.step_batch * scale.step_context // budget)
     # Early sequences generate while later ones compute their prompts.
@@ -103,6 +126,7 @@ def _decoding_engine(scale: Scale, device: torch.device) -> Engine:
         max_num_batched_tokens=load.max_num_batched_tokens,
         max_model_len=max_model_len,
         num_kv_blocks=scale.step_batch * (-(-max_model_len // BLOCK_SIZE) + 1),
+        **settings,
     )
     add_asks(engine, asks_of(load, vocab_size=scale.llama.vocab_size), first_id=0)
     num_decodes = 0
