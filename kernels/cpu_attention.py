@@ -14,6 +14,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from kernels.cpu_attention_logits import cap_scores, first_state, soft_cap_of
 from kernels.cpu_attention_rows import attend_rows, rows_scratch_bytes, takes_rows
 from kernels.cpu_attention_tasks import tile_of
 from kernels.cpu_matmul import PANEL_COLUMNS, PANEL_ROWS, multiply_panel
@@ -28,7 +29,7 @@ from kernels.cpu_memory import (
     load,
     store,
 )
-from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel
+from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel, keep
 from kernels.errors import require
 
 _TILE_ROWS = 96  # query rows (tokens × heads of a group) that share one pass over the keys
@@ -51,6 +52,7 @@ def _attend_panels(p: Any, cache: Any, place: Any, scratch: Any) -> None:
     rows, padded_dim = num_tokens * group, _padded(p[13])
     keys, values = wide, wide + 4 * _TILE_KEYS * dim
     begin, end = max(position + 1 - window, 0), position + num_tokens
+    soft_cap = soft_cap_of(p)
     for start in range(begin, end, _TILE_KEYS):
         count = min(end - start, _TILE_KEYS)
         if not _gather(p, cache, (sequence, kv_head, start, count), (keys, values)):
@@ -66,7 +68,10 @@ def _attend_panels(p: Any, cache: Any, place: Any, scratch: Any) -> None:
             own = position + row // group - start
             span = max(own + 1 - window, 0), min(own + 1, count)
             pieces = float32_at(acc + 4 * row * padded_dim), float32_at(state + 8 * row)
-            _soften(float32_at(scores + 4 * row * _TILE_KEYS), pieces, dim, span, count)
+            own_scores = float32_at(scores + 4 * row * _TILE_KEYS)
+            if soft_cap > 0.0:
+                cap_scores(own_scores, span, np.float32(1.0), np.float32(soft_cap * _LOG2_E))
+            _soften(own_scores, pieces, dim, span, count)
         for row in range(0, rows, PANEL_ROWS):
             for d in range(0, dim, PANEL_COLUMNS):
                 multiply_panel(
@@ -133,14 +138,15 @@ def _attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
     rows = (last - first) * group
     padded_dim = _padded(dim)
     q, acc, state = float32_at(scratch[0]), float32_at(scratch[1]), float32_at(scratch[2])
-    scale = np.float32(bits_to_float64(p[20]) * _LOG2_E)
+    soft_cap = soft_cap_of(p)
+    scale = np.float32(bits_to_float64(p[20]) * (1.0 / soft_cap if soft_cap > 0.0 else _LOG2_E))
     for row in range((rows + PANEL_ROWS - 1) // PANEL_ROWS * PANEL_ROWS):
         start = (first + row // group) * query_stride + (kv_head * group + row % group) * head_stride
         for d in range(dim):
             q[row * padded_dim + d] = load(query, start + d) * scale if row < rows else np.float32(0.0)
         for d in range(padded_dim):
             acc[row * padded_dim + d] = np.float32(0.0)
-        state[2 * row], state[2 * row + 1] = np.float32(-1e30), np.float32(0.0)
+        state[2 * row], state[2 * row + 1] = first_state(p, kv_head * group + row % group)
     _attend_panels(p, (keys, values), (sequence, kv_head, last - first, position), scratch)
     for row in range(rows):
         total = state[2 * row + 1]
@@ -195,10 +201,10 @@ def _bfloat16_over_bfloat16(p: Any) -> None:
 
 
 _KERNELS = {
-    (torch.float32, torch.float32): CpuKernel(_float32_over_float32, "17qdq"),
-    (torch.float32, torch.bfloat16): CpuKernel(_float32_over_bfloat16, "17qdq"),
-    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_over_float32, "17qdq"),
-    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_over_bfloat16, "17qdq"),
+    (torch.float32, torch.float32): CpuKernel(_float32_over_float32, "17qdqdq"),
+    (torch.float32, torch.bfloat16): CpuKernel(_float32_over_bfloat16, "17qdqdq"),
+    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_over_float32, "17qdqdq"),
+    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_over_bfloat16, "17qdqdq"),
 }
 
 
@@ -214,6 +220,8 @@ def paged_attention(  # noqa: PLR0917  the same arguments as the op
     window: int | None,
     max_query_len: int,
     max_context_len: int,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Run `paged_attention`; raise `KernelInputError` for a block id outside the cache."""
     del max_query_len  # the tiles adapt to each sequence
@@ -223,12 +231,14 @@ def paged_attention(  # noqa: PLR0917  the same arguments as the op
     group = heads // kv_heads
     out = torch.empty((tokens, heads, dim), dtype=query.dtype)
     tokens_per_tile = max(1, _TILE_ROWS // group)
+    wide_sinks = None if sinks is None else keep(sinks.float())
     fault = _KERNELS[query.dtype, key_cache.dtype](
         (tokens // tokens_per_tile + num_seqs) * kv_heads,
         *(query.data_ptr(), key_cache.data_ptr(), value_cache.data_ptr(), out.data_ptr()),
         *(block_tables.data_ptr(), query_start.data_ptr(), context_lens.data_ptr(), num_seqs),
         *(kv_heads, group, dim, block_size, num_blocks, block_tables.stride(0)),
         *(_UNBOUNDED if window is None else window, query.stride(0), query.stride(1), scale, tokens_per_tile),
+        *(0.0 if soft_cap is None else soft_cap, 0 if wide_sinks is None else wide_sinks.data_ptr()),
         parallel=tokens * heads * dim * max_context_len >= _PARALLEL_FROM,
     )
     require(not fault, f"block_tables names a block outside the cache: ids must lie in [0, {num_blocks})")

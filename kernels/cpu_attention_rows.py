@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
+from kernels.cpu_attention_logits import cap_scores, first_state, soft_cap_of
 from kernels.cpu_attention_tasks import find_keys, keys_of, tile_of
 from kernels.cpu_attention_vectors import MAX_ROWS, ROUND_KEYS, add_values, score_keys, soften
 from kernels.cpu_memory import (
@@ -167,7 +168,7 @@ def _begin_token(p: Any, query: Any, keys: Any, place: Any, scratch: Any) -> Non
             store(queries, row * padded + d, np.float32(0.0))
         for d in range(padded):
             sums[row * padded + d] = np.float32(0.0)
-        states[LANES * (row + 1)], states[LANES * (row + 1) + 1] = np.float32(-1e30), np.float32(0.0)
+        states[LANES * (row + 1)], states[LANES * (row + 1) + 1] = first_state(p, kv_head * group + row)
 
 
 @jit
@@ -177,7 +178,8 @@ def _fold_round(p: Any, pointers: Any, count: int, rounds: Any, scratch: Any) ->
     scores, states, sums, queries = scratch
     group, dim = p[12], p[13]
     padded, item = _padded(dim), 64 // _lanes(query, keys)
-    scale, shares = np.float32(bits_to_float64(p[20]) * _LOG2_E), scores + 4 * MAX_ROWS * ROUND_KEYS
+    scale, soft_cap, shares = bits_to_float64(p[20]), soft_cap_of(p), scores + 4 * MAX_ROWS * ROUND_KEYS
+    base_2 = np.float32(_LOG2_E if soft_cap > 0.0 else scale * _LOG2_E)  # a cap is put on scaled scores
     groups, chunks = (count + LANES - 1) // LANES, (group + MAX_ROWS - 1) // MAX_ROWS
     for chunk in range(chunks):
         low = chunk * group // chunks
@@ -186,9 +188,12 @@ def _fold_round(p: Any, pointers: Any, count: int, rounds: Any, scratch: Any) ->
         score_keys(rows, asked, padded, keys, rounds[0], rounds[1], groups, dim, float32_at(scores))
         for row in range(rows):
             at = row * ROUND_KEYS
+            if soft_cap > 0.0:
+                span = 0, groups * LANES
+                cap_scores(float32_at(scores + 4 * at), span, np.float32(scale / soft_cap), np.float32(soft_cap))
             own_shares = _operand_at(query, keys, shares + item * at)
             state = float32_at(states + 4 * LANES * (1 + low + row))
-            factor = soften(float32_at(scores + 4 * at), own_shares, groups, count, scale, state)
+            factor = soften(float32_at(scores + 4 * at), own_shares, groups, count, base_2, state)
             float32_at(states)[row] = factor
         own_sums, all_shares = float32_at(sums + 4 * low * padded), _operand_at(query, keys, shares)
         add_values(

@@ -3,7 +3,8 @@
 A task is one query tile of one sequence under one KV head. The words of the parameter block from 3 on: addresses of
 query, key cache, value cache, out, block_tables, query_start and context_lens (3 to 9); num_seqs, kv_heads, query heads
 of a KV head, head_dim, block_size, num_blocks, stride of block_tables (10 to 16); window, strides of a query token and
-of a query head, scale as float64 bits, query tokens of a tile (17 to 21). Strides count elements.
+of a query head, scale as float64 bits, query tokens of a tile (17 to 21); soft cap and sinks (22 and 23, see
+cpu_attention_logits.py). Strides count elements.
 """
 
 from __future__ import annotations

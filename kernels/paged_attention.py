@@ -1,14 +1,19 @@
 """Causal attention over a paged KV cache, for any mix of prefill chunks and decodes in one batch.
 
-    out[t, h] = softmax(scale · q[t, h] · K[s, h // group]ᵀ + mask) · V[s, h // group]
+    out[t, h] = softmax(capped(scale · q[t, h] · K[s, h // group]ᵀ) + mask) · V[s, h // group]
 
 Token j of sequence s sits at position p = context_lens[s] − query_len[s] + j and sees keys in (p − window, p].
+capped(x) = soft_cap · tanh(x / soft_cap), or x without a soft cap. A sink is one more logit of a head, neither scaled
+nor capped: exp(sinks[h]) joins the softmax's denominator and brings no value.
 Accumulation: fp32 online softmax; probabilities are rounded to the value's dtype for the second product on a GPU.
 Sources: FlashAttention-2 (Dao 2023, arXiv 2307.08691), PagedAttention (Kwon et al. 2023, arXiv 2309.06180),
-split-KV decoding (Flash-Decoding, Dao et al. 2023).
+split-KV decoding (Flash-Decoding, Dao et al. 2023), soft cap (Gemma 2, arXiv 2408.00118), sinks (gpt-oss, arXiv
+2508.10925).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -31,16 +36,21 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
     window: int | None,
     max_query_len: int,
     max_context_len: int,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend each query token to its own sequence's cached keys; this step's keys and values are already written.
 
     Shapes: query `[tokens, heads, head_dim]` (last axis contiguous), caches
     `[num_blocks, kv_heads, block_size, head_dim]`, block_tables `[seqs, max_blocks]` int32, query_start `[seqs + 1]`
     int32, context_lens `[seqs]` int32 (cached plus new tokens). `window` is transformers' sliding_window, in tokens,
-    itself included. The result is a new `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows
-    from `query_start[-1]` on are unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
+    itself included; `soft_cap` is above 0; `sinks` `[heads]` are fp32 or of the query's dtype. The result is a new
+    `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows from `query_start[-1]` on are
+    unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
     """
     _check(query, key_cache, value_cache, block_tables, query_start, context_lens, window)
+    if soft_cap is not None or sinks is not None:
+        _check_logits(query, soft_cap, sinks)
     if query.is_cuda:
         run = paged_attention_triton
     elif query.is_cpu and query.dtype in cpu_attention.DTYPES and key_cache.dtype in cpu_attention.DTYPES:
@@ -58,6 +68,8 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
         window=window,
         max_query_len=max_query_len,
         max_context_len=max_context_len,
+        soft_cap=soft_cap,
+        sinks=sinks,
     )
     return keep(out)
 
@@ -100,6 +112,25 @@ def _check(  # noqa: PLR0917  private; the tensors in their call order
     )
 
 
+def _check_logits(query: Tensor, soft_cap: float | None, sinks: Tensor | None) -> None:
+    """Raise `KernelInputError` for a soft cap or sinks that the kernels cannot take; reads no sink."""
+    require(
+        soft_cap is None or 0.0 < soft_cap < math.inf,
+        f"soft_cap {soft_cap}; give None or a finite number above 0",
+    )
+    if sinks is None:
+        return
+    require(
+        sinks.shape == query.shape[1:2]
+        and sinks.is_contiguous()
+        and sinks.dtype in {torch.float32, query.dtype}
+        and sinks.device == query.device,
+        f"sinks {sinks.dtype} {tuple(sinks.shape)} strides {sinks.stride()} on {sinks.device}, query {query.dtype} "
+        f"{tuple(query.shape)} on {query.device}; give None or contiguous sinks [heads], fp32 or of the query's dtype, "
+        "on its device",
+    )
+
+
 def paged_attention_reference(  # noqa: PLR0917  the same arguments as paged_attention
     query: Tensor,
     key_cache: Tensor,
@@ -112,6 +143,8 @@ def paged_attention_reference(  # noqa: PLR0917  the same arguments as paged_att
     window: int | None,
     max_query_len: int,
     max_context_len: int,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; the two maxima are not used."""
     del max_query_len, max_context_len
@@ -123,7 +156,9 @@ def paged_attention_reference(  # noqa: PLR0917  the same arguments as paged_att
             continue
         keys = gather_sequence(key_cache, block_tables[sequence], context_len)
         values = gather_sequence(value_cache, block_tables[sequence], context_len)
-        output[begin:end] = _attend(query[begin:end], keys, values, scale=scale, window=window)
+        output[begin:end] = _attend(
+            query[begin:end], keys, values, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks
+        )
     return output
 
 
@@ -134,7 +169,16 @@ def gather_sequence(cache: Tensor, block_table: Tensor, context_len: int) -> Ten
     return pages.transpose(0, 1).flatten(1, 2)[:, :context_len]
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None) -> Tensor:
+def _attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
     query_len, heads, _ = query.shape
     kv_heads, context_len, _ = keys.shape
     # Keys before every row's window are left out, not masked: their blocks may have been given back, and NaN · 0 = NaN.
@@ -142,10 +186,15 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, *, scale: float, window
     wide_keys = keys[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
     wide_values = values[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
     scores = torch.einsum("qhd,hkd->hqk", query.float(), wide_keys) * scale
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
     key_positions = torch.arange(reach, context_len, device=query.device)
     positions = torch.arange(context_len - query_len, context_len, device=query.device)[:, None]
     visible = key_positions <= positions
     if window is not None:
         visible &= key_positions > positions - window
-    probabilities = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float()[:, None, None].expand(heads, query_len, 1)), -1)
+    probabilities = scores.softmax(-1)[..., : context_len - reach]
     return torch.einsum("hqk,hkd->qhd", probabilities, wide_values).to(query.dtype)

@@ -4,7 +4,9 @@ A program owns BLOCK_M rows of one sequence under one KV head: consecutive query
 packed, so that a tile of keys is loaded once for the whole group. A batch of decodes over few sequences splits each
 context over several programs (split-KV); `_reduce_kernel` joins their fp32 parts. Nothing here reads a tensor on the
 host or syncs, so launches can be captured in a CUDA graph; a captured launch serves every context up to the captured
-`max_context_len`. Formula, accumulation and sources: paged_attention.py.
+`max_context_len`. A sink is where a row's online softmax starts, in the first split only; so it counts once. The soft
+cap's tanh is made of exp2, so its error is absolute: about 2⁻²² · soft_cap in a score. Formula, accumulation and
+sources: paged_attention.py.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (Triton reads the annotations of its kernels, and only tl.constexpr means something to it)
@@ -75,6 +77,8 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
     window: int | None,
     max_query_len: int,
     max_context_len: int,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Launch the Triton kernels of `paged_attention`; the arguments are already checked."""
     tokens, heads, head_dim = query.shape
@@ -100,12 +104,16 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
     if splits > 1:
         parts = torch.empty((tokens, heads, splits, head_dim), dtype=torch.float32, device=query.device)
         stats = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=query.device)
+    # With a cap the kernel's scores are 2 · log2(e) · x of tanh(x), else logits in base 2.
+    score_scale = scale * _LOG2_E if soft_cap is None else 2.0 * _LOG2_E * scale / soft_cap
     launch(_attention_kernel, (num_tiles, kv_heads, splits))(
         query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
-        scale * _LOG2_E, 0 if window is None else window,
+        score_scale, 0 if window is None else window,
+        out if sinks is None else sinks, 0.0 if soft_cap is None else soft_cap * _LOG2_E,
         query.stride(0), query.stride(1), block_tables.stride(0),
         KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, SPLITS=splits,
-        IS_DECODE=is_decode, HAS_WINDOW=window is not None, TOKENS_PER_TILE=tokens_per_tile,
+        IS_DECODE=is_decode, HAS_WINDOW=window is not None, HAS_SINKS=sinks is not None,
+        HAS_CAP=soft_cap is not None, TOKENS_PER_TILE=tokens_per_tile,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=config.block_d,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
@@ -152,9 +160,10 @@ def _load_tile(  # noqa: PLR0917  compiled
 @jit
 def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in registers; arguments are positional
     query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
-    scale, window, query_stride, head_stride, table_stride,
+    scale, window, sinks, cap, query_stride, head_stride, table_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    SPLITS: tl.constexpr, IS_DECODE: tl.constexpr, HAS_WINDOW: tl.constexpr, TOKENS_PER_TILE: tl.constexpr,
+    SPLITS: tl.constexpr, IS_DECODE: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HAS_CAP: tl.constexpr, TOKENS_PER_TILE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -197,6 +206,10 @@ def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in reg
     table = block_tables + sequence.to(tl.int64) * table_stride
     top = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head, mask=is_row, other=-float("inf")).to(tl.float32) * 1.4426950408889634  # log2(e)
+        top = tl.where(split == 0, sink, top)
+        total = tl.where(split == 0, 1.0, total)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for start in range(begin, end, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
@@ -206,6 +219,8 @@ def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in reg
         places, is_key = _load_tile(key_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
         k = tl.load(places, mask=is_key, other=0.0).to(q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if HAS_CAP:  # tanh(x) = 1 − 2 / (exp(2x) + 1), which no infinity breaks
+            scores = cap - 2.0 * cap / (tl.exp2(scores) + 1.0)
         visible = (columns[None, :] <= positions[:, None]) & (columns < end)[None, :]
         if HAS_WINDOW:
             visible &= columns[None, :] > positions[:, None] - window

@@ -6,6 +6,7 @@ the interpreter's bf16 arithmetic is wrong. Shapes are small and odd: a tile tak
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,3 +208,73 @@ def test_sequences_without_query_rows_are_passed_over(attention_case: Any) -> No
 def test_a_16_bit_cache_serves_fp32_queries(attention_case: Any) -> None:
     case = attention_case([(1, 5), (3, 6)], cache_dtype=torch.float16)
     close(case.run(paged_attention_triton), case.run(paged_attention_reference))
+
+
+SINKS = torch.tensor([0.5, -3.0, 8.0])
+LOGITS = {
+    "cap": {"soft_cap": 0.7},
+    "sinks": {"sinks": SINKS},
+    "no sink": {"sinks": torch.full((3,), -torch.inf)},
+    "both": {"soft_cap": 0.7, "sinks": SINKS},
+}
+
+
+def _agree(case: Any, **logits: Any) -> None:
+    """Compare kernel and twin, which must differ from plain attention by far more than the tolerance."""
+    actual, expected = (case.run(partial(op, **logits)) for op in (paged_attention_triton, paged_attention_reference))
+    assert torch.isfinite(actual).all()
+    close(actual, expected)
+    is_plain = "soft_cap" not in logits and not logits["sinks"].isfinite().any()
+    difference = float((expected - case.run(paged_attention_reference)).abs().max())
+    assert difference == 0.0 if is_plain else difference > 0.05
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("lengths", [DECODES, CHUNKS_AND_DECODES], ids=["decode", "mixed"])
+@pytest.mark.parametrize("logits", LOGITS)
+@needs_loops
+def test_attention_with_a_cap_or_sinks_equals_its_twin(
+    attention_case: Any, logits: str, lengths: list[tuple[int, int]], window: int | None, dtype: torch.dtype
+) -> None:
+    _agree(attention_case(lengths, window=window, dtype=dtype), **LOGITS[logits])
+
+
+@pytest.mark.parametrize("splits", [2, 8])
+@pytest.mark.parametrize("logits", LOGITS)
+@needs_loops
+def test_a_split_decode_counts_its_sinks_once(
+    attention_case: Any, monkeypatch: pytest.MonkeyPatch, splits: int, logits: str
+) -> None:
+    monkeypatch.setattr(attention_kernels, "num_splits", lambda **_: splits)
+    small = AttentionConfig(block_m=16, block_n=16, block_d=16, num_warps=4, num_stages=1)
+    monkeypatch.setattr(attention_kernels, "attention_config", lambda **_: small)
+    _agree(attention_case([(1, 1), (1, 70), (1, 16), (1, 0), (1, 33)]), **LOGITS[logits])
+
+
+@needs_loops
+def test_sinks_belong_to_their_heads_over_several_tiles_and_kv_heads(
+    attention_case: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = AttentionConfig(block_m=16, block_n=16, block_d=16, num_warps=4, num_stages=1)
+    monkeypatch.setattr(attention_kernels, "attention_config", lambda **_: small)
+    case = attention_case([(13, 50), (1, 37)], heads=6, kv_heads=2, dtype=torch.float16)
+    _agree(case, sinks=torch.tensor([0.5, -3.0, 8.0, 2.0, 1.0, 4.0]).half())
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp2:RuntimeWarning")  # numpy's; the kernel means to
+@needs_loops
+def test_a_cap_holds_for_logits_of_any_size(attention_case: Any, size: float) -> None:
+    case = attention_case([(3, 9), (1, 13)])
+    case.tensors[0].mul_(size)
+    run = partial(paged_attention_triton, soft_cap=2.0)
+    close(case.run(run), case.run(partial(paged_attention_reference, soft_cap=2.0)))
+
+
+@pytest.mark.parametrize("lengths", [[(1, 3), (1, 0)], [(4, 4), (1, 0), (2, 5)]], ids=["decode", "mixed"])
+@needs_loops
+def test_a_padded_row_gives_zeros_beside_a_sink(attention_case: Any, lengths: list[tuple[int, int]]) -> None:
+    case = attention_case(lengths)
+    row = next(sum(q for q, _ in lengths[:i]) for i, (_, context) in enumerate(lengths) if context == 0)
+    assert not case.run(partial(paged_attention_triton, sinks=SINKS))[row].any()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -171,5 +172,38 @@ def test_the_attention_kernels_compile(
         lengths, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=16, dtype=dtype, window=window
     )
     case.run(module.paged_attention_triton)
+    check(attend, capability)
+    check(reduce, capability, launches=int(batch == "decode-split"))
+
+
+# The soft cap, the dtype of the sinks, and the batch: what Gemma 2 (head_dim 256) and gpt-oss (head_dim 64) ask for
+LOGITS: dict[str, tuple[float | None, torch.dtype | None, str]] = {
+    "cap-decode-split": (50.0, None, "decode-split"),
+    "cap-prefill": (50.0, None, "prefill-head-256"),
+    "cap-prefill-fp32": (50.0, None, "prefill-fp32"),
+    "sinks-decode-split": (None, BF16, "decode-split"),
+    "sinks-decode-window": (None, FP16, "decode-window"),
+    "sinks-prefill": (None, FP32, "prefill-group-3"),
+    "both-decode-split": (50.0, BF16, "decode-split"),
+    "both-prefill": (50.0, BF16, "prefill"),
+}
+
+
+@pytest.mark.parametrize("variant", LOGITS)
+def test_the_attention_kernels_compile_with_a_cap_and_sinks(
+    monkeypatch: pytest.MonkeyPatch, attention_case: Any, capability: int, variant: str
+) -> None:
+    from kernels import paged_attention_triton as module
+
+    attend = record(monkeypatch, module, "_attention_kernel")
+    reduce = record(monkeypatch, module, "_reduce_kernel")
+    monkeypatch.setattr(module, "_num_processors", lambda _: 132)
+    soft_cap, sinks_dtype, batch = LOGITS[variant]
+    dtype, heads, kv_heads, head_dim, window, lengths = ATTENTION[batch]
+    case = attention_case(
+        lengths, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=16, dtype=dtype, window=window
+    )
+    sinks = None if sinks_dtype is None else torch.zeros(heads, dtype=sinks_dtype)
+    case.run(partial(module.paged_attention_triton, soft_cap=soft_cap, sinks=sinks))
     check(attend, capability)
     check(reduce, capability, launches=int(batch == "decode-split"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,6 +106,31 @@ def test_attention_equals_its_twin(
     actual = case.run(paged_attention)
     assert torch.isfinite(actual).all()
     close(actual, case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 256])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(16, 8, 256), (64, 8, 64)])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(("soft_cap", "has_sinks"), [(5.0, False), (None, True), (50.0, True)])
+def test_attention_with_a_cap_or_sinks_equals_its_twin(
+    attention_case: Any,
+    soft_cap: float | None,
+    has_sinks: bool,
+    batch: str,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    dtype: torch.dtype,
+) -> None:
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": 16}
+    case = attention_case(BATCHES[batch], window=window, dtype=dtype, device="cuda", **sizes)
+    sinks = randn(heads, dtype=dtype) * 3 if has_sinks else None
+    logits = {"soft_cap": soft_cap, "sinks": sinks}
+    actual = case.run(partial(paged_attention, **logits))
+    assert torch.isfinite(actual).all()
+    close(actual, case.run(partial(paged_attention_reference, **logits)))
 
 
 def test_random_batches_equal_their_twin(attention_case: Any) -> None:
