@@ -27,6 +27,7 @@ class ThroughputReport:
     """What one run took and did. Shares are of one; `kv_use` and `kv_waste` are means over the steps.
 
     `cpu_seconds` is the process's CPU time: on a machine that is busy with other things, compare that.
+    `joules_per_output_token` is the whole GPU's energy, prefill and idle time included; None where nothing counts it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ThroughputReport:
     prefix_hit_tokens: int = 0
     drafted_tokens: int = 0
     acceptance_rate: float = 0.0
+    joules_per_output_token: float | None = None
 
 
 _COMPARED = (
@@ -56,6 +58,7 @@ _COMPARED = (
     "cpu_seconds",
     "steps",
     "mean_batch",
+    "joules_per_output_token",
 )
 
 
@@ -192,12 +195,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def render(reports: list[ThroughputReport]) -> str:
-    """Return the reports as a table, one row each, and the ratios."""
-    names = [field.name for field in fields(ThroughputReport)]
+    """Return the reports as a table, one row each, and the ratios; without what no report knows."""
+    names = [
+        field.name
+        for field in fields(ThroughputReport)
+        if any(getattr(report, field.name) is not None for report in reports)
+    ]
     cells = [names] + [[_cell(getattr(report, name)) for name in names] for report in reports]
     if len(reports) == 1:
         return "\n".join(f"{name:>26}  {value}" for name, value in zip(*cells, strict=True))
-    shown = [names.index(name) for name in _COMPARED]
+    shown = [names.index(name) for name in _COMPARED if name in names]
     lines = ["  ".join(f"{row[place]:>26}" for place in shown) for row in cells]
     ratios = [f"{reports[0].name} is {ratio:.2f} x {kind}" for kind, ratio in speedups(reports).items()]
     return "\n".join(lines + ratios)
@@ -250,7 +257,12 @@ def _engine_fields(stats: EngineStats | None) -> dict[str, Any]:
         "prefix_hit_tokens": stats.num_cached_tokens_total,
         "drafted_tokens": stats.num_drafted_tokens_total,
         "acceptance_rate": stats.acceptance_rate,
+        "joules_per_output_token": _per_output_token(stats.num_joules_total, stats),
     }
+
+
+def _per_output_token(joules: float | None, stats: EngineStats) -> float | None:
+    return None if joules is None else joules / max(1, stats.num_output_tokens_total)
 
 
 def _as_json(reports: list[ThroughputReport]) -> str:
@@ -261,6 +273,8 @@ def _as_json(reports: list[ThroughputReport]) -> str:
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

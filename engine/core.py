@@ -13,6 +13,7 @@ from engine import grammar_output
 from engine.blocks import BlockPool
 from engine.config import Batching, EngineConfig, Speculation
 from engine.decisions import Decision
+from engine.energy import EnergyMeter
 from engine.errors import InvalidConfigError, InvalidRequestError
 from engine.grammar import GrammarTokens
 from engine.grammar_compiler import GrammarCompiler
@@ -78,6 +79,7 @@ class Engine:
         self._num_arrivals = 0
         self._num_prompt_tokens = 0
         self._recorder = Recorder(self.scheduler)
+        self._energy = EnergyMeter(self._runner.device)
         self.overlaps = _overlaps(config, self._runner.device.type)
         self._in_flight: PendingTokens | None = None
 
@@ -199,6 +201,7 @@ class Engine:
             num_operations_total=self._runner.work.num_operations,
             num_read_bytes_total=self._runner.work.num_read_bytes,
             num_written_bytes_total=self._runner.work.num_written_bytes,
+            num_joules_total=self._energy.joules,
             timings=self._recorder.timings,
         )
 

@@ -69,7 +69,8 @@ class EngineStats:
     """Counters since the start (`num_*_total`) and the present state of the engine.
 
     Drafted tokens are guesses that a step computed; accepted ones are tokens that steps gave beyond their first for it.
-    Operations and bytes are estimates from shapes (engine/work.py).
+    Operations and bytes are estimates from shapes (engine/work.py). Joules are those of the whole GPU, None where
+    nothing counts them (engine/energy.py).
     """
 
     num_running: int = 0
@@ -97,6 +98,7 @@ class EngineStats:
     num_operations_total: int = 0
     num_read_bytes_total: int = 0
     num_written_bytes_total: int = 0
+    num_joules_total: float | None = None
     timings: Timings = field(default_factory=Timings)
 
     @property

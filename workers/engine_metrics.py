@@ -8,9 +8,12 @@ from engine.timings import BOUNDS_SECONDS, Histogram
 
 
 def engine_metrics(stats: EngineStats) -> dict[str, float | Mapping[str, Any]]:
-    """Return gauges, counters (names that end in `_total`) and histograms (`bounds`, `counts`, `sum`) by name."""
+    """Return gauges, counters (names that end in `_total`) and histograms (`bounds`, `counts`, `sum`) by name.
+
+    What the engine cannot tell is left out.
+    """
     timings = stats.timings
-    return {
+    metrics: dict[str, float | Mapping[str, Any]] = {
         "num_requests_running": stats.num_running,
         "num_requests_waiting": stats.num_waiting,
         "slot_occupancy": stats.num_running / max(1, stats.max_num_seqs),
@@ -34,6 +37,9 @@ def engine_metrics(stats: EngineStats) -> dict[str, float | Mapping[str, Any]]:
         "inter_token_latency_seconds": _histogram(timings.inter_token_latency),
         "e2e_request_latency_seconds": _histogram(timings.e2e_latency),
     }
+    if stats.num_joules_total is not None:
+        metrics["energy_joules_total"] = stats.num_joules_total
+    return metrics
 
 
 def _histogram(histogram: Histogram) -> Mapping[str, Any]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_model import make_model
-from benchmarks.throughput import ThroughputReport, main, speedups
+from benchmarks.throughput import ThroughputReport, main, render, speedups
 from benchmarks.workload import WorkloadError, read_workload
+from engine.energy import EnergyMeter
 
 from .tiny_shape import TINY_SHAPE
 
@@ -94,6 +95,33 @@ def test_speedups_are_against_the_same_limit_and_the_best_of_each_kind() -> None
         replace(base, name=f"static-{size}", output_tokens_per_second=rate) for size, rate in ((4, 10.0), (2, 20.0))
     ]
     assert speedups([base, *others]) == {"static-4": 6.0, "static at its best": 3.0}
+
+
+def test_joules_per_token_are_shown_where_they_are_known() -> None:
+    unknown = ThroughputReport(
+        name="transformers-4",
+        num_requests=1,
+        num_failed=0,
+        prompt_tokens=1,
+        output_tokens=1,
+        wall_seconds=1.0,
+        cpu_seconds=1.0,
+        output_tokens_per_second=60.0,
+        total_tokens_per_second=1.0,
+    )
+    known = replace(unknown, name="continuous-4", joules_per_output_token=0.25)
+    assert "joules_per_output_token  0.250" in render([known])
+    assert "joules" not in render([unknown])
+    heads, *rows = (line.split() for line in render([known, unknown]).splitlines()[:3])
+    assert [row[heads.index("joules_per_output_token")] for row in rows] == ["0.250", "-"]
+
+
+def test_joules_of_a_run_are_shared_by_its_output_tokens(
+    model: Path, workload: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EnergyMeter, "joules", 78.0)
+    assert main(arguments(model, workload)) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["joules_per_output_token"] == 2.0
 
 
 def test_a_bad_workload_line_is_named(tmp_path: Path) -> None:
