@@ -84,6 +84,7 @@ TINY: dict[str, Any] = {
 }
 
 _WINDOW_THEN_FULL = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+_SOFT_CAP = {"attn_logit_softcapping": 2.0}  # the models' own 50 would leave logits this small as they are
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _SHARED_EXPERTS = {
@@ -131,7 +132,11 @@ THROUGH_TRANSFORMERS = (
            settings={"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 0}),
     Family(model_type="exaone4", models="EXAONE 4", shows="window 8 and full", settings=_WINDOW_THEN_FULL),
     Family(model_type="flex_olmo", models="FlexOlmo", shows="experts", settings=_EXPERTS),
+    Family(model_type="flint", models="Flint", shows="sinks, experts, window 8 and full",
+           settings={**_WINDOW_THEN_FULL, **_SHARED_EXPERTS, "head_dim": 16}),
     Family(model_type="gemma", models="Gemma 1", shows="head size 32", settings={"head_dim": 32}),
+    Family(model_type="gemma2", models="Gemma 2", shows="soft cap, window 8 and full",
+           settings={**_WINDOW_THEN_FULL, **_SOFT_CAP, "head_dim": 16}),
     Family(model_type="gemma3_text", models="Gemma 3 (text)", shows="window 8 and full, two rope tables",
            settings={**_WINDOW_THEN_FULL, "head_dim": 16, "query_pre_attn_scalar": 16}),
     Family(model_type="gemma4_text", models="Gemma 4 (text)", shows="head sizes 16 and 32, window 8 and full",
@@ -143,13 +148,22 @@ THROUGH_TRANSFORMERS = (
     Family(model_type="gpt2", models="GPT-2", shows="learned positions"),
     Family(model_type="gpt_bigcode", models="StarCoder, SantaCoder", shows="one KV head, learned positions"),
     Family(model_type="gpt_neox", models="Pythia, GPT-NeoX", shows="parallel blocks, a quarter rotated"),
+    Family(model_type="gpt_oss", models="gpt-oss with 16-bit weights", shows="sinks, experts, window 8 and full, YaRN",
+           settings={**_WINDOW_THEN_FULL, **_LOCAL_EXPERTS, "head_dim": 16}),
     Family(model_type="granite", models="Granite 3", shows="four multipliers",
            settings={"attention_multiplier": 0.2, "embedding_multiplier": 2.0, "logits_scaling": 3.0,
                      "residual_multiplier": 0.7}),
+    Family(model_type="granite_swa", models="Granite SWA", shows="sinks, full and window 8",
+           settings={"sliding_window": 8, "head_dim": 16}),
     Family(model_type="granitemoe", models="Granite 3 MoE", shows="experts", settings=_LOCAL_EXPERTS),
+    Family(model_type="granitemoe_swa", models="Granite SWA MoE", shows="sinks, experts, full and window 8",
+           settings={**_LOCAL_EXPERTS, "sliding_window": 8, "head_dim": 16}),
     Family(model_type="helium", models="Helium", settings={"head_dim": 16}),
     Family(model_type="hunyuan_v1_dense", models="Hunyuan dense", settings={"head_dim": 16}),
     Family(model_type="internlm3", models="InternLM 3", settings={"head_dim": 16}),
+    Family(model_type="mimo_v2_flash", models="MiMo-V2-Flash",
+           shows="experts, window 8 with sinks and twice the KV heads, full, values narrower than keys",
+           settings={**_WINDOW_THEN_FULL, **_SHARED_EXPERTS, "head_dim": 16, "v_head_dim": 8}),
     Family(model_type="minicpm3", models="MiniCPM 3", shows="MLA", settings=_MLA),
     Family(model_type="minimax_m2", models="MiniMax-M2", shows="experts", settings={**_LOCAL_EXPERTS, "head_dim": 16}),
     Family(model_type="ministral3", models="Ministral 3", settings={"head_dim": 16}),
@@ -174,11 +188,11 @@ THROUGH_TRANSFORMERS = (
            settings={"no_rope_layers": [1, 0], "no_rope_layer_interval": 2}),
     Family(model_type="stablelm", models="StableLM 2", shows="a quarter of the head rotated"),
     Family(model_type="starcoder2", models="StarCoder 2", shows="window 8", settings={"sliding_window": 8}),
+    Family(model_type="vaultgemma", models="VaultGemma", shows="soft cap, window 8 and full",
+           settings={**_WINDOW_THEN_FULL, **_SOFT_CAP, "head_dim": 16}),
 )  # fmt: skip
 
 _NO_FUNCTION = "takes no attention function"
-_SINKS = "attention sinks"
-_SOFT_CAP = "soft-capped attention logits"
 
 REFUSED = (
     Refusal(model_type="bloom", models="BLOOM (ALiBi)", reason=_NO_FUNCTION),
@@ -186,9 +200,6 @@ REFUSED = (
     Refusal(model_type="falcon", models="Falcon", reason=_NO_FUNCTION),
     Refusal(model_type="gptj", models="GPT-J", reason=_NO_FUNCTION, settings={"rotary_dim": 8}),
     Refusal(model_type="mpt", models="MPT (ALiBi)", reason=_NO_FUNCTION),
-    Refusal(model_type="gemma2", models="Gemma 2", reason=_SOFT_CAP, settings={"head_dim": 16}),
-    Refusal(model_type="vaultgemma", models="VaultGemma", reason=_SOFT_CAP, settings={"head_dim": 16}),
-    Refusal(model_type="gpt_oss", models="gpt-oss", reason=_SINKS, settings={**_LOCAL_EXPERTS, "head_dim": 16}),
     Refusal(model_type="doge", models="Doge", reason="an attention mask of its own making"),
     Refusal(model_type="llama4_text", models="Llama 4", reason="'chunked_attention'",
             settings={**_LOCAL_EXPERTS, "head_dim": 16, "intermediate_size_mlp": 96}),

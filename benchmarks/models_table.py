@@ -41,11 +41,11 @@ Each of these rows is proven with our own decoder and with `model_impl="transfor
 
 ## Through transformers' code
 
-Every layer's keys and values go through the paged cache; layers may differ in heads, head size and window. Where keys are
-wider than values (MLA), values are padded with zeros: an MLA model caches whole heads and not its latent. A model that is
-not in this table runs too, if it passes the check at load: one pass over a few tokens shows every attention call and its
-mask, what our attention lacks is refused by name, and the logits of four sequences in one paged batch must equal
-those that transformers gives each alone. Such a model is checked, not proven.
+Every layer's keys and values go through the paged cache; layers may differ in heads, head size, window, soft cap of the
+attention logits and attention sinks. Where keys are wider than values (MLA), values are padded with zeros: an MLA model
+caches whole heads and not its latent. A model that is not in this table runs too, if it passes the check at load: one pass
+over a few tokens shows every attention call and its mask, what our attention lacks is refused by name, and the logits of
+four sequences in one paged batch must equal those that transformers gives each alone. Such a model is checked, not proven.
 
 {others}
 

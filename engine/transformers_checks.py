@@ -19,16 +19,15 @@ from engine.step_model import KvShape
 from engine.transformers_attention import TRACED, attending
 
 _HARMLESS = frozenset({
-    "dropout", "scaling", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache", "layer_idx",
+    "dropout", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache", "layer_idx",
     "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "deterministic",
 })  # fmt: skip
-"""Options that change nothing here: dropout is off, the mask says what is causal or in a window, the rest is not read.
-`scaling` is read at every call."""
+"""Options that change nothing here: dropout is off, the mask says what is causal or in a window; none is read."""
+
+_TAKEN = frozenset({"scaling", "softcap", "s_aux"})
+"""Options that `TransformersDecoder` reads at every call."""
 
 _FEATURES = {
-    "softcap": "soft-capped attention logits",
-    "s_aux": "attention sinks",
-    "sinks": "attention sinks",
     "position_bias": "a position bias in attention",
     "indices": "sparse attention",
     "block_indices": "sparse attention",
@@ -109,7 +108,7 @@ class _Trace:
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
     ) -> Tensor:
         for option, given in options.items():
-            if given is not None and option not in _HARMLESS:
+            if given is not None and option not in _HARMLESS | _TAKEN:
                 raise self._unsupported(_FEATURES.get(option, f"the attention option {option!r}"))
         if not query.shape[2] == key.shape[2] == value.shape[2] == _TRACED_TOKENS or query.shape[0] != 1:
             raise self._unsupported("attention to other tokens than the sequence's own (cross attention)")

@@ -142,6 +142,8 @@ class _PagedAttention:
             window=layer.window,
             max_query_len=step.max_query_len,
             max_context_len=step.max_context_len,
+            soft_cap=options.get("softcap"),
+            sinks=options.get("s_aux"),
         )
         return attended[None, ..., : layer.value_dim]
 

@@ -127,7 +127,7 @@ def build(entry: Family | Refusal, *, seed: int) -> Any:
     config = AutoConfig.for_model(entry.model_type, **{**TINY, **entry.settings})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith(("bias", "sinks")):
             torch.nn.init.normal_(parameter, std=0.3)
     return model
 

@@ -127,7 +127,7 @@ def test_logits_in_parts_are_those_of_one_run(save: Save) -> None:
     torch.testing.assert_close(torch.cat(in_parts), whole)
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "olmoe"])
+@pytest.mark.parametrize("model_type", ["gpt2", "olmoe", "gemma2", "gpt_oss"])
 def test_half_precision_passes_the_check_at_load_and_runs(model_type: str, save: Save) -> None:
     engine = load(save(model_type), dtype="bfloat16")
     assert [len(tokens) for tokens in tokens_of(engine, [[5, 9, 60], [7] * 20])] == [8, 8]
