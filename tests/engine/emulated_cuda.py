@@ -62,6 +62,7 @@ class EmulatedCuda(TorchFunctionMode):
             Tensor.cpu: lambda tensor: self._to(tensor, "cpu"),
             Tensor.copy_: self._copy,
             torch.empty_like: self._empty_like,
+            torch._has_compatible_shallow_copy_type: lambda left, right: is_on_device(left) == is_on_device(right),
         }
         for function in (Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.nonzero):
             self._own[function] = partial(self._read, function)
@@ -110,10 +111,10 @@ class EmulatedCuda(TorchFunctionMode):
         return copy
 
     def _to(self, tensor: Tensor, *args: Any, **options: Any) -> Tensor:
-        device = options.pop("device", next((value for value in args if isinstance(value, (str, torch.device))), None))
-        rest = tuple(value for value in args if not isinstance(value, (str, torch.device)))
-        is_non_blocking = options.pop("non_blocking", False)
-        moved = to_host(tensor).to(*rest, **options) if rest or options else to_host(tensor)
+        named = {torch.dtype: "dtype", bool: "non_blocking", str: "device", torch.device: "device"}
+        options |= {named[type(value)]: value for value in args if value is not None}
+        device, is_non_blocking = options.pop("device", None), options.pop("non_blocking", False)
+        moved = to_host(tensor).to(**options) if options else to_host(tensor)
         on_device = is_on_device(tensor) if device is None else is_cuda(device)
         if on_device != is_on_device(tensor):
             self._note_copy("to", host=moved if on_device else None, is_non_blocking=is_non_blocking)
@@ -173,7 +174,7 @@ def emulated_cuda() -> Iterator[EmulatedCuda]:
         "max_memory_allocated": lambda device=None: PEAK_BYTES,
         "memory_allocated": lambda device=None: USED_BYTES,
         "mem_get_info": lambda device=None: (MEMORY_BYTES, MEMORY_BYTES),
-        "get_device_properties": lambda device=None: SimpleNamespace(multi_processor_count=4),
+        "get_device_properties": lambda device=None: SimpleNamespace(multi_processor_count=4, name="emulated"),
         "Event": Event,
     }
     with ExitStack() as stack:

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 from torch import Tensor
 
 from engine import LLM
@@ -24,6 +25,7 @@ from engine.swap import SwapRule
 
 from .conftest import TinyModel, TinyModels
 from .emulated_cuda import MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda
+from .test_matrix import THROUGH_TRANSFORMERS, answered
 from .test_model import make_engine, run_all
 from .test_overlap import KINDS, run
 from .test_structured_output import model_path  # noqa: F401 - a fixture
@@ -92,6 +94,11 @@ def test_swapped_blocks_come_back(tiny_models: TinyModels, device: EmulatedCuda,
     engine = make_engine(model, **settings, enable_prefix_caching=False)
     assert run_all(engine, model) == model.expected
     assert engine.stats().num_swaps_total > 0
+
+
+def test_transformers_own_code_runs_on_the_device_too(tmp_path: Path, device: EmulatedCuda) -> None:
+    model = few(answered(tmp_path, THROUGH_TRANSFORMERS["gpt2"]), 2)
+    assert run_all(make_engine(model, **SMALL), model) == model.expected
 
 
 def test_grammars_hold_on_the_device(model_path: Path, device: EmulatedCuda) -> None:  # noqa: F811
