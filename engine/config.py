@@ -11,6 +11,9 @@ from enum import StrEnum
 
 from engine.errors import InvalidConfigError
 
+BY_DEVICE = 0
+"""Stands for a limit that the device decides."""
+
 
 class Batching(StrEnum):
     """How sequences come and go: every step, or a whole batch at a time (for comparison)."""
@@ -72,7 +75,8 @@ class EngineConfig:
     """Set an engine up. Raises InvalidConfigError on a value out of range.
 
     `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it.
-    `max_num_batched_tokens` is the token budget of a step. `num_kv_blocks=None` takes the pool's size from memory: on
+    `max_num_batched_tokens` is the token budget of a step; BY_DEVICE, for it and `max_num_seqs`, takes what suits the
+    device (engine/device.py). `num_kv_blocks=None` takes the pool's size from memory: on
     CUDA `gpu_memory_share` of the device less what a profiled step needs, on the CPU `cpu_memory_share` of what is
     available now, and never more than `max_num_seqs` sequences of `max_model_len` tokens can fill.
     `max_model_len=None` takes the model's own limit.
@@ -92,8 +96,8 @@ class EngineConfig:
     load_format: LoadFormat = LoadFormat.SAFETENSORS
     dtype: str = "auto"
     device: str = "auto"
-    max_num_seqs: int = 128
-    max_num_batched_tokens: int = 1024
+    max_num_seqs: int = BY_DEVICE
+    max_num_batched_tokens: int = BY_DEVICE
     num_kv_blocks: int | None = None
     block_size: int = 16
     enable_prefix_caching: bool = True
@@ -141,8 +145,9 @@ class EngineConfig:
         _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
         _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)
         _check_between("prompt_lookup_min", self.prompt_lookup_min, low=1, high=self.prompt_lookup_max)
-        _check_at_least("max_num_seqs", self.max_num_seqs, 1)
-        _check_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            if getattr(self, name) != BY_DEVICE:
+                _check_at_least(name, getattr(self, name), 1)
         _check_at_least("block_size", self.block_size, 1)
         for name in ("num_kv_blocks", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
@@ -156,7 +161,7 @@ class EngineConfig:
             share = getattr(self, name)
             if not 0.0 < share <= 1.0:
                 raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if BY_DEVICE != self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs is {self.max_num_seqs}; "
                 "a step must have room for one token of every sequence. Raise the first or lower the second."

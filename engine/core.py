@@ -39,10 +39,10 @@ class Engine:
     """Run requests over one model. Not thread-safe: one loop owns it."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self.config = config
         self.model = load_model_config(config.model, impl=config.model_impl)
         max_model_len = _max_model_len(config, self.model)
         self._runner = Runner(config, self.model, max_model_len=max_model_len)
+        self.config = config = self._runner.config
         self.info = EngineInfo(
             num_kv_blocks=self._runner.num_kv_blocks,
             block_size=config.block_size,

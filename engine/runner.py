@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.batch import Seats, StepArrays, build_arrays
 from engine.blocks import NULL_BLOCK
 from engine.config import EngineConfig, LoadFormat
+from engine.device import choose_device, choose_dtype, with_limits
 from engine.edits import edits_of_every_kind
 from engine.errors import InvalidConfigError
 from engine.grammar_masks import MaskWriter, RowMasks
@@ -35,8 +36,6 @@ from engine.transfer import upload, upload_together
 from engine.work import WorkCounter
 from kernels.write_kv import preferred_cache_dtype
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 _MEASURED_TOKENS = 256
 """Prompt tokens in the step that tells what computing a preempted sequence again costs."""
 
@@ -51,9 +50,9 @@ class Runner:
     """Own the model, the KV cache and the step's buffers on one device."""
 
     def __init__(self, config: EngineConfig, model: CheckpointConfig, *, max_model_len: int) -> None:
-        self._config = config
-        self._max_model_len = max_model_len
         self.device = choose_device(config.device)
+        self.config = config = with_limits(config, self.device)
+        self._max_model_len = max_model_len
         self.dtype = choose_dtype(config.dtype, model)
         if self.device.type == "cpu" and config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -107,11 +106,11 @@ class Runner:
         `pending` has the tokens of the step before that the plan counts and the host does not know yet.
         """
         self._copy_blocks(plan)
-        arrays = build_arrays(plan, block_tables, block_size=self._config.block_size)
+        arrays = build_arrays(plan, block_tables, block_size=self.config.block_size)
         step, sampled_rows = self._to_device(arrays)
         if pending is not None:
             pending.write(step.token_ids, arrays)
-        parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self._config.max_num_seqs))
+        parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self.config.max_num_seqs))
         if not parts:
             logits = self._model.run(step, self._cache, sampled_rows)
             return logits if len(sampled_rows) else None
@@ -142,7 +141,7 @@ class Runner:
 
     def _new_swap_space(self) -> SwapSpace | None:
         """Set host memory aside for preempted sequences, and measure when to use it. None where none was asked for."""
-        config = self._config
+        config = self.config
         self._host_cache = None
         if config.swap_space_gib == 0.0:
             return None
@@ -161,8 +160,8 @@ class Runner:
 
     @torch.inference_mode()
     def _seconds_per_prompt_token(self) -> float:
-        num_tokens = min(_MEASURED_TOKENS, self._config.max_num_batched_tokens, self._max_model_len)
-        step = _prompt_step([num_tokens], block_size=self._config.block_size, num_sampled=1)
+        num_tokens = min(_MEASURED_TOKENS, self.config.max_num_batched_tokens, self._max_model_len)
+        step = _prompt_step([num_tokens], block_size=self.config.block_size, num_sampled=1)
         seconds = []
         for _ in range(3):  # the first may compile
             start = time.perf_counter()
@@ -199,7 +198,7 @@ class Runner:
         return new_cache(
             self._model.kv_shapes,
             num_blocks=num_blocks,
-            block_size=self._config.block_size,
+            block_size=self.config.block_size,
             dtype=self._cache_dtype,
             device=self.device,
         )
@@ -212,7 +211,7 @@ class Runner:
         if num_tokens % longest:
             full.append(num_tokens % longest)
         for counts in (full, [1] * min(2, num_tokens), [longest - 1, 1] if longest > 1 else [1]):
-            step = _prompt_step(counts, block_size=self._config.block_size, num_sampled=num_rows)
+            step = _prompt_step(counts, block_size=self.config.block_size, num_sampled=num_rows)
             inputs, rows = self._to_device(step)
             logits = self._model.run(inputs, self._cache, rows)
             masks = RowMasks.of_everything(len(step.sampled_rows), vocab_size=logits.shape[-1], device=self.device)
@@ -221,14 +220,14 @@ class Runner:
 
     def _free_bytes(self) -> int:
         if self.device.type == "cpu":
-            return int(available_cpu_bytes() * self._config.cpu_memory_share)
+            return int(available_cpu_bytes() * self.config.cpu_memory_share)
         torch.cuda.synchronize(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
         # What the warm-up step needed at its peak is not in use now and must stay free for later steps.
         step_bytes = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
-        return int(free - step_bytes - total * (1.0 - self._config.gpu_memory_share))
+        return int(free - step_bytes - total * (1.0 - self.config.gpu_memory_share))
 
 
 def load_model(
@@ -267,24 +266,6 @@ def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Ste
         pending_rows=[],
         pending_sequences=[],
     )
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device asked for; "auto" is CUDA where there is one. Raises InvalidConfigError without it."""
-    has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
-    if name.startswith("cuda") and not has_cuda:
-        raise InvalidConfigError(f"device is {name!r} and torch finds no CUDA device; use device 'cpu' or 'auto'.")
-    return torch.device(name)
-
-
-def choose_dtype(name: str, model: CheckpointConfig) -> torch.dtype:
-    """Return the dtype asked for; "auto" is the checkpoint's own."""
-    name = model.dtype if name == "auto" else name
-    if name not in _DTYPES:
-        raise InvalidConfigError(f"{model.path} is stored as {name}; set dtype to one of {', '.join(_DTYPES)}.")
-    return _DTYPES[name]
 
 
 def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:

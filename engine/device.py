@@ -1,0 +1,56 @@
+"""Where the engine runs, in which dtype, and how much of a step the device takes when nobody says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from engine.config import BY_DEVICE, EngineConfig
+from engine.errors import InvalidConfigError
+from engine.model_config import CheckpointConfig
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_CPU_LIMITS = (128, 1024)
+_GPU_LIMITS = (256, 8192)
+_LARGE_GPU_LIMITS = (1024, 16384)
+"""Sequences and tokens in a step; the last are vLLM's for offline use on such a GPU (0.33)."""
+
+_LARGE_GPU_BYTES = 70 * 2**30
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device asked for; "auto" is CUDA where there is one. Raises InvalidConfigError without it."""
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    if name.startswith("cuda") and not has_cuda:
+        raise InvalidConfigError(f"device is {name!r} and torch finds no CUDA device; use device 'cpu' or 'auto'.")
+    return torch.device(name)
+
+
+def choose_dtype(name: str, model: CheckpointConfig) -> torch.dtype:
+    """Return the dtype asked for; "auto" is the checkpoint's own."""
+    name = model.dtype if name == "auto" else name
+    if name not in _DTYPES:
+        raise InvalidConfigError(f"{model.path} is stored as {name}; set dtype to one of {', '.join(_DTYPES)}.")
+    return _DTYPES[name]
+
+
+def with_limits(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """Return the configuration with a step's limits as numbers; one that is given bounds the other."""
+    num_seqs, num_tokens = _limits(device)
+    max_num_seqs, max_num_batched_tokens = config.max_num_seqs, config.max_num_batched_tokens
+    if max_num_seqs == BY_DEVICE:
+        max_num_seqs = min(num_seqs, max_num_batched_tokens or num_seqs)
+    if max_num_batched_tokens == BY_DEVICE:
+        max_num_batched_tokens = max(num_tokens, max_num_seqs)
+    return replace(config, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+
+
+def _limits(device: torch.device) -> tuple[int, int]:
+    if device.type == "cpu":
+        return _CPU_LIMITS
+    _, total = torch.cuda.mem_get_info(device)
+    return _LARGE_GPU_LIMITS if total >= _LARGE_GPU_BYTES else _GPU_LIMITS
