@@ -1,7 +1,7 @@
-"""Compile grammars beside the engine's loop: a few threads, a time limit, a cache. Knows no grammar library.
+"""Compile grammars beside other work: a few threads, a time limit, a cache. Knows no grammar library.
 
 A thread cannot be stopped, so one that has run over its time is left to end by itself and another takes its place: a
-slow grammar costs its own request and nobody else's.
+slow grammar costs its own request and nobody else's. Only so many may be left, since each takes a core from the rest.
 """
 
 from __future__ import annotations
@@ -10,70 +10,105 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from engine.errors import InvalidRequestError
-from engine.grammar import Matcher
 from engine.structured import StructuredOutput
 
 NUM_THREADS = 2
+"""Threads that compile at the same time, within their time."""
+
+MAX_THREADS = 4
+"""Threads alive, those included that have run over their time."""
+
 MAX_CACHED = 256
 """Compiled grammars that are kept; the batches of a moment use few."""
 
+_LOOK_SECONDS = 0.05
+"""How often one who waits for a single grammar looks whether its time is over."""
 
-class Grammars(Protocol):
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Grammars(Protocol[T_co]):
     """What the compiler needs of `engine.grammar.GrammarTokens`. Both methods raise InvalidRequestError."""
 
     def load(self) -> None: ...
-    def compile(self, structured: StructuredOutput) -> Matcher: ...
+    def compile(self, structured: StructuredOutput) -> T_co: ...
 
 
-class Compilation:
-    """One grammar on its way: `matcher` or `error` is set when it is done."""
+class Compilation(Generic[T]):
+    """One grammar on its way: when it is done there is an `error`, or what it was compiled to."""
 
-    __slots__ = ("error", "matcher", "started_at", "structured")
+    __slots__ = ("_done", "compiled", "error", "started_at", "structured")
 
     def __init__(self, structured: StructuredOutput) -> None:
         self.structured = structured
         self.started_at: float | None = None
-        self.matcher: Matcher | None = None
+        self.compiled: T | None = None
         self.error: str | None = None
+        self._done = threading.Event()
 
     @property
     def is_done(self) -> bool:
         """Tell whether it has succeeded or failed; it never changes after that."""
-        return self.matcher is not None or self.error is not None
+        return self._done.is_set()
+
+    def end(self, *, compiled: T | None = None, error: str | None = None) -> None:
+        """Set what became of it, once."""
+        self.compiled, self.error = compiled, error
+        self._done.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is done, at the latest after the given time."""
+        return self._done.wait(seconds)
 
 
-class GrammarCompiler:
-    """Compile each grammar once. `submit`, `check_times` and `wait` belong to one thread.
+class GrammarCompiler(Generic[T]):
+    """Compile each grammar once. Safe to use from several threads, but for `wait`, which belongs to one.
 
-    The time limit runs from when a thread takes the grammar up, and not while the model's tokenizer is loaded.
+    The time limit runs from when a thread takes the grammar up, and not while the model's tokenizer is loaded. A
+    grammar that has run over it fails until its thread has ended: then it may have been the machine that was slow.
     """
 
     def __init__(
-        self, grammars: Grammars, *, timeout_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        grammars: Grammars[T],
+        *,
+        timeout_seconds: float,
+        num_threads: int = NUM_THREADS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._grammars = grammars
         self._timeout_seconds = timeout_seconds
+        self._num_threads = num_threads
         self._clock = clock
-        self._cache: OrderedDict[StructuredOutput, Compilation] = OrderedDict()
+        self._cache: OrderedDict[StructuredOutput, Compilation[T]] = OrderedDict()
         self._lock = threading.Lock()
         self._has_finished = threading.Event()
-        self._queue: deque[Compilation] = deque()
-        self._at_work: list[Compilation] = []
+        self._queue: deque[Compilation[T]] = deque()
+        self._at_work: list[Compilation[T]] = []
+        self._overdue: list[Compilation[T]] = []
 
-    def submit(self, structured: StructuredOutput) -> Compilation:
+    def compile(self, structured: StructuredOutput) -> Compilation[T]:
+        """Return the compilation of a grammar when it is done."""
+        compilation = self.submit(structured)
+        while not compilation.wait(_LOOK_SECONDS):
+            self.check_times()
+        return compilation
+
+    def submit(self, structured: StructuredOutput) -> Compilation[T]:
         """Return the compilation of a grammar, which may be done already, or failed; starts it if it is new."""
-        compilation = self._cache.get(structured)
-        if compilation is None:
-            compilation = self._cache[structured] = Compilation(structured)
-            with self._lock:
+        with self._lock:
+            compilation = self._cache.get(structured)
+            if compilation is None:
+                compilation = self._cache[structured] = Compilation(structured)
                 self._queue.append(compilation)
+                if len(self._cache) > MAX_CACHED:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(structured)
             self._start_threads()
-            if len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(structured)
         return compilation
 
     def check_times(self) -> None:
@@ -82,12 +117,12 @@ class GrammarCompiler:
             now = self._clock()
             for compilation in list(self._at_work):
                 if compilation.started_at is not None and now - compilation.started_at > self._timeout_seconds:
-                    compilation.error = (
-                        f"The grammar was not compiled within {self._timeout_seconds:g} s; make it simpler."
+                    compilation.end(
+                        error=f"The grammar was not compiled within {self._timeout_seconds:g} s; make it simpler."
                     )
                     self._at_work.remove(compilation)
-                    self._cache.pop(compilation.structured, None)  # it may have been the machine that was slow
-        self._start_threads()
+                    self._overdue.append(compilation)
+            self._start_threads()
 
     def wait(self, seconds: float) -> None:
         """Return when something was done since the last call, or after the given time."""
@@ -95,38 +130,60 @@ class GrammarCompiler:
         self._has_finished.clear()
 
     def _start_threads(self) -> None:
-        with self._lock:
-            missing = min(NUM_THREADS - len(self._at_work), len(self._queue))
-            taken = [self._queue.popleft() for _ in range(missing)]
-            self._at_work += taken
-        for compilation in taken:
+        """Start what may start. With the lock held, as all below but the thread's own functions."""
+        while compilation := self._take():
             threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True).start()
+        if len(self._overdue) >= MAX_THREADS:
+            self._refuse_waiting()
 
-    def _work(self, compilation: Compilation) -> None:
-        """Compile one grammar after the other until none waits, or this one has run over its time."""
-        following: Compilation | None = compilation
+    def _take(self) -> Compilation[T] | None:
+        """Return the next grammar for a thread, None when none waits or no further thread may work."""
+        num_free = min(self._num_threads, MAX_THREADS - len(self._overdue)) - len(self._at_work)
+        if not self._queue or num_free <= 0:
+            return None
+        self._at_work.append(self._queue.popleft())
+        return self._at_work[-1]
+
+    def _refuse_waiting(self) -> None:
+        num_overdue = len(self._overdue)
+        error = (
+            f"{num_overdue} grammars that took longer than {self._timeout_seconds:g} s are still being compiled. "
+            "No other is taken until one of them has ended; send this request again later."
+        )
+        for compilation in self._queue:
+            compilation.end(error=error)
+            self._forget(compilation)
+        self._queue.clear()
+
+    def _forget(self, compilation: Compilation[T]) -> None:
+        if self._cache.get(compilation.structured) is compilation:
+            del self._cache[compilation.structured]
+
+    def _work(self, compilation: Compilation[T]) -> None:
+        """Compile one grammar after the other until none waits, or too many threads are left."""
+        following: Compilation[T] | None = compilation
         while following is not None:
             following = self._compile(following)
 
-    def _compile(self, compilation: Compilation) -> Compilation | None:
+    def _compile(self, compilation: Compilation[T]) -> Compilation[T] | None:
         """Compile and return what this thread is to compile next."""
-        matcher, error = None, None
+        compiled, error = None, None
         try:
             self._grammars.load()
             with self._lock:
                 compilation.started_at = self._clock()
-            matcher = self._grammars.compile(compilation.structured)
+            compiled = self._grammars.compile(compilation.structured)
         except InvalidRequestError as failure:
             error = str(failure)
         except BaseException as failure:  # noqa: BLE001 - the edge of the thread: a request that hears nothing hangs
             error = f"The grammar could not be compiled: {type(failure).__name__}: {failure}"
         with self._lock:
-            if compilation.is_done:  # it ran over its time
-                return None
-            compilation.matcher, compilation.error = matcher, error
-            self._at_work.remove(compilation)
-            following = self._queue.popleft() if self._queue else None
-            if following is not None:
-                self._at_work.append(following)
+            if compilation in self._overdue:
+                self._overdue.remove(compilation)
+                self._forget(compilation)
+            else:
+                compilation.end(compiled=compiled, error=error)
+                self._at_work.remove(compilation)
+            following = self._take()
         self._has_finished.set()
         return following

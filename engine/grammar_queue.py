@@ -21,9 +21,9 @@ class Compiled:
 class GrammarQueue:
     """Hold the children of requests while their grammars are compiled."""
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
+    def __init__(self, compiler: GrammarCompiler[Matcher]) -> None:
         self._compiler = compiler
-        self._waiting: dict[int, tuple[Compilation, list[Sequence]]] = {}
+        self._waiting: dict[int, tuple[Compilation[Matcher], list[Sequence]]] = {}
 
     def __len__(self) -> int:
         """Return how many requests wait."""
@@ -47,7 +47,7 @@ class GrammarQueue:
         self._compiler.check_times()
         done = [request_id for request_id, (compilation, _) in self._waiting.items() if compilation.is_done]
         ready = [self._waiting.pop(request_id) for request_id in done]
-        return [Compiled(sequences, compilation.matcher, compilation.error) for compilation, sequences in ready]
+        return [Compiled(sequences, compilation.compiled, compilation.error) for compilation, sequences in ready]
 
     def abort(self, request_id: int) -> list[Sequence]:
         """Drop a request and return its children; none when it does not wait here."""

@@ -4,12 +4,17 @@ Asks llguidance, once for each schema or grammar, whether it can be kept; knows 
 """
 
 import functools
+from typing import Final
 
-from engine.errors import InvalidParamsError, InvalidRequestError
+from engine.errors import InvalidParamsError
 from engine.grammar import check_grammar
+from engine.grammar_compiler import MAX_THREADS, GrammarCompiler
 from engine.structured import StructuredOutput
 from jobs.body_checks import BodyError
 from jobs.body_structure import Structure
+
+CHECK_SECONDS: Final = 10.0
+"""How long a check may take, as long as the engine compiles (`EngineConfig.grammar_timeout_seconds`)."""
 
 
 def structured_output(structure: Structure) -> StructuredOutput:
@@ -23,17 +28,23 @@ def structured_output(structure: Structure) -> StructuredOutput:
 
 
 def check_structure(structured: StructuredOutput, *, param: str) -> None:
-    """Raise BodyError, naming `param`, when a structure cannot be kept."""
-    problem = _problem_of(structured)
+    """Raise BodyError, naming `param`, when a structure cannot be kept, or it takes too long to tell."""
+    problem = _checks().compile(structured).error
     if problem is not None:
         raise BodyError(param, problem, code="unsupported_structure")
 
 
-@functools.lru_cache(maxsize=256)
-def _problem_of(structured: StructuredOutput) -> str | None:
-    """Keep the verdict, since the lines of a batch mostly share one schema."""
-    try:
+class _Checks:
+    """Compiles nothing: asks whether one could."""
+
+    def load(self) -> None:
+        """A check needs no model."""
+
+    def compile(self, structured: StructuredOutput) -> None:
         check_grammar(structured)
-    except InvalidRequestError as error:
-        return str(error)
-    return None
+
+
+@functools.cache
+def _checks() -> GrammarCompiler[None]:
+    """Return the one that all chunks share; with all its threads at work, so that no check waits for slow ones."""
+    return GrammarCompiler(_Checks(), timeout_seconds=CHECK_SECONDS, num_threads=MAX_THREADS)

@@ -1,0 +1,85 @@
+"""Structures are checked when a line is submitted, in bounded time."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import InvalidRequestError
+from engine.grammar_compiler import MAX_THREADS
+from engine.structured import StructuredOutput
+from jobs.body_checks import BodyError
+from workers import structure
+
+PATIENCE_SECONDS = 60.0
+
+
+class Checks:
+    """Stand for llguidance: refuse "bad", hang on what begins with "slow" until `release`."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.asked: list[str] = []
+
+    def __call__(self, structured: StructuredOutput) -> None:
+        assert structured.regex is not None
+        self.asked.append(structured.regex)
+        if structured.regex.startswith("slow"):
+            assert self.release.wait(PATIENCE_SECONDS)
+        if structured.regex == "bad":
+            raise InvalidRequestError("The regex cannot be used.")
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Checks]:
+    checks = Checks()
+    monkeypatch.setattr(structure, "check_grammar", checks)
+    structure._checks.cache_clear()
+    yield checks
+    checks.release.set()
+    structure._checks.cache_clear()
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "CHECK_SECONDS", 1e-9)
+
+
+def problem_of(regex: str) -> str | None:
+    try:
+        structure.check_structure(StructuredOutput(regex=regex), param="guided_regex")
+    except BodyError as error:
+        return str(error)
+    return None
+
+
+def test_a_verdict_is_kept_for_the_lines_that_share_a_structure(checks: Checks) -> None:
+    assert [problem_of("good"), problem_of("good")] == [None, None]
+    assert [problem_of("bad"), problem_of("bad")] == ["The regex cannot be used."] * 2
+    assert checks.asked == ["good", "bad"]
+
+
+def test_the_error_names_the_parameter(checks: Checks) -> None:
+    with pytest.raises(BodyError) as caught:
+        structure.check_structure(StructuredOutput(regex="bad"), param="guided_regex")
+    assert (caught.value.param, caught.value.code) == ("guided_regex", "unsupported_structure")
+
+
+@pytest.mark.usefixtures("no_time")
+def test_a_check_that_takes_too_long_is_the_lines_error_with_the_limit(checks: Checks) -> None:
+    reason = "The grammar was not compiled within 1e-09 s; make it simpler."
+    assert [problem_of("slow"), problem_of("slow")] == [reason, reason]
+    assert checks.asked == ["slow"]
+
+
+@pytest.mark.usefixtures("no_time")
+def test_checks_are_refused_while_too_many_slow_ones_run(checks: Checks) -> None:
+    for index in range(MAX_THREADS):
+        assert "not compiled within" in str(problem_of(f"slow {index}"))
+    assert "until one of them has ended" in str(problem_of("good"))
+    assert "good" not in checks.asked
+
+
+def test_a_check_has_as_long_as_the_engine_compiles() -> None:
+    assert EngineConfig(model="m").grammar_timeout_seconds == structure.CHECK_SECONDS
