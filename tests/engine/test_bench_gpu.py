@@ -266,3 +266,20 @@ def test_it_needs_no_more_than_a_gpu_machine_has() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module.partition(".")[0])
     assert names <= allowed
+
+
+def test_figures_with_an_ideal_are_drawn_with_their_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks import gpu_plot as plot
+
+    report = tmp_path / "gpu.json"
+    assert main(["--scale", "small", "--sections", "device,attention", "--json", str(report)]) == 0
+    bars = plot.bars_of([json.loads(report.read_text())])
+    assert {bar.goal for bar in bars} == {None, 0.85}  # the copy has no goal, attention has
+    assert all(bar.share > 0 for bar in bars)
+    picture = tmp_path / "gpu.png"
+    assert plot.main([str(report), "-o", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    report.write_text('{"device": "none", "sections": []}')
+    assert plot.main([str(report), "-o", str(picture)]) == 1
+    assert "measure `attention` or a load" in capsys.readouterr().err
