@@ -34,6 +34,7 @@ class StepArrays:
     context_lens: _Int32
     max_query_len: int
     max_context_len: int
+    num_decodes: int
     sampled_rows: _Int64
     pending_rows: list[int]
     pending_sequences: list[Sequence]
@@ -67,8 +68,9 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
     np.cumsum(counts, out=query_start[1:])
     num_tokens = int(query_start[-1])
     if num_tokens == len(counts):  # only decodes: one token each
-        owners, positions = rows, starts
+        num_decodes, owners, positions = num_tokens, rows, starts
     else:
+        num_decodes = int(np.argmax(counts > 1))
         owners = np.repeat(rows, counts)
         positions = np.arange(num_tokens) + np.repeat(starts - query_start[:-1], counts)
     slots = block_tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size
@@ -86,6 +88,7 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         context_lens=context_lens,
         max_query_len=int(counts.max()),
         max_context_len=max_context_len,
+        num_decodes=num_decodes,
         sampled_rows=_last_rows(query_start[1:].astype(np.int64), num_sampled),
         pending_rows=pending_rows,
         pending_sequences=pending_sequences,

@@ -189,6 +189,7 @@ class _Layer:
             window=self.window,
             max_query_len=step.max_query_len,
             max_context_len=step.max_context_len,
+            num_decodes=step.num_decodes,
         )
         return self._output(attended.view(x.shape[0], -1))
 

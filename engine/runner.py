@@ -191,6 +191,7 @@ class Runner:
             context_lens=context_lens,
             max_query_len=arrays.max_query_len,
             max_context_len=arrays.max_context_len,
+            num_decodes=arrays.num_decodes,
         )
         return step, sampled_rows
 
@@ -262,6 +263,7 @@ def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Ste
         context_lens=lens,
         max_query_len=longest,
         max_context_len=longest,
+        num_decodes=0,
         sampled_rows=np.zeros(min(num_sampled, total), dtype=np.int64),
         pending_rows=[],
         pending_sequences=[],

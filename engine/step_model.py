@@ -17,7 +17,8 @@ class StepTensors:
     """One step's inputs on the device.
 
     token_ids, positions, slots `[tokens]` int64 (slot −1: write nothing); block_tables `[seqs, max_blocks]`,
-    query_start `[seqs + 1]`, context_lens `[seqs]` int32. The two maxima are host numbers, so that no launch waits.
+    query_start `[seqs + 1]`, context_lens `[seqs]` int32. The numbers are on the host, so that no launch waits. The
+    first `num_decodes` sequences have one token each.
     """
 
     token_ids: Tensor
@@ -28,6 +29,7 @@ class StepTensors:
     context_lens: Tensor
     max_query_len: int
     max_context_len: int
+    num_decodes: int = 0
 
 
 KvCache = list[tuple[Tensor, Tensor]]

@@ -13,6 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+_ALIGNMENT = 16
+"""Triton compiles one variant of a kernel for pointers to a multiple of this and another for all others."""
+
 
 def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Return the array as a tensor on the device; on a CPU it shares the array's memory."""
@@ -21,17 +24,19 @@ def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def upload_together(arrays: list[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Return the arrays as tensors on the device, in one copy; on a CPU they share the arrays' memory.
-
-    Arrays of wider elements come first, so that each begins at a multiple of its element's size.
-    """
+    """Return the arrays as tensors on the device, in one copy; on a CPU they share the arrays' memory."""
     if device.type != "cuda":
         return [torch.from_numpy(array) for array in arrays]
-    sizes = [array.nbytes for array in arrays]
+    sizes = [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
     packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
-    np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays], out=packed.numpy())
+    whole, begin = packed.numpy(), 0
+    for array, size in zip(arrays, sizes, strict=True):
+        whole[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        begin += size
     parts = packed.to(device, non_blocking=True).split(sizes)  # type: ignore[no-untyped-call]
-    return [part.view(_dtype(array)).view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+    return [
+        part[: array.nbytes].view(_dtype(array)).view(array.shape) for part, array in zip(parts, arrays, strict=True)
+    ]
 
 
 class Download:

@@ -142,6 +142,7 @@ class _PagedAttention:
             window=layer.window,
             max_query_len=step.max_query_len,
             max_context_len=step.max_context_len,
+            num_decodes=step.num_decodes,
             soft_cap=options.get("softcap"),
             sinks=options.get("s_aux"),
         )

@@ -14,6 +14,8 @@ split-KV decoding (Flash-Decoding, Dao et al. 2023), soft cap (Gemma 2, arXiv 24
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,6 +38,7 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
     window: int | None,
     max_query_len: int,
     max_context_len: int,
+    num_decodes: int = 0,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
@@ -44,15 +47,17 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
     Shapes: query `[tokens, heads, head_dim]` (last axis contiguous), caches
     `[num_blocks, kv_heads, block_size, head_dim]`, block_tables `[seqs, max_blocks]` int32, query_start `[seqs + 1]`
     int32, context_lens `[seqs]` int32 (cached plus new tokens). `window` is transformers' sliding_window, in tokens,
-    itself included; `soft_cap` is above 0; `sinks` `[heads]` are fp32 or of the query's dtype. The result is a new
+    itself included; `soft_cap` is above 0; `sinks` `[heads]` are fp32 or of the query's dtype. The first `num_decodes`
+    sequences have one query token each, for which a GPU has a faster launch; 0 is always right. The result is a new
     `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows from `query_start[-1]` on are
     unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
     """
     _check(query, key_cache, value_cache, block_tables, query_start, context_lens, window)
     if soft_cap is not None or sinks is not None:
         _check_logits(query, soft_cap, sinks)
+    run: Callable[..., Tensor]
     if query.is_cuda:
-        run = paged_attention_triton
+        run = partial(paged_attention_triton, num_decodes=num_decodes)
     elif query.is_cpu and query.dtype in cpu_attention.DTYPES and key_cache.dtype in cpu_attention.DTYPES:
         run = cpu_attention.paged_attention
     else:

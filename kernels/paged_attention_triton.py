@@ -1,12 +1,12 @@
 """The Triton kernels of `paged_attention`: one for every batch, and one that joins the parts of a split decode.
 
 A program owns BLOCK_M rows of one sequence under one KV head: consecutive query tokens times the heads of a GQA group,
-packed, so that a tile of keys is loaded once for the whole group. A batch of decodes over few sequences splits each
-context over several programs (split-KV); `_reduce_kernel` joins their fp32 parts. Nothing here reads a tensor on the
-host or syncs, so launches can be captured in a CUDA graph; a captured launch serves every context up to the captured
-`max_context_len`. A sink is where a row's online softmax starts, in the first split only; so it counts once. The soft
-cap's tanh is made of exp2, so its error is absolute: about 2⁻²² · soft_cap in a score. Formula, accumulation and
-sources: paged_attention.py.
+packed, so that a tile of keys is loaded once for the whole group. Decodes at the batch's start have a launch of their
+own, in tiles of few rows; where they are few, each context is split over several programs (split-KV), and
+`_reduce_kernel` joins their fp32 parts. Nothing here reads a tensor on the host or syncs, so launches can be captured
+in a CUDA graph; a captured launch serves every context up to the captured `max_context_len`. A sink is where a row's
+online softmax starts, in the first split only; so it counts once. The soft cap's tanh is made of exp2, so its error is
+absolute: about 2⁻²² · soft_cap in a score. Formula, accumulation and sources: paged_attention.py.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (Triton reads the annotations of its kernels, and only tl.constexpr means something to it)
@@ -14,6 +14,8 @@ sources: paged_attention.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,22 +79,54 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
     window: int | None,
     max_query_len: int,
     max_context_len: int,
+    num_decodes: int = 0,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Launch the Triton kernels of `paged_attention`; the arguments are already checked."""
     tokens, heads, head_dim = query.shape
-    kv_heads, block_size = key_cache.shape[1], key_cache.shape[2]
-    num_seqs, group = context_lens.shape[0], heads // kv_heads
+    num_seqs = context_lens.shape[0]
     out = torch.empty((tokens, heads, head_dim), dtype=query.dtype, device=query.device)
     if tokens == 0 or num_seqs == 0:
         return out
+    num_decodes = num_seqs if max_query_len == 1 else num_decodes
+    common = (query, key_cache, value_cache, out, block_tables, query_start, context_lens)
+    options: dict[str, Any] = {"scale": scale, "window": window, "soft_cap": soft_cap, "sinks": sinks}
+    if num_decodes:
+        _launch(*common, 0, num_decodes, max_query_len=1, max_context_len=max_context_len, **options)
+    if num_decodes < num_seqs:
+        _launch(*common, num_decodes, num_seqs, max_query_len=max_query_len, max_context_len=max_context_len, **options)
+    return out
+
+
+def _launch(  # noqa: PLR0917  private; the tensors in their call order
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    out: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    first: int,
+    end: int,
+    *,
+    scale: float,
+    window: int | None,
+    max_query_len: int,
+    max_context_len: int,
+    soft_cap: float | None,
+    sinks: Tensor | None,
+) -> None:
+    """Attend the queries of sequences `first` to `end`; those before `first` have one query token each."""
+    tokens, heads, head_dim = query.shape
+    kv_heads, block_size = key_cache.shape[1], key_cache.shape[2]
+    num_seqs, group = end - first, heads // kv_heads
     config = attention_config(
         head_dim=head_dim, group=group, element_bytes=query.element_size(), max_query_len=max_query_len
     )
     tokens_per_tile = config.block_m // group
     is_decode = max_query_len == 1
-    num_tiles = num_seqs if is_decode else tokens // tokens_per_tile + num_seqs
+    num_tiles = num_seqs if is_decode else (tokens - first) // tokens_per_tile + num_seqs
     splits = 1
     if is_decode and window is None:
         splits = num_splits(
@@ -102,12 +136,12 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
         )
     parts, stats = out, out  # unread without a split
     if splits > 1:
-        parts = torch.empty((tokens, heads, splits, head_dim), dtype=torch.float32, device=query.device)
-        stats = torch.empty((tokens, heads, splits, 2), dtype=torch.float32, device=query.device)
+        parts = torch.empty((num_seqs, heads, splits, head_dim), dtype=torch.float32, device=query.device)
+        stats = torch.empty((num_seqs, heads, splits, 2), dtype=torch.float32, device=query.device)
     # With a cap the kernel's scores are 2 · log2(e) · x of tanh(x), else logits in base 2.
     score_scale = scale * _LOG2_E if soft_cap is None else 2.0 * _LOG2_E * scale / soft_cap
     launch(_attention_kernel, (num_tiles, kv_heads, splits))(
-        query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
+        query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, first, num_seqs,
         score_scale, 0 if window is None else window,
         out if sinks is None else sinks, 0.0 if soft_cap is None else soft_cap * _LOG2_E,
         query.stride(0), query.stride(1), block_tables.stride(0),
@@ -118,10 +152,9 @@ def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits > 1:
-        launch(_reduce_kernel, (tokens, heads))(
+        launch(_reduce_kernel, (num_seqs, heads))(
             parts, stats, out, HEADS=heads, HEAD_DIM=head_dim, SPLITS=splits, BLOCK_D=config.block_d, num_warps=4
         )
-    return out
 
 
 def _num_processors(device: torch.device) -> int:
@@ -130,16 +163,19 @@ def _num_processors(device: torch.device) -> int:
 
 
 @jit
-def _sequence_of(tile, query_start, num_seqs, TOKENS_PER_TILE: tl.constexpr):
-    """Find a tile's sequence by bisection: sequence s owns tiles from query_start[s] // TOKENS_PER_TILE + s on.
+def _first_tile(sequence, query_start, first, TOKENS_PER_TILE: tl.constexpr):
+    """Number the tiles: a sequence gets at least those it needs, from the count of tokens and sequences before it."""
+    return (tl.load(query_start + sequence) - first) // TOKENS_PER_TILE + sequence - first
 
-    That numbering leaves each sequence at least the tiles it needs, and needs no table made on the host.
-    """
-    low = tile * 0  # a value, not a constant: the loop carries it
+
+@jit
+def _sequence_of(tile, query_start, first, num_seqs, TOKENS_PER_TILE: tl.constexpr):
+    """Find a tile's sequence by bisection of the first tiles; that needs no table made on the host."""
+    low = tile * 0 + first  # a value, not a constant: the loop carries it
     high = low + num_seqs
     while high - low > 1:
         middle = (low + high) // 2
-        is_left = tl.load(query_start + middle) // TOKENS_PER_TILE + middle <= tile
+        is_left = _first_tile(middle, query_start, first, TOKENS_PER_TILE) <= tile
         low = tl.where(is_left, middle, low)
         high = tl.where(is_left, high, middle)
     return low
@@ -157,9 +193,9 @@ def _load_tile(  # noqa: PLR0917  compiled
     return cache + rows[:, None] + lanes[None, :], is_key[:, None] & (lanes < HEAD_DIM)[None, :]
 
 
-@jit
+@partial(jit, varying=("first", "num_seqs", "table_stride"))
 def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in registers; arguments are positional
-    query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, num_seqs,
+    query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, first, num_seqs,
     scale, window, sinks, cap, query_stride, head_stride, table_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr, IS_DECODE: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr,
@@ -171,9 +207,8 @@ def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in reg
         sequence = tile
         first_token = 0
     else:
-        sequence = _sequence_of(tile, query_start, num_seqs, TOKENS_PER_TILE)
-        own_tile = tile - (tl.load(query_start + sequence) // TOKENS_PER_TILE + sequence)
-        first_token = own_tile * TOKENS_PER_TILE
+        sequence = _sequence_of(tile, query_start, first, num_seqs, TOKENS_PER_TILE)
+        first_token = (tile - _first_tile(sequence, query_start, first, TOKENS_PER_TILE)) * TOKENS_PER_TILE
     begin_row = tl.load(query_start + sequence)
     query_len = tl.load(query_start + sequence + 1) - begin_row
     if first_token >= query_len:

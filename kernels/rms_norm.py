@@ -12,6 +12,8 @@ residual's dtype, so that fused and unfused models agree. Source: Zhang and Senn
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -113,7 +115,7 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, *, eps: flo
     return normed, total
 
 
-@jit
+@partial(jit, varying=("num_rows",))
 def _rms_norm_kernel(  # noqa: PLR0917  a kernel's arguments are positional
     x, weight, out, num_rows, inner, row_stride, inner_stride, eps,
     DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -129,7 +131,7 @@ def _rms_norm_kernel(  # noqa: PLR0917  a kernel's arguments are positional
     tl.store(out + rows[:, None] * DIM + columns[None, :], normed.to(out.dtype.element_ty), mask=mask)
 
 
-@jit
+@partial(jit, varying=("num_rows",))
 def _add_rms_norm_kernel(  # noqa: PLR0917  a kernel's arguments are positional
     x, residual, weight, normed_out, total_out, num_rows, x_stride, residual_stride, eps,
     DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,

@@ -20,9 +20,13 @@ if HAS_TRITON:
     tl = importlib.import_module("triton.language")
 
 
-def jit(function: Any) -> Any:
-    """Compile `function` as a Triton kernel, lazily; leave it alone where Triton is not installed."""
-    return triton.jit(function) if HAS_TRITON else function
+def jit(function: Any, *, varying: tuple[str, ...] = ()) -> Any:
+    """Compile `function` as a Triton kernel, lazily; leave it alone where Triton is not installed.
+
+    Triton compiles a variant for an integer that is 1 and one for multiples of 16. Not so for the `varying` arguments,
+    which differ from step to step: each variant would stop a step for as long as compiling takes.
+    """
+    return triton.jit(function, do_not_specialize=varying) if HAS_TRITON else function
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Any:

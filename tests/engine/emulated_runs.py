@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from torch import Tensor
 
@@ -21,9 +22,10 @@ from engine.params import SamplingParams
 from engine.step_model import KvCache, StepTensors
 from engine.structured import StructuredOutput
 from engine.swap import SwapRule
+from engine.transfer import upload_together
 
 from .conftest import TinyModel, TinyModels
-from .emulated_cuda import MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda
+from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda, is_on_device
 from .test_matrix import THROUGH_TRANSFORMERS, answered
 from .test_model import make_engine, run_all
 from .test_overlap import KINDS, run
@@ -109,6 +111,20 @@ def test_grammars_hold_on_the_device(model_path: Path, device: EmulatedCuda) -> 
     assert re.fullmatch("[0-9]{3}x", first)
     assert re.fullmatch("[0-9]{3}x", second)
     assert device.waits == []
+
+
+def test_arrays_that_travel_together_arrive_whole_and_aligned(device: EmulatedCuda) -> None:
+    arrays = [
+        np.arange(3),
+        np.arange(10, dtype=np.int32).reshape(2, 5)[:, 1:4],
+        np.zeros(0, dtype=np.int64),
+        np.ones(1),
+    ]
+    found = upload_together(arrays, DEVICE)
+    assert device.waits == []
+    assert all(is_on_device(tensor) for tensor in found)
+    assert [tensor.tolist() for tensor in found] == [array.tolist() for array in arrays]
+    assert all(tensor.storage_offset() * tensor.element_size() % 16 == 0 for tensor in found)
 
 
 def test_the_profiled_step_is_a_full_one(

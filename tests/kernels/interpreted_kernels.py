@@ -154,6 +154,25 @@ def test_attention_equals_its_twin(
     close(actual, case.run(paged_attention_reference))
 
 
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("num_decodes", [0, 1, 3, 4])
+@needs_loops
+def test_decodes_that_come_first_have_a_launch_of_their_own(
+    attention_case: Any, monkeypatch: pytest.MonkeyPatch, num_decodes: int, window: int | None, splits: int
+) -> None:
+    launched = []
+    monkeypatch.setattr(attention_kernels, "num_splits", lambda **_: splits)
+    launch = attention_kernels._launch
+    monkeypatch.setattr(
+        attention_kernels, "_launch", lambda *given, **options: (launched.append(given[-2:]), launch(*given, **options))
+    )
+    case = attention_case([(1, 9), (1, 0), (1, 21), (1, 4), (6, 11), (1, 1), (19, 19), (2, 17)], window=window)
+    actual = case.run(partial(paged_attention_triton, num_decodes=num_decodes))
+    close(actual, case.run(paged_attention_reference))
+    assert launched == ([(0, num_decodes)] if num_decodes else []) + [(num_decodes, 8)]
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_size"),
     [(1, 1, 16, 1), (4, 2, 20, 3), (6, 2, 80, 16), (20, 1, 8, 5)],
