@@ -74,7 +74,8 @@ class Speculation(StrEnum):
 class EngineConfig:
     """Set an engine up. Raises InvalidConfigError on a value out of range.
 
-    `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it.
+    `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it. `dtype` "auto" is
+    the checkpoint's own, or float32 on a CPU without products for that.
     `max_num_batched_tokens` is the token budget of a step; BY_DEVICE, for it and `max_num_seqs`, takes what suits the
     device (engine/device.py). `num_kv_blocks=None` takes the pool's size from memory: on
     CUDA `gpu_memory_share` of the device less what a profiled step needs, on the CPU `cpu_memory_share` of what is

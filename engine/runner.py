@@ -53,7 +53,7 @@ class Runner:
         self.device = choose_device(config.device)
         self.config = config = with_limits(config, self.device)
         self._max_model_len = max_model_len
-        self.dtype = choose_dtype(config.dtype, model)
+        self.dtype = choose_dtype(config.dtype, model, self.device)
         if self.device.type == "cpu" and config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         with torch.inference_mode():

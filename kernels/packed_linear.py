@@ -111,6 +111,11 @@ def best_layout(weight: Tensor) -> Layout:
     return Layout.ONEDNN if can_pack(weight.dtype) else Layout.PLAIN
 
 
+def has_cpu_products(dtype: torch.dtype) -> bool:
+    """Say whether this CPU multiplies matrices of `dtype` in a layout of their own, so that they are worth having."""
+    return (dtype == torch.bfloat16 and cpu_gemm.can_multiply()) or can_pack(dtype)
+
+
 @functools.cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Say whether oneDNN's packed products of `dtype` run here and agree with `F.linear`; tried once per process."""

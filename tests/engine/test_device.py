@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from engine import device as module
 from engine.config import EngineConfig
-from engine.device import with_limits
+from engine.device import choose_dtype, with_limits
 from engine.errors import InvalidConfigError
+from engine.model_config import load_model_config
+
+from .conftest import TinyModels
 
 
 def limits(device: str, **given: int) -> tuple[int, int]:
@@ -40,3 +45,17 @@ def test_a_limit_that_is_given_bounds_the_other(given: dict[str, Any], expected:
 def test_a_negative_limit_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"{name} is -1; it must be a whole number of at least 1"):
         EngineConfig(model="", **{name: -1})  # type: ignore[arg-type]
+
+
+def test_auto_is_the_checkpoints_dtype_where_the_device_can_multiply_in_it(
+    tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = replace(load_model_config(str(tiny_models["llama-gqa"].path)), dtype="bfloat16")
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    for has_products, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(module, "has_cpu_products", lambda dtype, has_products=has_products: has_products)
+        assert choose_dtype("auto", model, cpu) == expected
+        assert choose_dtype("auto", model, cuda) == torch.bfloat16
+        assert choose_dtype("bfloat16", model, cpu) == torch.bfloat16
+    with pytest.raises(InvalidConfigError, match="is stored as float8; set dtype to one of float32"):
+        choose_dtype("auto", replace(model, dtype="float8"), cpu)
