@@ -71,14 +71,20 @@ def worker(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
     model_impl: Annotated[str, typer.Option(help="Whose code runs the model: auto, tokenmill, transformers")] = "auto",
-    max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step.")] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens in one step.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step [default: by the device]")] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Tokens in one step [default: by the device]")
+    ] = None,
     max_model_len: Annotated[int | None, typer.Option(help="Prompt and answer [default: the model's own]")] = None,
     num_kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks [default: from memory]")] = None,
     swap_space_gib: Annotated[float | None, typer.Option(help="Host memory for preempted sequences.")] = None,
     policy: Annotated[
         str | None, typer.Option(help="Who is next: priority, fcfs, deadline, shortest, fair or prefix")
     ] = None,
+    overlap: Annotated[bool | None, typer.Option(help="Plan a step while the last one runs [default: on CUDA]")] = None,
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="On CUDA, launch kernels one by one, without graphs.")
+    ] = False,
     speculation: Annotated[str | None, typer.Option(help="Guess tokens ahead: off or ngram")] = None,
     num_speculative_tokens: Annotated[int | None, typer.Option(help="Most guesses per sequence and step.")] = None,
     ready_file: ReadyFile = None,
@@ -97,6 +103,8 @@ def worker(
         "num_kv_blocks": num_kv_blocks,
         "swap_space_gib": swap_space_gib,
         "policy": policy,
+        "overlap": overlap,
+        "enforce_eager": enforce_eager,
         "speculation": speculation,
         "num_speculative_tokens": num_speculative_tokens,
     }

@@ -140,8 +140,8 @@ class EngineConfig:
         object.__setattr__(self, "speculation", Speculation(self.speculation))
         if self.overlap and (self.speculation != Speculation.OFF or self.batching != Batching.CONTINUOUS):
             raise InvalidConfigError(
-                f"overlap is True with batching {self.batching!r} and speculation {self.speculation!r}; it needs "
-                "continuous batching without speculation. Leave one of them out."
+                f"overlap is True with batching {str(self.batching)!r} and speculation {str(self.speculation)!r}; it "
+                "needs continuous batching without speculation. Leave one of them out."
             )
         _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
         _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)
