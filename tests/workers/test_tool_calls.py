@@ -19,7 +19,16 @@ from workers.tool_calls import CallForm, CallReader, constraint, form_of
 
 VOCAB = 400
 EOS = 1
-MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+MARKS = [
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|tool_call|>", "<|/tool_call|>"),
+    *(
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁sep｜>",
+    ),
+]
 
 WEATHER = {
     "$defs": {"place": {"type": "string", "maxLength": 6}},
@@ -47,7 +56,15 @@ def use(choice: Choice = Choice.REQUIRED, *, is_parallel: bool = True, tools: An
         ('{{ tools }} {"name": f, "parameters": p}', CallForm.LLAMA),
         ("{{ tools }}[TOOL_CALLS] [", CallForm.MISTRAL),
         ("{{ tools }}[TOOL_CALLS]f[ARGS]{}", CallForm.MISTRAL_NAMED),
-        ("{{ tools }}<tool_call><function=f><parameter=x>", None),
+        ("{{ tools }}<tool_call><function=f><parameter=x>", CallForm.XML),
+        ("{{ tools }}<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f\n```json", CallForm.DEEPSEEK),
+        ("{{ tools }}<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}", CallForm.DEEPSEEK_NAMED),
+        ("{{ tools }}functools[", CallForm.FUNCTOOLS),
+        ("{{ tools }}<|tool_call|>{}<|/tool_call|>", CallForm.PHI),
+        ("{{ tools }}respond with <|tool_call|> followed by a list", CallForm.GRANITE),
+        ("{{ tools }}<|python_tag|>[func_name1(a=b), func_name2(c)]", CallForm.PYTHONIC),
+        ("{{ tools }}<function=f>{}</function>", None),
+        ('{{ tools }}{"parameters": {}}<function_call>', None),
         ("{{ messages }}<tool_call>", None),
         ("{{ tools }}", None),
     ],
@@ -57,6 +74,8 @@ def test_the_chat_template_tells_the_form(template: str, form: CallForm | None) 
 
 
 NOW = ToolCall(name="now", arguments="{}")
+NOW_CALL = '{"name": "now", "arguments": {}}'
+PARIS_CALL = '{"name": "weather", "arguments": {"city": "Pâris", "days": 2}}'
 PARIS = ToolCall(name="weather", arguments='{"city": "Pâris", "days": 2}')
 
 
@@ -81,6 +100,34 @@ PARIS = ToolCall(name="weather", arguments='{"city": "Pâris", "days": 2}')
         ),
         (CallForm.MISTRAL, '[TOOL_CALLS] [{"name": "now", "arguments": {}}]', "", [NOW]),
         (CallForm.MISTRAL_NAMED, 'Yes[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[CALL_ID]abc[ARGS]{}', "Yes", [NOW, NOW]),
+        (CallForm.GRANITE, f'So:<|tool_call|>[{NOW_CALL}, {PARIS_CALL}]', "So:", [NOW, PARIS]),
+        (CallForm.PHI, f'So:<|tool_call|>{PARIS_CALL}<|/tool_call|>', "So:", [PARIS]),
+        (CallForm.PHI, f'<|tool_call|>[{PARIS_CALL}]<|/tool_call|><|tool_call|>{PARIS_CALL}', "", [PARIS, PARIS]),
+        (CallForm.FUNCTOOLS, f' functools[{PARIS_CALL}]', "", [PARIS]),
+        (
+            CallForm.DEEPSEEK,
+            'So:<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>\n'
+            '<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{"city": "Pâris",\n"days": 2}\n```'
+            '<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+            "So:",
+            [NOW, PARIS],
+        ),
+        (
+            CallForm.DEEPSEEK_NAMED,
+            'So:<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>weather'
+            '<｜tool▁sep｜>{"city": "Pâris", "days": 2}',
+            "So:",
+            [NOW, PARIS],
+        ),
+        (CallForm.PYTHONIC, '[now(), weather(city="Pâris", days=2)]', "", [NOW, PARIS]),
+        (CallForm.PYTHONIC, "<|python_start|>[weather(city = 'Pâris', days = 2,)]<|python_end|>", "", [PARIS]),
+        (
+            CallForm.XML,
+            'So:\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=weather>\n'
+            '<parameter=city>\nPâris\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>',
+            "So:",
+            [NOW, PARIS],
+        ),
     ],
 )  # fmt: skip
 def test_each_form_is_read(form: CallForm, text: str, content: str, calls: list[ToolCall]) -> None:
@@ -113,6 +160,40 @@ def test_each_form_is_read(form: CallForm, text: str, content: str, calls: list[
         '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
         "{" * 5000,
         "[TOOL_CALLS]" + "[" * 100_000,
+        '<|tool_call|>[{"name": "now", "arguments": {}}',
+        '<|tool_call|>[{"name": "unknown", "arguments": {}}]',
+        "<|tool_call|>[1]<|/tool_call|>",
+        "Use functools in Python.",
+        'functools[{"name": "now", "arguments": {}}] and more',
+        "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>other<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>unknown<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now{}<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜>Now: <｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+        "[]",
+        "[1]",
+        "[now]",
+        "[now()",
+        "[now()] and more",
+        "So: [now()]",
+        "[unknown()]",
+        "[now(1)]",
+        "[now(a=b)]",
+        "[now(a=1 b=2)]",
+        "[now(a=1, a=2)]",
+        '[now(a="b)]',
+        '[now(a="\\ud83d")]',
+        "[now(a=1e999)]",
+        "[now(a=" + "9" * 5000 + ")]",
+        "[now(a=" + "[" * 100_000,
+        "<function=now>",
+        "<function=unknown></function>",
+        "<tool_call><function=now></tool_call>",
+        "<tool_call><function=now>{}</function></tool_call>",
+        "<tool_call><function=now><parameter=a>1</function></tool_call>",
+        "<tool_call><function=now><parameter=a>1</parameter><parameter=a>1</parameter></function></tool_call>",
+        "<tool_call><function=now></function></tool_call><tool_call>",
     ],
 )
 def test_what_is_malformed_or_was_not_offered_stays_text(form: CallForm, text: str) -> None:
@@ -182,6 +263,40 @@ def test_a_required_call_is_always_well_formed(form: CallForm, tokenizer: Any) -
             assert all(jsonschema_rs.is_valid(SCHEMAS[call.name], json.loads(call.arguments)) for call in calls)
             counts.add((is_parallel, len(calls)))
     assert {count for parallel, count in counts if not parallel} == {1}
+
+
+RICH = {
+    "$defs": {"unit": {"enum": ["C", "F", "5"]}, "note": {"type": "string", "maxLength": 4}},
+    "type": "object",
+    "properties": {
+        "unit": {"$ref": "#/$defs/unit"},
+        "exact": {"type": "boolean"},
+        "places": {"type": "array", "items": {"$ref": "#/$defs/note"}, "maxItems": 2},
+        "level": {"enum": [1, 2, None, "high"]},
+        "note": {"$ref": "#/$defs/note", "description": "Anything."},
+        "share": {"type": "number", "minimum": 0, "maximum": 1},
+    },
+    "required": ["exact", "note"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("form", CallForm)
+def test_a_required_call_keeps_the_schema_of_every_argument(form: CallForm, tokenizer: Any) -> None:
+    path, fast = tokenizer
+    special_ids = {token.content: token_id for token_id, token in fast.added_tokens_decoder.items()}
+    wanted = use(tools=({"type": "function", "function": {"name": "rich", "parameters": RICH}},), is_parallel=False)
+    structured = constraint(form, wanted, special_ids)
+    assert structured is not None
+    given: list[frozenset[str]] = []
+    for seed in range(12):
+        text = random_output(path, fast, structured, seed=seed)
+        found = CallReader.of(form, wanted).read(text)
+        assert found is not None, text
+        arguments = json.loads(found[1][0].arguments)
+        assert jsonschema_rs.is_valid(RICH, arguments), text
+        given.append(frozenset(arguments))
+    assert len(set(given)) > 3  # some with optional arguments, some without
 
 
 def test_a_named_function_is_the_only_one_called(tokenizer: Any) -> None:

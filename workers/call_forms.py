@@ -1,0 +1,69 @@
+"""How models write tool calls, and which of the forms a chat template shows. Reads and writes none itself."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class CallForm(StrEnum):
+    """How a call is written.
+
+    HERMES (Qwen too): <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated.
+    LLAMA (3.x; 4 with its own template): {"name": …, "parameters": {…}}, perhaps after <|python_tag|>, separated by
+    semicolons.
+    PYTHONIC (Llama 3.2 and 4, ToolACE): [name(argument=value, …), …].
+    MISTRAL: [TOOL_CALLS] [{"name": …, "arguments": {…}}, …].
+    MISTRAL_NAMED (from 2025): [TOOL_CALLS]name[ARGS]{…}, repeated.
+    GRANITE (3.x): <|tool_call|>[{"name": …, "arguments": {…}}, …].
+    PHI: <|tool_call|>{"name": …, "arguments": {…}}<|/tool_call|>, repeated.
+    FUNCTOOLS (Phi-4-mini): functools[{"name": …, "arguments": {…}}, …].
+    DEEPSEEK (V3, R1): <｜tool▁calls▁begin｜>, then for each call <｜tool▁call▁begin｜>function<｜tool▁sep｜>name and a
+    fenced block of JSON, <｜tool▁call▁end｜>, and <｜tool▁calls▁end｜>.
+    DEEPSEEK_NAMED (V3.1): the same with <｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>.
+    XML (Qwen3-Coder): <tool_call><function=name><parameter=argument>value</parameter>…</function></tool_call>.
+    """
+
+    HERMES = "hermes"
+    LLAMA = "llama"
+    PYTHONIC = "pythonic"
+    MISTRAL = "mistral"
+    MISTRAL_NAMED = "mistral_named"
+    GRANITE = "granite"
+    PHI = "phi"
+    FUNCTOOLS = "functools"
+    DEEPSEEK = "deepseek"
+    DEEPSEEK_NAMED = "deepseek_named"
+    XML = "xml"
+
+
+DEEPSEEK_CALLS: Final = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+DEEPSEEK_CALL: Final = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
+DEEPSEEK_SEPARATOR: Final = "<｜tool▁sep｜>"
+
+_SIGNS: Final[tuple[tuple[tuple[str, ...], CallForm | None], ...]] = (
+    (("<function=", "<parameter="), CallForm.XML),
+    (("<function=",), None),  # tags that Llama 3.1 may be asked for
+    (("<function_call>",), None),  # Granite 20B's
+    ((DEEPSEEK_CALLS[0], "```json"), CallForm.DEEPSEEK),
+    ((DEEPSEEK_CALLS[0],), CallForm.DEEPSEEK_NAMED),
+    (("functools[",), CallForm.FUNCTOOLS),
+    (("<|/tool_call|>",), CallForm.PHI),
+    (("<|tool_call|>",), CallForm.GRANITE),
+    (("[func_name1(",), CallForm.PYTHONIC),
+    (("<tool_call>",), CallForm.HERMES),
+    (("[ARGS]",), CallForm.MISTRAL_NAMED),
+    (("[TOOL_CALLS]",), CallForm.MISTRAL),
+    (("<|python_tag|>",), CallForm.LLAMA),
+    (('"parameters"',), CallForm.LLAMA),
+)
+"""What a template has that shows a form; the first that fits decides."""
+
+
+def form_of(chat_template: str) -> CallForm | None:
+    """Return the form that a chat template shows, None when it knows no tools or another form."""
+    if "tools" not in chat_template:
+        return None
+    return next((form for signs, form in _SIGNS if all(sign in chat_template for sign in signs)), None)
+
+
+class MalformedCall(Exception):
+    """The output looks like a call and is none."""
