@@ -38,7 +38,11 @@ BARE = {
     "triton",
 }
 # The files of the engine that may need more, and what.
-EXTRAS = {"engine/messages.py": {"msgspec"}, "engine/grammar.py": {"llguidance"}}
+EXTRAS = {
+    "engine/energy.py": {"pynvml"},
+    "engine/grammar.py": {"llguidance"},
+    "engine/messages.py": {"msgspec"},
+}
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
