@@ -122,7 +122,10 @@ def results(
 ) -> None:
     """Write the finished lines, failed ones included; those so far while the batch still runs."""
     from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.output_path import require_writable
 
+    if output is not None:
+        require_writable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         if output is None:

@@ -71,7 +71,9 @@ def download(
     """Write a file's content to disk."""
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.download import download as fetch
+    from cli.output_path import require_replaceable
 
+    require_replaceable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         fetch(client, file_id, output)

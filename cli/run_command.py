@@ -1,6 +1,5 @@
 """`tokenmill run IN.jsonl -o OUT.jsonl`: one batch from file to file on this machine, resumable."""
 
-import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -40,10 +39,12 @@ def run(
     The lines' own model name may be anything: the model given here is served under it. Failed lines go to
     OUT.errors.jsonl. Interrupted, even by kill -9, the same command goes on where it was.
     """
+    from cli.output_path import require_replaceable
     from cli.run_state import outputs_are_intact, run_folder, scan_input
     from cli.up_command import default_data_dir
 
-    _require_writable(output)
+    require_replaceable(output)
+    _require_apart(input_path, output)
     scan = scan_input(input_path)
     served = _served_model(model, scan)
     folder = run_folder(data_dir or default_data_dir(), scan=scan, model=served.path, output=output)
@@ -167,14 +168,11 @@ def _report(batch: Any, written: list[Path]) -> None:
         raise typer.Exit(1)
 
 
-def _require_writable(output: Path) -> None:
-    folder = output.absolute().parent
-    if output.is_dir():
-        raise InputError(f"{output} is a folder. Give the path of a file with -o.")
-    if not folder.is_dir():
-        raise InputError(f"the folder {folder} does not exist. Make it, or choose another output with -o.")
-    if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
-        raise InputError(f"cannot write {output}: permission denied. Choose another output with -o.")
+def _require_apart(input_path: Path, output: Path) -> None:
+    """Raise InputError where the output, or its file of failed lines, would replace the input."""
+    for path in (output, errors_path(output)):
+        if path.exists() and input_path.exists() and path.samefile(input_path):
+            raise InputError(f"{path} would replace the input. Choose another output with -o.")
 
 
 def _quiet_until_ready() -> Any:

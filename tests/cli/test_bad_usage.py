@@ -188,14 +188,36 @@ def test_an_input_file_without_a_request(tmp_path: Path) -> None:
     )
 
 
-def test_an_output_that_cannot_be_written(tmp_path: Path, batch_file: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [("run", "in.jsonl"), ("files", "download", "file_1"), ("batch", "results", "batch_1")]
+)
+def test_an_output_that_cannot_be_written(command: tuple[str, ...], tmp_path: Path) -> None:
     assert_refused(
-        tokenmill("run", batch_file, "-o", tmp_path / "no" / "out.jsonl"),
+        tokenmill(*command, "-o", tmp_path / "no" / "out.jsonl", **SERVER),
         f"the folder {tmp_path}/no does not exist. Make it, or choose another output with -o.",
     )
     assert_refused(
-        tokenmill("run", batch_file, "-o", tmp_path), f"{tmp_path} is a folder. Give the path of a file with -o."
+        tokenmill(*command, "-o", tmp_path, **SERVER), f"{tmp_path} is a folder. Give the path of a file with -o."
     )
+
+
+@pytest.mark.parametrize("command", [("run", "in.jsonl"), ("files", "download", "file_1")])
+def test_an_output_that_must_not_be_replaced(command: tuple[str, ...], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(
+        tokenmill(*command, "-o", tmp_path / "pipe", **SERVER),
+        f"{tmp_path}/pipe is no ordinary file, and the output would replace it. Give another path with -o.",
+    )
+
+
+@pytest.mark.parametrize(("given", "output"), [("in.jsonl", "in.jsonl"), ("in.errors.jsonl", "in.jsonl")])
+def test_an_output_that_would_replace_the_input(given: str, output: str, tmp_path: Path) -> None:
+    (tmp_path / given).write_text("the only copy")
+    assert_refused(
+        tokenmill("run", tmp_path / given, "-o", tmp_path / output),
+        f"{tmp_path / given} would replace the input. Choose another output with -o.",
+    )
+    assert (tmp_path / given).read_text() == "the only copy"
 
 
 def test_a_run_without_a_model_for_a_placeholder_name(tmp_path: Path, batch_file: Path) -> None:

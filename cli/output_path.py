@@ -1,0 +1,30 @@
+"""Says before any work is done that an output cannot be written where the user wants it."""
+
+import os
+from pathlib import Path
+
+from jobs.errors import InputError
+
+
+def require_writable(output: Path) -> None:
+    """Raise InputError unless a file can be written at `output`."""
+    folder = output.absolute().parent
+    if output.is_dir():
+        raise InputError(f"{output} is a folder. Give the path of a file with -o.")
+    if not folder.is_dir():
+        raise InputError(f"the folder {folder} does not exist. Make it, or choose another output with -o.")
+    if not os.access(output if output.exists() else folder, os.W_OK):
+        raise _not_permitted(output)
+
+
+def require_replaceable(output: Path) -> None:
+    """Raise InputError unless a new file can take the place of `output`, which must not be a device or a pipe."""
+    require_writable(output)
+    if output.exists() and not output.is_file():
+        raise InputError(f"{output} is no ordinary file, and the output would replace it. Give another path with -o.")
+    if not os.access(output.absolute().parent, os.W_OK):
+        raise _not_permitted(output)
+
+
+def _not_permitted(output: Path) -> InputError:
+    return InputError(f"cannot write {output}: permission denied. Choose another output with -o.")
