@@ -11,17 +11,22 @@ if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
 _TIMEOUT_SECONDS: Final = 600.0  # one upload of some GB
+_EXAMPLES: Final = {"TOKENMILL_BASE_URL": "http://127.0.0.1:8000/v1", "TOKENMILL_API_KEY": "tm-…"}
 
 
 def client_from_environment() -> "OpenAI":
-    """Return a client for TOKENMILL_BASE_URL with TOKENMILL_API_KEY. Raises InputError naming what is not set."""
-    missing = [name for name in ("TOKENMILL_BASE_URL", "TOKENMILL_API_KEY") if not os.environ.get(name)]
+    """Return a client for TOKENMILL_BASE_URL with TOKENMILL_API_KEY. Raises InputError naming what is not right."""
+    missing = [name for name in _EXAMPLES if not os.environ.get(name)]
     if missing:
         raise InputError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. "
-            "Set what `tokenmill up` printed, for example TOKENMILL_BASE_URL=http://127.0.0.1:8000/v1."
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. Set what `tokenmill up` printed, "
+            f"such as {' '.join(f'{name}={_EXAMPLES[name]}' for name in missing)}"
         )
-    return make_client(os.environ["TOKENMILL_BASE_URL"], os.environ["TOKENMILL_API_KEY"])
+    base_url = os.environ["TOKENMILL_BASE_URL"]
+    if not base_url.startswith(("http://", "https://")):
+        example = _EXAMPLES["TOKENMILL_BASE_URL"]
+        raise InputError(f"TOKENMILL_BASE_URL is {base_url!r}; it must begin with http:// or https://, as {example}")
+    return make_client(base_url, os.environ["TOKENMILL_API_KEY"])
 
 
 def make_client(base_url: str, api_key: str) -> "OpenAI":

@@ -167,8 +167,23 @@ def test_a_server_that_is_not_there() -> None:
 def test_a_server_that_was_not_named() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_API_KEY="tm-none"),
-        "TOKENMILL_BASE_URL is not set. "
-        "Set what `tokenmill up` printed, for example TOKENMILL_BASE_URL=http://127.0.0.1:8000/v1.",
+        "TOKENMILL_BASE_URL is not set. Set what `tokenmill up` printed, such as "
+        "TOKENMILL_BASE_URL=http://127.0.0.1:8000/v1",
+    )
+
+
+def test_a_key_that_was_not_given() -> None:
+    assert_refused(
+        tokenmill("files", "list", TOKENMILL_BASE_URL="http://127.0.0.1:1/v1"),
+        "TOKENMILL_API_KEY is not set. Set what `tokenmill up` printed, such as TOKENMILL_API_KEY=tm-…",
+    )
+
+
+def test_a_server_without_a_scheme() -> None:
+    assert_refused(
+        tokenmill("files", "list", TOKENMILL_BASE_URL="127.0.0.1:8000/v1", TOKENMILL_API_KEY="tm-none"),
+        "TOKENMILL_BASE_URL is '127.0.0.1:8000/v1'; it must begin with http:// or https://, as "
+        "http://127.0.0.1:8000/v1",
     )
 
 
