@@ -111,7 +111,7 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str) -> InputLine:
     try:
         line = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise LineProblem("invalid_json_line", f"this line is not valid JSON: {error}", line_no=line_no) from None
+        raise LineProblem("invalid_json_line", _why_no_json(raw, error), line_no=line_no) from None
     if type(line) is not dict:
         message = f"this line is {_kind(line)}; it must be a JSON object with custom_id, method, url and body"
         raise LineProblem("invalid_json_line", message, line_no=line_no)
@@ -210,6 +210,14 @@ def _cleaned(content: bytes, line_no: int) -> bytes:
     if content.endswith(b"\r"):
         content = content[:-1]
     return b"" if content.isspace() else content
+
+
+def _why_no_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as wrong:
+        return f"this line is not UTF-8 from its byte {wrong.start + 1} on; save the file as UTF-8"
+    return f"this line is not valid JSON: {error.msg} at character {error.pos + 1}"
 
 
 def _problem_of(line: dict[str, Any], *, line_no: int, endpoint: str) -> LineProblem:

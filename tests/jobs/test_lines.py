@@ -119,7 +119,9 @@ def test_a_good_line_is_read() -> None:
     ("raw", "code", "param", "words"),
     [
         (b'{"custom_id": ', "invalid_json_line", None, "not valid JSON"),
-        (b"\xff\xfe", "invalid_json_line", None, "not valid JSON"),
+        (b'{"custom_id": "a", oops}', "invalid_json_line", None, "expected a string key at character 20"),
+        (b"\xff\xfe", "invalid_json_line", None, "not UTF-8 from its byte 1 on"),
+        ('{"custom_id": "Ü'.encode("latin-1"), "invalid_json_line", None, "not UTF-8 from its byte 16 on"),
         (b"[1]", "invalid_json_line", None, "an array"),
         (b"null", "invalid_json_line", None, "null"),
         (without("custom_id"), "invalid_request", "custom_id", "is missing"),
