@@ -63,6 +63,7 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
 
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.table import print_table, when
+    from cli.watch import counts_of
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
@@ -72,7 +73,7 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
         return
     print_table(
         ("id", "status", "done", "failed", "total", "created"),
-        [(b.id, b.status, *_counts(b), when(b.created_at)) for b in batches],
+        [(b.id, b.status, *counts_of(b), when(b.created_at)) for b in batches],
     )
 
 
@@ -151,20 +152,12 @@ def _write_results(client: "OpenAI", batch_id: str, target: Any) -> None:
 
 
 def _follow(client: "OpenAI", batch_id: str) -> None:
-    from cli.watch import describe_errors, watch_batch
+    from cli.watch import describe_end, watch_batch
 
     batch = watch_batch(client, batch_id)
-    done, failed, total = _counts(batch)
-    print(f"{batch.status}: {done} done, {failed} failed of {total}")
-    if batch.errors:
-        print(describe_errors(batch))
+    print(describe_end(batch))
     if batch.status != "completed":
         raise typer.Exit(1)
-
-
-def _counts(batch: Any) -> tuple[int, int, int]:
-    counts = batch.request_counts
-    return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
 
 
 def _pairs(given: list[str]) -> dict[str, str] | None:

@@ -42,6 +42,23 @@ def _look(client: "OpenAI", batch_id: str, *, on_poll: Callable[[], None]) -> An
         time.sleep(_POLL_SECONDS)
 
 
+def counts_of(batch: Any) -> tuple[int, int, int]:
+    """Return how many lines are done, failed, and there in all."""
+    counts = batch.request_counts
+    return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
+
+
+def describe_end(batch: Any) -> str:
+    """Return what came of a batch, and how to read why lines failed."""
+    done, failed, total = counts_of(batch)
+    lines = [f"{batch.status}: {done} done, {failed} failed of {total}"]
+    if batch.errors:
+        lines.append(describe_errors(batch))
+    if batch.error_file_id:
+        lines.append(f"  why lines failed: tokenmill files download {batch.error_file_id} -o errors.jsonl")
+    return "\n".join(lines)
+
+
 def describe_errors(batch: Any, *, most: int = 10) -> str:
     """Return the listed errors of a failed batch, one a line."""
     listed = (batch.errors.data if batch.errors else None) or []

@@ -6,12 +6,28 @@ from types import SimpleNamespace
 import pytest
 
 from cli.progress import BatchProgress, PlainDisplay, Rate, clock, progress_display, rate_and_eta
+from cli.watch import describe_end
 
 
 def progress(
     done: int, *, total: int = 100, tokens: int = 0, failed: int = 0, status: str = "in_progress"
 ) -> BatchProgress:
     return BatchProgress(status=status, done=done, failed=failed, total=total, output_tokens=tokens)
+
+
+def test_the_end_of_a_batch_says_where_to_read_why_lines_failed() -> None:
+    counts = SimpleNamespace(completed=5, failed=2, total=7)
+    batch = SimpleNamespace(status="completed", request_counts=counts, errors=None, error_file_id="file_9")
+    assert describe_end(batch).splitlines() == [
+        "completed: 5 done, 2 failed of 7",
+        "  why lines failed: tokenmill files download file_9 -o errors.jsonl",
+    ]
+    listed = SimpleNamespace(data=[SimpleNamespace(line=3, message="no JSON", code="invalid_json_line")])
+    batch = SimpleNamespace(status="failed", request_counts=None, errors=listed, error_file_id=None)
+    assert describe_end(batch).splitlines() == [
+        "failed: 0 done, 0 failed of 0",
+        "  line 3: no JSON (invalid_json_line)",
+    ]
 
 
 def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds() -> None:
