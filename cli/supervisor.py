@@ -19,6 +19,8 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0  # a child that ran this long starts anew without a pause for its history
 _POLL_SECONDS: Final = 0.1
+_SILENT_ENDS: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
+"""Who was asked to end, or killed, did not write why: the last line of its log would be taken for the reason."""
 
 
 class StopRequestedError(Exception):
@@ -120,9 +122,9 @@ class Supervisor:
         if now - watched.started_at >= STEADY_SECONDS:
             watched.num_deaths = 0
         child = watched.child
-        self._plan_restart(
-            watched, now, f"{child.spec.name} stopped ({_reason(child.exit_status)}){child.last_words()}"
-        )
+        is_silent = child.exit_status in _SILENT_ENDS
+        words = f", its log is {child.spec.log_path}" if is_silent else child.last_words()
+        self._plan_restart(watched, now, f"{child.spec.name} stopped ({_reason(child.exit_status)}){words}")
 
     def _plan_restart(self, watched: _Watched, now: float, what: str) -> None:
         pause = min(FIRST_PAUSE_SECONDS * 2**watched.num_deaths, LONGEST_PAUSE_SECONDS)

@@ -101,7 +101,7 @@ class Child:
         log = self.spec.log_path
         lines = log.read_bytes()[-4096:].decode(errors="replace").splitlines() if log.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-        return f": {last} (more in {self.spec.log_path})"
+        return f": {last.removeprefix('tokenmill: ')} (more in {self.spec.log_path})"
 
     def ask_to_stop(self) -> None:
         self.send(self.spec.stop_signal)

@@ -85,7 +85,7 @@ def test_a_dead_child_is_started_again_after_a_pause(
     supervisor.start([sleeper(tmp_path, "api")])
     kill(supervisor)
     supervisor.tend()
-    assert said == [f"api stopped (signal SIGKILL): it wrote nothing (more in {tmp_path}/api.log); "
+    assert said == [f"api stopped (signal SIGKILL), its log is {tmp_path}/api.log; "
                     f"starting it again in {FIRST_PAUSE_SECONDS:g} s"]  # fmt: skip
     clock.now += FIRST_PAUSE_SECONDS / 2
     supervisor.tend()
@@ -146,8 +146,9 @@ def test_a_child_that_cannot_be_started_again_is_tried_later(
 
 
 def test_a_child_that_fails_to_start_is_reported_with_its_last_words(tmp_path: Path, supervisor: Supervisor) -> None:
+    worker = child(tmp_path, "worker", "echo tokenmill: no such model >&2; exit 1")
     with pytest.raises(ServiceError, match="worker stopped while starting: no such model"):
-        supervisor.start([sleeper(tmp_path, "api"), child(tmp_path, "worker", "echo no such model >&2; exit 1")])
+        supervisor.start([sleeper(tmp_path, "api"), worker])
     assert supervisor.children[0].is_running  # for stop() to end
     supervisor.stop()
 
