@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _WINDOW: Final = "30d"  # nobody waits on a deadline here; it only has to outlast the run
 _MAX_DEATHS: Final = 5
+_NOTHING_LEFT: Final = ("completed", "failed")  # written to the output, or refused before any line ran
 # A stopped run gives up its unfinished lines rather than make the user wait; finished ones are already saved.
 _DRAIN_SECONDS: Final = "3"
 
@@ -59,7 +60,7 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
     from cli.embedded.sockets import free_port
     from cli.stack import StackOptions, running_stack
     from cli.supervisor import StopRequestedError
-    from cli.watch import watch_batch
+    from cli.watch import describe_errors, watch_batch
 
     options = StackOptions(
         data_dir=folder.stack,
@@ -75,11 +76,14 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
             with client, server_errors_as_sentences(client):
                 batch = _find_or_submit(client, folder, input_path, scan=scan)
                 batch = watch_batch(client, batch.id, on_poll=stack.supervisor.tend_or_stop)
-                written = _collect(client, batch, folder, output)
+                written = _collect(client, batch, folder, output) if batch.status == "completed" else []
     except StopRequestedError:
         _say("stopped. Run the same command again to go on.")
         raise typer.Exit(130) from None
-    folder.forget_stack()
+    if batch.status in _NOTHING_LEFT:
+        folder.forget_stack()
+    if batch.status != "completed":
+        raise ServiceError(f"the batch {batch.status}:\n{describe_errors(batch)}")
     _report(batch, written)
 
 
@@ -133,13 +137,10 @@ def _submit(client: "OpenAI", folder: "RunFolder", state: "RunState", input_path
 
 
 def _collect(client: "OpenAI", batch: Any, folder: "RunFolder", output: Path) -> list[Path]:
-    """Download what a finished batch wrote; note it as complete. Raises ServiceError for a batch that did not."""
+    """Download what a completed batch wrote, and note it as complete."""
     from cli.download import download
     from cli.run_state import sha256_of
-    from cli.watch import describe_errors
 
-    if batch.status != "completed":
-        raise ServiceError(f"the batch {batch.status}:\n{describe_errors(batch)}")
     errors = errors_path(output)
     written = [output]
     download(client, batch.output_file_id, output)
@@ -163,7 +164,7 @@ def _report(batch: Any, written: list[Path]) -> None:
     tokens = batch.usage.output_tokens if batch.usage else 0
     _say(f"{counts.completed} of {counts.total} lines completed, {tokens:,} tokens, written to {written[0]}")
     if len(written) > 1:
-        _say(f"{counts.failed} lines failed, see {written[1]}")
+        _say(f"{counts.failed} {'line' if counts.failed == 1 else 'lines'} failed, see {written[1]}")
     if counts.completed == 0 and counts.failed:
         raise typer.Exit(1)
 
