@@ -71,9 +71,11 @@ def worker(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
     model_impl: Annotated[str, typer.Option(help="Whose code runs the model: auto, tokenmill, transformers")] = "auto",
-    max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step [default: by the device]")] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(min=1, help="Sequences in one step [default: by the device]")
+    ] = None,
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one step [default: by the device]")
+        int | None, typer.Option(min=1, help="Tokens in one step [default: by the device]")
     ] = None,
     max_model_len: Annotated[int | None, typer.Option(help="Prompt and answer [default: the model's own]")] = None,
     num_kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks [default: from memory]")] = None,

@@ -75,7 +75,7 @@ class Engine:
                 timeout_seconds=config.grammar_timeout_seconds,
             )
         )
-        self._pending: list[TokenDelta] = []
+        self._untold: list[TokenDelta] = []
         self._num_arrivals = 0
         self._num_prompt_tokens = 0
         self._recorder = Recorder(self.scheduler)
@@ -86,7 +86,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Tell whether a step would do or report anything."""
-        return bool(self._pending) or self.scheduler.has_work or len(self._grammars) > 0
+        return bool(self._untold) or self.scheduler.has_work or len(self._grammars) > 0
 
     def add(
         self,
@@ -142,18 +142,21 @@ class Engine:
         """End requests at once; the next step reports "abort" for each unfinished child, and no token."""
         for request_id in request_ids:
             for sequence in (*self._grammars.abort(request_id), *self.scheduler.abort(request_id)):
-                self._pending.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
+                self._untold.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
         """End single children, given as (request id, index); otherwise as `abort`. The others go on."""
         for request_id, index in children:
             for sequence in self.scheduler.abort(request_id, index=index):
-                self._pending.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
+                self._untold.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def step(self) -> list[TokenDelta]:
-        """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts."""
+        """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts.
+
+        With overlap, tokens are told by the step after the one that samples them.
+        """
         self._start_compiled()
-        deltas, self._pending = self._pending, []
+        deltas, self._untold = self._untold, []
         if self.scheduler.has_work:
             if not self.overlaps:
                 self._propose_drafts()
@@ -210,7 +213,7 @@ class Engine:
         for compiled in self._grammars.take():
             deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
             self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
-            self._pending += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
+            self._untold += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
             unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
             self._recorder.num_finished += len(deltas) - len(unfinished)
             if unfinished:
@@ -242,16 +245,16 @@ class Engine:
         start sampling: so grammars, penalties and bad words see every token before, as they do without overlap.
         """
         before, self._in_flight = self._in_flight, None
-        logits = None
-        if plan.sequences:
+        logits, has_started = None, bool(plan.sequences)
+        if has_started:
             logits = self._runner.forward(plan, self.scheduler.block_tables, pending=before)
         deltas: list[TokenDelta] = []
         if before is not None:
             deltas = self._recorder.settle(self._recorder.append(before.plan, *before.samples.read()))
         rows = plan.settle(self.scheduler.__contains__)
         samples = self._runner.sample(plan, logits, rows=rows)
-        if plan.sequences:
-            self._advance(plan)
+        if has_started:
+            self._advance(plan)  # also when all of its sequences have ended: it may have brought blocks back
         if samples is not None:
             self._in_flight = PendingTokens(plan, samples)
             self.scheduler.expect_tokens(plan)
@@ -263,7 +266,7 @@ class Engine:
 
     def _end_all(self, request_id: int, n: int, reason: FinishReason, *, error: str | None = None) -> None:
         self._recorder.num_finished += n
-        self._pending.extend(
+        self._untold.extend(
             TokenDelta(request_id=request_id, index=index, finish_reason=reason, error=error) for index in range(n)
         )
 

@@ -1,6 +1,6 @@
 """Replay the layers of a decode step as one CUDA graph, instead of launching some hundred kernels one by one.
 
-A graph reads and writes the same memory each time, so a step's inputs are copied to where it was recorded. It serves
+A graph reads and writes the same memory each time, so a step's inputs are copied to where it was captured. It serves
 one number of sequences; a step of fewer is filled up with rows that read nothing and write nothing. What follows the
 layers, the output matrix on the sampled rows, is cheap to launch and stays outside.
 """
@@ -23,15 +23,15 @@ _DENSE_UP_TO = 256
 
 
 def graph_sizes(max_num_seqs: int) -> list[int]:
-    """Return the numbers of sequences to record, ascending: 8 apart up to 256, then 32, and `max_num_seqs` itself."""
+    """Return the numbers of sequences to capture, ascending: 8 apart up to 256, then 32, and `max_num_seqs` itself."""
     sizes = [1, 2, 4, *range(8, _DENSE_UP_TO, 8), *range(_DENSE_UP_TO, max_num_seqs, 32)]
     return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
 
 
 class DecodeGraphs:
-    """Recorded decode steps of several sizes over one cache.
+    """Captured decode steps of several sizes over one cache.
 
-    `forward` computes `[tokens, hidden]` twice from a step; `record` turns a computation into one that can be repeated.
+    `forward` computes `[tokens, hidden]` twice from a step; `capture` makes a computation repeatable.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DecodeGraphs:
         max_context_len: int,
         block_size: int,
         device: torch.device,
-        record: Callable[[Compute], Compute],
+        capture: Callable[[Compute], Compute],
     ) -> None:
         self._inputs = _Inputs(
             max_num_seqs,
@@ -51,13 +51,14 @@ class DecodeGraphs:
             device=device,
         )
         self._sizes = graph_sizes(max_num_seqs)
+        self._results: Hidden | None = None
         self._graphs: dict[int, Compute] = {}
         for size in reversed(self._sizes):  # the largest first: the others find room in its memory
             self._inputs.fill_up(0, size)
-            self._graphs[size] = record(self._computation(forward, size))
+            self._graphs[size] = capture(self._computation(forward, size))
 
     def run(self, step: StepTensors) -> Hidden | None:
-        """Compute a step's layers, or return None: it is no decode, or has more sequences than were recorded.
+        """Compute a step's layers, or return None: it is no decode, or has more sequences than were captured.
 
         The two results are overwritten by the next run.
         """
@@ -72,7 +73,14 @@ class DecodeGraphs:
 
     def _computation(self, forward: Callable[[StepTensors], Hidden], size: int) -> Compute:
         step = self._inputs.first(size)
-        return lambda: forward(step)
+
+        def compute() -> Hidden:
+            x, residual = forward(step)
+            if self._results is None:  # in the first run of the largest size, which is not captured yet
+                self._results = torch.empty_like(x), torch.empty_like(residual)
+            return self._results[0][:size].copy_(x), self._results[1][:size].copy_(residual)
+
+        return compute
 
 
 class _Inputs:
@@ -113,14 +121,14 @@ class _Inputs:
         self._context_lens[count:size].zero_()
 
 
-class CudaRecorder:
-    """Record computations as CUDA graphs that share their scratch memory: no two of them run at the same time."""
+class CudaCapture:
+    """Capture computations as CUDA graphs that share their scratch memory: no two of them run at the same time."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Compute) -> Compute:
-        """Run it once, so that nothing is compiled or set up while recording; then record it."""
+        """Run it once, so that nothing is compiled or set up while capturing; then capture it."""
         compute()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

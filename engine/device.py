@@ -28,7 +28,10 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if has_cuda else "cpu")
     if name.startswith("cuda") and not has_cuda:
         raise InvalidConfigError(f"device is {name!r} and torch finds no CUDA device; use device 'cpu' or 'auto'.")
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        raise InvalidConfigError(f"device is {name!r} and there are {torch.cuda.device_count()}, counted from cuda:0.")
+    return device
 
 
 def choose_dtype(name: str, model: CheckpointConfig, device: torch.device) -> torch.dtype:

@@ -70,10 +70,11 @@ class Edits:
         if self.allowed is not None:
             index = self.allowed.on(logits.device)
             kept = logits[index]
-            logits[upload(np.unique(self.allowed.lines), logits.device)] = -torch.inf
+            logits.index_fill_(0, upload(np.unique(self.allowed.lines), logits.device), -torch.inf)
             logits[index] = kept
         if self.forbidden is not None:
-            logits[self.forbidden.on(logits.device)] = -torch.inf
+            # Not `logits[index] = number`: that copies the number from the host and waits for all of the device's work.
+            logits.index_put_(self.forbidden.on(logits.device), logits.new_full((), -torch.inf))
 
     def shift(self, logits: Tensor) -> Shifted | None:
         """Return the moved logits of the shifted rows, None when there are none.

@@ -58,6 +58,7 @@ def num_kv_blocks(
     if count < 1:
         raise InvalidConfigError(
             f"{free_bytes // 2**20} MiB are left for the KV cache and one block of {config.block_size} tokens needs "
-            f"{size} bytes. Free memory, or lower block_size."
+            f"{size} bytes. Free memory, or lower block_size, max_num_batched_tokens (now "
+            f"{config.max_num_batched_tokens}) or max_num_seqs (now {config.max_num_seqs})."
         )
     return count

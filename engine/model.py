@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.cpu_layers import cpu_layers
-from engine.decode_graphs import CudaRecorder, DecodeGraphs
+from engine.decode_graphs import CudaCapture, DecodeGraphs
 from engine.model_config import ModelConfig
 from engine.random_weights import RandomWeights
 from engine.rotary import rotary_table
@@ -71,15 +71,15 @@ class Decoder:
         for rows in parts:
             yield self.logits(x[rows], residual[rows])
 
-    def record_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
-        """Record decode steps as `StepModel` says."""
+    def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Capture decode steps as `StepModel` says."""
         self._graphs = DecodeGraphs(
             lambda step: self.forward(step, cache),
             max_num_seqs=max_num_seqs,
             max_context_len=max_context_len,
             block_size=cache[0][0].shape[2],
             device=self.device,
-            record=CudaRecorder(),
+            capture=CudaCapture(),
         )
 
     def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:

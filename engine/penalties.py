@@ -95,7 +95,7 @@ class TokenTable:
         self._counts = _grown(self._counts, (num_slots, vocab_size), device)
         self._tokens = _grown(self._tokens, (num_slots, int(rows.lengths.max())), device)
         if rows.cleared_slots:
-            self._counts[upload(np.array(rows.cleared_slots), device)] = 0
+            self._counts.index_fill_(0, upload(np.array(rows.cleared_slots), device), 0)
         if rows.said.lines.size:
             slots, token_ids = rows.said.on(device)
             self._tokens[slots, upload(rows.said_places, device)] = token_ids

@@ -1,7 +1,7 @@
 """Run one step on the device: copy the inputs over, forward, sample. Knows plans and tensors, no queues.
 
-`forward` and `sample` only start the device's work and do not wait for it, but for prompts' log-probabilities and for a
-top-p without top-k; the host waits when it reads the samples.
+`forward` and `sample` only start the device's work and do not wait for it, but for prompts' log-probabilities, a top-p
+without top-k and swapped blocks; the host waits when it reads the samples.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Runner:
 
     def __init__(self, config: EngineConfig, model: CheckpointConfig, *, max_model_len: int) -> None:
         self.device = choose_device(config.device)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)  # events, graphs and Triton's launches go to the current device
         self.config = config = with_limits(config, self.device)
         self._max_model_len = max_model_len
         self.dtype = choose_dtype(config.dtype, model, self.device)
@@ -70,8 +72,7 @@ class Runner:
         self._cache: KvCache = self._new_cache(2)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-            num_rows = most_sampled_rows(config.max_num_seqs, config.max_num_batched_tokens)
-            self._warm_up(config.max_num_batched_tokens, num_rows=num_rows)
+            self._profile()
         elif config.warm_up:
             self._warm_up(min(_CPU_WARM_UP_TOKENS, config.max_num_batched_tokens), num_rows=2)
         self.num_kv_blocks = num_kv_blocks(
@@ -84,7 +85,8 @@ class Runner:
         self._cache = self._new_cache(self.num_kv_blocks + 1)
         if self.device.type == "cuda" and not config.enforce_eager:
             with torch.inference_mode():
-                self._model.record_decodes(self._cache, max_num_seqs=config.max_num_seqs, max_context_len=max_model_len)
+                sizes = {"max_num_seqs": config.max_num_seqs, "max_context_len": max_model_len}
+                self._model.capture_decodes(self._cache, **sizes)
         self.swap = self._new_swap_space()
         self.work = WorkCounter(
             self._model.sizes,
@@ -161,12 +163,10 @@ class Runner:
     @torch.inference_mode()
     def _seconds_per_prompt_token(self) -> float:
         num_tokens = min(_MEASURED_TOKENS, self.config.max_num_batched_tokens, self._max_model_len)
-        step = _prompt_step([num_tokens], block_size=self.config.block_size, num_sampled=1)
         seconds = []
         for _ in range(3):  # the first may compile
             start = time.perf_counter()
-            inputs, rows = self._to_device(step)
-            self._model.run(inputs, self._cache, rows).cpu()
+            self._run_prompts([num_tokens], num_sampled=1).cpu()
             seconds.append(time.perf_counter() - start)
         return min(seconds) / num_tokens
 
@@ -204,6 +204,21 @@ class Runner:
             device=self.device,
         )
 
+    def _profile(self) -> None:
+        """Run the largest step that the limits allow, and others; raise InvalidConfigError where it does not fit."""
+        config = self.config
+        try:
+            self._warm_up(
+                config.max_num_batched_tokens,
+                num_rows=most_sampled_rows(config.max_num_seqs, config.max_num_batched_tokens),
+            )
+            self._compile_other_steps()
+        except torch.cuda.OutOfMemoryError as error:
+            raise InvalidConfigError(
+                f"A step of {config.max_num_batched_tokens} tokens and {config.max_num_seqs} sequences does not fit on "
+                f"{self.device} beside the model. Lower max_num_batched_tokens or max_num_seqs, or free memory."
+            ) from error
+
     @torch.inference_mode()
     def _warm_up(self, num_tokens: int, *, num_rows: int) -> None:
         """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
@@ -212,12 +227,27 @@ class Runner:
         if num_tokens % longest:
             full.append(num_tokens % longest)
         for counts in (full, [1] * min(2, num_tokens), [longest - 1, 1] if longest > 1 else [1]):
-            step = _prompt_step(counts, block_size=self.config.block_size, num_sampled=num_rows)
-            inputs, rows = self._to_device(step)
-            logits = self._model.run(inputs, self._cache, rows)
-            masks = RowMasks.of_everything(len(step.sampled_rows), vocab_size=logits.shape[-1], device=self.device)
-            for params in _warm_up_rows(len(step.sampled_rows), masks):
+            logits = self._run_prompts(counts, num_sampled=num_rows)
+            masks = RowMasks.of_everything(len(logits), vocab_size=logits.shape[-1], device=self.device)
+            for params in _warm_up_rows(len(logits), masks):
                 sample(logits, params)
+
+    @torch.inference_mode()
+    def _compile_other_steps(self) -> None:
+        """Run steps that attention has kernels of their own for: short pieces of prompts, decodes of long contexts."""
+        longest = min(self.config.max_num_batched_tokens - 1, self._max_model_len)
+        for length in _powers_of_two(2, longest):
+            self._run_prompts([length, 1], num_sampled=1)
+        for context_len in _powers_of_two(256, self._max_model_len):
+            self._run_prompts([1], num_sampled=1, max_context_len=context_len)
+
+    def _run_prompts(self, counts: list[int], *, num_sampled: int, max_context_len: int | None = None) -> Tensor:
+        """Run a step of prompts of these lengths that writes nothing; return the logits of some of its rows."""
+        arrays = _prompt_step(counts, block_size=self.config.block_size, num_sampled=num_sampled)
+        if max_context_len is not None:
+            arrays.max_context_len = max_context_len
+        inputs, rows = self._to_device(arrays)
+        return self._model.run(inputs, self._cache, rows)
 
     def _free_bytes(self) -> int:
         if self.device.type == "cpu":
@@ -268,6 +298,11 @@ def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Ste
         pending_rows=[],
         pending_sequences=[],
     )
+
+
+def _powers_of_two(first: int, last: int) -> list[int]:
+    """Return `first`, which is one, and its doubles up to `last`."""
+    return [first << place for place in range((last // first).bit_length())]
 
 
 def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:

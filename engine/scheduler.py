@@ -181,7 +181,7 @@ class Scheduler:
         self._release_padding_if_done()
 
     def schedule(self) -> StepPlan:
-        """Hand out one step's token budget. The plan is empty only when nothing is left to do."""
+        """Hand out one step's token budget. The plan is empty only when nothing is left but tokens to be read."""
         plan = self.last_plan = StepPlan(padding=list(self._padding))
         budget = self.limits.max_num_batched_tokens - len(plan.padding)
         if self._batching is Batching.STATIC:

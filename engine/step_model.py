@@ -81,10 +81,10 @@ class StepModel(Protocol):
         """
         ...
 
-    def record_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
-        """Record decode steps of up to `max_num_seqs` sequences over this cache as CUDA graphs, for `run` to replay.
+    def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Capture decode steps of up to `max_num_seqs` sequences over this cache as CUDA graphs, for `run` to replay.
 
-        Does nothing where a model's code cannot be recorded.
+        Does nothing where a model's code cannot be captured.
         """
         ...
 

@@ -44,21 +44,21 @@ class Download:
 
     def __init__(self, *tensors: Tensor) -> None:
         """Ask for copies now; `tensors` may be overwritten by work that the device is given later."""
-        self._is_done: torch.cuda.Event | None = None
+        self._done: torch.cuda.Event | None = None
         if tensors[0].is_cuda:
             self._copies = [
                 torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
                 for tensor in tensors
             ]
-            self._is_done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._is_done.record()
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record()
         else:
             self._lists = [tensor.tolist() for tensor in tensors]
 
     def read(self) -> list[list[Any]]:
         """Wait for the copies and return each tensor as a list."""
-        if self._is_done is not None:
-            self._is_done.synchronize()
+        if self._done is not None:
+            self._done.synchronize()
             self._lists = [copy.tolist() for copy in self._copies]
         return self._lists
 

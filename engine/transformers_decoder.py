@@ -83,7 +83,7 @@ class TransformersDecoder:
         """Run a step as `StepModel` says: once for each part, since the head belongs to the model's own code."""
         return (self.run(step, cache, rows) for rows in parts)
 
-    def record_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+    def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
         """Do nothing: the model's own code may look at values or make tensors on the host, which no graph repeats."""
 
     def _check(self, name: str) -> None:

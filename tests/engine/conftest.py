@@ -118,8 +118,9 @@ class SimulatedEngine:
     def _overlap(self, plan: StepPlan) -> list[tuple[Sequence, int]]:
         ended = [] if self._in_flight is None else self._append(self._in_flight)
         self._finish(ended)
+        has_started = bool(plan.sequences)
         plan.settle(self.scheduler.__contains__)
-        if plan.sequences:
+        if has_started:
             self.scheduler.advance(plan)
             self.scheduler.expect_tokens(plan)
         self._in_flight = plan

@@ -61,6 +61,7 @@ class EmulatedCuda(TorchFunctionMode):
             Tensor.to: self._to,
             Tensor.cpu: lambda tensor: self._to(tensor, "cpu"),
             Tensor.copy_: self._copy,
+            Tensor.__setitem__: self._set_item,
             torch.empty_like: self._empty_like,
             torch._has_compatible_shallow_copy_type: lambda left, right: is_on_device(left) == is_on_device(right),
         }
@@ -127,6 +128,12 @@ class EmulatedCuda(TorchFunctionMode):
             self._note_copy("copy_", host=host, is_non_blocking=non_blocking)
         to_host(target).copy_(to_host(source))
         return target
+
+    def _set_item(self, target: Tensor, index: Any, value: Any) -> None:
+        """A number written through an index tensor is first copied from the host, which waits."""
+        if is_on_device(target) and not isinstance(value, Tensor) and any(map(is_on_device, tree_iter(index))):
+            self.waits.append("__setitem__")
+        self._compute(Tensor.__setitem__, (target, index, value), {})
 
     def _note_copy(self, name: str, *, host: Tensor | None, is_non_blocking: bool) -> None:
         """A copy waits for nothing only if asked so, and if the host's side is pinned."""

@@ -37,7 +37,7 @@ SMALL = {"device": "cuda", "block_size": 4, "max_num_seqs": 4, "max_num_batched_
 
 
 class Repeater:
-    """Stands for `CudaRecorder`: repeats a computation by running it again."""
+    """Stands for `CudaCapture`: repeats a computation by running it again."""
 
     def __call__(self, compute: Compute) -> Compute:
         compute()
@@ -46,7 +46,7 @@ class Repeater:
 
 @pytest.fixture
 def device() -> Iterator[EmulatedCuda]:
-    with emulated_cuda() as device, mock.patch("engine.model.CudaRecorder", Repeater):
+    with emulated_cuda() as device, mock.patch("engine.model.CudaCapture", Repeater):
         yield device
 
 
@@ -82,10 +82,14 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyMod
         for request_id, kind in enumerate(KINDS):
             params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
             engine.add(request_id, model.prompts[request_id % 5], params=params)
+        device.waits.clear()
         told = run(engine)
         found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in told.items()})
     assert found[0] == found[1]
     assert engine.stats().num_preemptions_total > 0
+    assert set(device.waits) == {"__bool__"}, (
+        "that of the one request with a top-p; prompts' log-probabilities are read"
+    )
 
 
 def test_swapped_blocks_come_back(tiny_models: TinyModels, device: EmulatedCuda, monkeypatch: Any) -> None:

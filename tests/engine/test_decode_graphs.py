@@ -1,4 +1,4 @@
-"""What a CUDA graph of a decode step is given and gives back, with a plain function in place of the recording."""
+"""What a CUDA graph of a decode step is given and gives back, with a plain function in place of the capture."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .conftest import TinyModel, TinyModels
 from .test_model import make_engine, run_all
 
 
-class Recorder:
-    """Count how often each recorded computation is repeated."""
+class Capture:
+    """Count how often each captured computation is repeated."""
 
     def __init__(self) -> None:
         self.runs: list[int] = []
@@ -31,9 +31,9 @@ class Recorder:
         return replay
 
 
-def record(engine: Engine, *, max_num_seqs: int) -> Recorder:
+def capture(engine: Engine, *, max_num_seqs: int) -> Capture:
     """Let the engine's decodes of up to that many sequences go through graphs."""
-    runner, recorder = engine._runner, Recorder()
+    runner, captured = engine._runner, Capture()
     model = runner._model
     assert isinstance(model, Decoder)
     model._graphs = DecodeGraphs(
@@ -42,9 +42,9 @@ def record(engine: Engine, *, max_num_seqs: int) -> Recorder:
         max_context_len=engine.info.max_model_len,
         block_size=engine.config.block_size,
         device=runner.device,
-        record=recorder,
+        capture=captured,
     )
-    return recorder
+    return captured
 
 
 def test_sizes_reach_the_largest_and_leave_few_rows_empty() -> None:
@@ -60,16 +60,16 @@ def test_sizes_reach_the_largest_and_leave_few_rows_empty() -> None:
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "qwen3-layer-types"])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_steps_filled_up_to_a_recorded_size_give_the_same_tokens(
+def test_steps_filled_up_to_a_captured_size_give_the_same_tokens(
     name: str, tiny_models: TinyModels, *, overlap: bool
 ) -> None:
     model = tiny_models[name]
     engine = make_engine(model, overlap=overlap, max_num_seqs=20, num_kv_blocks=120, block_size=4)
-    recorder = record(engine, max_num_seqs=12)
+    captured = capture(engine, max_num_seqs=12)
     engine._runner.fill_cache(float("nan"))
     assert run_all(engine, model) == model.expected
-    assert sum(num_runs > 0 for num_runs in recorder.runs) > 3
-    assert sum(recorder.runs) < engine.stats().num_steps_total, "prompts and large batches are not recorded"
+    assert sum(num_runs > 0 for num_runs in captured.runs) > 3
+    assert sum(captured.runs) < engine.stats().num_steps_total, "prompts and large batches are not captured"
 
 
 def test_rows_that_fill_a_step_up_write_nothing(tiny_models: TinyModels) -> None:
@@ -79,10 +79,10 @@ def test_rows_that_fill_a_step_up_write_nothing(tiny_models: TinyModels) -> None
     for has_graphs in (False, True):
         engine = make_engine(model, num_kv_blocks=60)
         if has_graphs:
-            recorder = record(engine, max_num_seqs=16)
-            assert len(recorder.runs) == len(graph_sizes(16))
+            captured = capture(engine, max_num_seqs=16)
+            assert len(captured.runs) == len(graph_sizes(16))
         engine._runner.fill_cache(7.0)
         run_all(engine, few)
         written.append([(part != 7.0).any(dim=3).any(dim=1) for layer in engine._runner._cache for part in layer])
-    assert sum(recorder.runs) == 19  # one prompt step, then decodes of 3, 2 and 1 sequences: the longest has 20 tokens
+    assert sum(captured.runs) == 19  # one prompt step, then decodes of 3, 2 and 1 sequences: the longest has 20 tokens
     assert all(torch.equal(plain, filled_up) for plain, filled_up in zip(*written, strict=True))

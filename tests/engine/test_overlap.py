@@ -11,6 +11,7 @@ from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
+from engine.swap import SwapRule
 
 from .conftest import SimulatedEngine, TinyModel, TinyModels, expected_output
 from .test_model import make_engine
@@ -105,6 +106,32 @@ def test_a_seat_is_free_as_soon_as_the_last_token_is_being_drawn(model: TinyMode
         engine.step()
         num_steps += 1
     assert num_steps == 2 * 2 + 1  # and one more to read the last token
+
+
+def test_a_step_whose_sequences_all_fail_still_gives_its_host_blocks_back(
+    model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SwapRule, "prefers_swap", lambda self, **sizes: True)
+    settings = {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt", "swap_space_gib": 0.001}
+    engine = make_engine(model, overlap=True, enable_prefix_caching=False, **settings)
+    settle, dropped = engine._recorder.settle, []
+
+    def settle_and_fail(taken: Any) -> list[TokenDelta]:
+        """Stand for siblings that end every sequence of the step that was just started."""
+        deltas = settle(taken)
+        plan = engine.scheduler.last_plan
+        if plan.copies_in:
+            dropped.append(plan)
+            for sequence in list(plan.sequences):
+                engine.scheduler.abort(sequence.request.request_id)
+        return deltas
+
+    monkeypatch.setattr(engine._recorder, "settle", settle_and_fail)
+    add_all(engine, model)
+    run(engine)  # nothing is lost after any of its steps
+    assert dropped
+    assert engine.scheduler._swap is not None
+    assert engine.scheduler._swap.num_free == engine.scheduler._swap.num_blocks
 
 
 @pytest.mark.parametrize("settings", [{"batching": "static"}, {"speculation": "ngram"}])

@@ -1,0 +1,65 @@
+"""The engine on a real CUDA device: graphs and overlap against the same requests on the CPU. Run with `-m gpu`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .conftest import TinyModel, TinyModels
+from .test_model import make_engine, run_all
+from .test_overlap import add_all, run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "eager": {"enforce_eager": True},
+    "waiting": {"overlap": False},
+    "scarce": {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt"},
+    "swapped": {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt", "swap_space_gib": 0.01},
+}
+
+
+@pytest.fixture
+def model(tiny_models: TinyModels) -> TinyModel:
+    return tiny_models["llama-gqa"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "qwen2", "qwen3"])
+def test_greedy_tokens_equal_transformers(name: str, mode: str, tiny_models: TinyModels) -> None:
+    model = tiny_models[name]
+    engine = make_engine(model, device="cuda", **MODES[mode])
+    engine._runner.fill_cache(float("nan"))
+    assert run_all(engine, model) == model.expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(mode: str, model: TinyModel) -> None:
+    told = []
+    for device in ("cpu", "cuda"):
+        engine = make_engine(model, **{**MODES[mode], "device": device})
+        add_all(engine, model)
+        told.append({child: (delta.token_ids, delta.finish_reason) for child, delta in run(engine).items()})
+    assert told[0] == told[1]
+
+
+def test_nothing_waits_but_reading(model: TinyModel) -> None:
+    engine = make_engine(model, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert run_all(engine, model) == model.expected
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_bf16_runs_on_every_path(model: TinyModel) -> None:
+    for mode in MODES.values():
+        engine = make_engine(model, **{**mode, "device": "cuda", "dtype": "bfloat16"})
+        add_all(engine, model)
+        assert all(delta.finish_reason is not None for delta in run(engine).values())
