@@ -160,4 +160,8 @@ def _sentence(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    exit_code = main(sys.argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: the reader still blocks in its pipe, and Triton's library would report all of itself as leaked.
+    os._exit(exit_code)
