@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from kernels.cpu_attention_logits import cap_scores, first_state, soft_cap_of
@@ -19,13 +18,13 @@ from kernels.cpu_attention_rows import attend_rows, rows_scratch_bytes, takes_ro
 from kernels.cpu_attention_tasks import tile_of
 from kernels.cpu_matmul import PANEL_COLUMNS, PANEL_ROWS, multiply_panel
 from kernels.cpu_memory import (
-    FASTMATH,
     bfloat16_at,
     bits_to_float64,
     exp2,
     fetch_add,
     float32_at,
     int32_at,
+    jit,
     load,
     store,
 )
@@ -39,8 +38,6 @@ _PARALLEL_FROM = 200_000  # multiply-adds; below, starting the second thread cos
 _LOG2_E = 1.4426950408889634
 
 DTYPES = (torch.float32, torch.bfloat16)
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 @jit

@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from kernels.cpu_memory import FASTMATH, bits_to_float64, exp2, float32_at
+from kernels.cpu_memory import bits_to_float64, exp2, float32_at, jit
 
 _SOFT_CAP, _SINKS = 22, 23
 _LOG2_E = 1.4426950408889634
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 @jit

@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
 from kernels.cpu_attention_logits import cap_scores, first_state, soft_cap_of
 from kernels.cpu_attention_tasks import find_keys, keys_of, tile_of
 from kernels.cpu_attention_vectors import MAX_ROWS, ROUND_KEYS, add_values, score_keys, soften
 from kernels.cpu_memory import (
-    FASTMATH,
     bfloat16_at,
     bits_to_float64,
     fetch_add,
     float32_at,
     int64_at,
+    jit,
     load,
     store,
 )
@@ -31,8 +31,6 @@ from kernels.cpu_parallel import NUM_TASKS
 from kernels.cpu_vectors import LANES, PAIRED_LANES, has_bfloat16_dot
 
 _LOG2_E = 1.4426950408889634
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 def _takes_dot(query: Any, keys: Any) -> bool:

@@ -12,14 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from kernels.cpu_attention_vectors import ROUND_KEYS
-from kernels.cpu_memory import FASTMATH, int32_at
+from kernels.cpu_memory import int32_at, jit
 from kernels.cpu_parallel import NUM_TASKS
 from kernels.cpu_vectors import LANES
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 @jit

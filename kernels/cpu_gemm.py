@@ -17,7 +17,7 @@ from typing import Any
 import numba
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from kernels import cpu_pages
 from kernels import cpu_vectors as v
-from kernels.cpu_memory import FASTMATH, bfloat16_at, fetch_add, float32_at, int64_at
+from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, int64_at, jit
 from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel, keep
 from kernels.errors import require
 
@@ -34,8 +34,6 @@ _VECTORS = PANEL_COLUMNS // v.LANES
 _MAX_ROWS = 8
 _PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
 _MIN_RUN = 32  # rows of a task, where rows are cut at all
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 _ROUNDED = ir.VectorType(v.BFloat(), v.LANES)

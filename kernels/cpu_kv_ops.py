@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numba import njit
 from torch import Tensor
 
-from kernels.cpu_memory import FASTMATH, bfloat16_at, fetch_add, float32_at, int64_at, load, store
+from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, int64_at, jit, load, store
 from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel
 from kernels.errors import require
 
 _PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 @jit

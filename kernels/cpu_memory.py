@@ -16,6 +16,11 @@ from numba.extending import intrinsic, overload
 # No nnan and no ninf: a NaN in an input must come out as NaN.
 FASTMATH = {"contract", "reassoc", "arcp", "nsz"}
 
+# A helper is always made part of the kernel that calls it. Left to itself, numba links a kernel that was just compiled
+# to the helpers' own code, and one read from the cache to a copy of it that was optimised once more and so rounds
+# otherwise: the first process after an installation would differ from all later ones.
+jit = njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)
+
 
 def _address_cast(target: Any) -> Any:
     @intrinsic
@@ -116,7 +121,7 @@ def _store(pointer: Any, index: Any, number: Any) -> Any:  # numba wants the sam
     return store_bfloat16
 
 
-@njit(fastmath=FASTMATH, error_model="numpy")
+@jit
 def exp2(x: Any) -> Any:
     """Compute 2**x in float32 for vector code: exact to 2e-7 (relative) in [−126, 126], clamped outside.
 

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from kernels.cpu_memory import (
-    FASTMATH,
     bfloat16_at,
     bits_to_float64,
     exp2,
     fetch_add,
     float32_at,
+    jit,
     load,
     store,
 )
@@ -28,8 +27,6 @@ from kernels.cpu_parallel import NUM_TASKS, CpuKernel, keep
 _PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
 _LOG2_E = np.float32(1.4426950408889634)
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 def _rows_per_task(rows: int, row_length: int) -> int:

@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from kernels.cpu_memory import FASTMATH, bfloat16_at, fetch_add, float32_at, int32_at, int64_at, store
+from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit, store
 from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel
 from kernels.errors import require
 
 DTYPES = (torch.float32, torch.bfloat16)
 _PARALLEL_FROM = 262_144  # tokens; below, starting the second thread costs more than it saves
-
-jit = njit(fastmath=FASTMATH, error_model="numpy")
 
 
 @jit
