@@ -89,6 +89,9 @@ def worker(
     ] = False,
     speculation: Annotated[str | None, typer.Option(help="Guess tokens ahead: off or ngram")] = None,
     num_speculative_tokens: Annotated[int | None, typer.Option(help="Most guesses per sequence and step.")] = None,
+    log_decisions: Annotated[
+        bool, typer.Option("--log-decisions", help="Log why a request waits, starts or gives way.")
+    ] = False,
     ready_file: ReadyFile = None,
 ) -> None:
     """Run one model's engine and work off its chunks."""
@@ -109,6 +112,7 @@ def worker(
         "enforce_eager": enforce_eager,
         "speculation": speculation,
         "num_speculative_tokens": num_speculative_tokens,
+        "report_decisions": log_decisions,
     }
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     try:

@@ -101,7 +101,7 @@ def _serve(engine: Engine, connection: Connection) -> int:
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
             if outputs or now - last_put >= HEARTBEAT_SECONDS:
-                outbox.put(outputs, engine.stats())
+                outbox.put(outputs, engine.stats(), engine.new_decisions())
                 last_put = now
     except Exception as error:  # noqa: BLE001 - a fault in a step ends the process; the worker starts a new one
         outbox.close()

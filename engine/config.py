@@ -88,8 +88,9 @@ class EngineConfig:
     `enforce_eager` launches a decode step's kernels one by one on CUDA, where they are else one graph. `speculation`
     guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its last `prompt_lookup_min` to
     `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs time. `num_threads=None`
-    leaves torch's setting. `seed` is where the seeds of requests without one derive from, and with `load_format`
-    "random" the weights, for which the directory needs config.json alone.
+    leaves torch's setting. `report_decisions` sends the scheduler's decisions along with the tokens. `seed` is where
+    the seeds of requests without one derive from, and with `load_format` "random" the weights, for which the directory
+    needs config.json alone.
     """
 
     model: str
@@ -118,6 +119,7 @@ class EngineConfig:
     swap_space_gib: float = 0.0
     num_threads: int | None = None
     grammar_timeout_seconds: float = 10.0
+    report_decisions: bool = False
     seed: int = 0
     warm_up: bool = True
 

@@ -174,6 +174,10 @@ class Engine:
         """
         return self.scheduler.decisions(request_id)
 
+    def new_decisions(self) -> list[Decision]:
+        """Return what `report_decisions` asks for: the decisions since the last call, oldest first; else none."""
+        return self.scheduler.new_decisions() if self.config.report_decisions else []
+
     def stats(self) -> EngineStats:
         """Return the counters and the present state."""
         scheduler, counters = self.scheduler, self.scheduler.counters

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from engine.admission import Shortage
 from engine.plan import SchedulerCounters
@@ -56,6 +57,7 @@ class DecisionLog:
         self._now = now
         self._counters = counters
         self._recent: deque[Decision] = deque(maxlen=capacity)
+        self._num_untaken = 0
         self._by_request: dict[int, deque[Decision]] = {}
         self._blocked: tuple[Sequence, Reason] | None = None
 
@@ -82,6 +84,7 @@ class DecisionLog:
         """Keep a decision made now."""
         decision = self.decision(sequence, reason, other=other, shortage=shortage)
         self._recent.append(decision)
+        self._num_untaken += 1
         own = self._by_request.get(decision.request_id)
         if own is None:
             own = self._by_request[decision.request_id] = deque(maxlen=self.PER_REQUEST)
@@ -109,6 +112,11 @@ class DecisionLog:
         """Return the last decisions, oldest first."""
         return list(self._recent)
 
+    def take_new(self) -> list[Decision]:
+        """Return those made since the last call, oldest first, as far as they are kept."""
+        num_new, self._num_untaken = min(self._num_untaken, len(self._recent)), 0
+        return list(islice(self._recent, len(self._recent) - num_new, None))
+
     def of_request(self, request_id: int) -> list[Decision]:
         """Return the request's decisions, oldest first; of an ended one those that are still among the last."""
         if request_id in self._by_request:
@@ -116,9 +124,9 @@ class DecisionLog:
         return [decision for decision in self._recent if decision.request_id == request_id]
 
 
-def sentence(decision: Decision) -> str:
-    """Return the decision as one English sentence."""
-    other = f"request {decision.other_request_id}"
+def sentence(decision: Decision, name: Callable[[int], str] = "request {}".format) -> str:
+    """Return the decision as one English sentence; `name` says what a request is called."""
+    other = "" if decision.other_request_id is None else name(decision.other_request_id)
     blocks = f"{decision.num_needed_blocks} blocks are needed and {decision.num_available_blocks} available"
     match decision.reason:
         case Reason.STARTED:
@@ -139,4 +147,4 @@ def sentence(decision: Decision) -> str:
             what = f"was preempted for {other}: {blocks}"
         case Reason.PREEMPTED_FOR_URGENT:
             what = f"was preempted: {other} is more urgent"
-    return f"{decision.seconds:.3f} s, step {decision.step}: request {decision.request_id}[{decision.index}] {what}."
+    return f"{decision.seconds:.3f} s, step {decision.step}: {name(decision.request_id)}[{decision.index}] {what}."

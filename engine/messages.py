@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EngineConfig
+from engine.decisions import Decision
 from engine.outputs import EngineStats, FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 
@@ -16,6 +17,7 @@ __all__ = [
     "AbortChildren",
     "Add",
     "Configure",
+    "Decision",
     "EngineStats",
     "Fatal",
     "FinishReason",
@@ -82,11 +84,15 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """Report one step, or (with no outputs) that the engine is alive."""
+    """Report one step, or (with no outputs) that the engine is alive.
+
+    `decisions` are the scheduler's since the last report, where `EngineConfig.report_decisions` asks for them.
+    """
 
     outputs: list[TokenDelta]
     stats: EngineStats
     step: int
+    decisions: list[Decision] = []
 
 
 class Fatal(msgspec.Struct, frozen=True, tag=True):

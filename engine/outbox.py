@@ -7,10 +7,15 @@ one delta for each unfinished child, with the tokens that the reader has not tak
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 
+from engine.decisions import Decision
 from engine.messages import Progress
 from engine.outputs import EngineStats, TokenDelta
+
+MAX_DECISIONS = 4096
+"""Decisions that wait for a slow reader; older ones are dropped."""
 
 
 class Outbox:
@@ -21,6 +26,7 @@ class Outbox:
         self._send = send
         self._has_changed = threading.Condition()
         self._pending: dict[tuple[int, int], TokenDelta] = {}
+        self._decisions: deque[Decision] = deque(maxlen=MAX_DECISIONS)
         self._stats: EngineStats | None = None
         self._is_closing = False
         self._is_open = True
@@ -33,7 +39,7 @@ class Outbox:
         """Tell whether the reader is still there."""
         return self._is_open
 
-    def put(self, deltas: Iterable[TokenDelta], stats: EngineStats) -> None:
+    def put(self, deltas: Iterable[TokenDelta], stats: EngineStats, decisions: Iterable[Decision] = ()) -> None:
         """Hand over what a step brought; with no deltas it is a sign of life."""
         if self._error is not None:
             raise self._error
@@ -45,6 +51,7 @@ class Outbox:
                     self._pending[place] = delta
                 else:
                     waiting.extend(delta)
+            self._decisions.extend(decisions)
             self._stats = stats
             self._has_changed.notify()
 
@@ -72,4 +79,5 @@ class Outbox:
             if stats is None:
                 return None
             pending, self._pending = self._pending, {}
-            return Progress(list(pending.values()), stats, stats.num_steps_total)
+            decisions, self._decisions = list(self._decisions), deque(maxlen=MAX_DECISIONS)
+            return Progress(list(pending.values()), stats, stats.num_steps_total, decisions)

@@ -119,6 +119,10 @@ class Scheduler:
         """Tell whether the pool, were it empty, has the blocks for that many computed tokens."""
         return num_blocks_for(num_tokens, self.pool.block_size) <= self.pool.capacity
 
+    def new_decisions(self) -> list[Decision]:
+        """Return the decisions since the last call, oldest first, as far as they are kept."""
+        return self._log.take_new()
+
     def decisions(self, request_id: int | None = None) -> list[Decision]:
         """Return the last decisions, oldest first: all that are kept, or a request's and why it waits now."""
         if request_id is None:

@@ -84,9 +84,12 @@ class _Choice:
 class PromptRun:
     """Owner of one engine request: the n choices of one prompt. Called by the engine host's reader thread.
 
+    `name` is what logs call it.
+
     `on_stopped(request id, index)` is called when a stop string has ended a choice that the engine still computes.
     """
 
+    name: str
     choices: list[_Choice]
     on_done: Callable[["PromptRun"], None]
     on_stopped: Callable[[int, int], None]
@@ -154,6 +157,7 @@ class LineRun:
         prepared: PreparedLine,
         tokenizer: Any,
         *,
+        batch_id: str,
         on_done: Callable[["LineRun"], None],
         on_stopped: Callable[[int, int], None],
     ) -> None:
@@ -164,11 +168,12 @@ class LineRun:
         self._num_open = len(prepared.prompts)
         self.prompt_runs = [
             PromptRun(
+                f"{batch_id} line {prepared.line.line_no} prompt {place}",
                 [_Choice(tokenizer, prompt, prepared.params) for _ in range(prepared.params.n)],
                 self._prompt_done,
                 on_stopped,
             )
-            for prompt in prepared.prompts
+            for place, prompt in enumerate(prepared.prompts)
         ]
 
     @property

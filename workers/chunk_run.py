@@ -147,6 +147,7 @@ class ChunkRun:
         run = LineRun(
             prepared,
             self._parts.tokenizer,
+            batch_id=self._claim.batch_id,
             on_done=self._progress.finished.put,
             on_stopped=self._parts.host.abort_child,
         )

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
+from engine.decisions import sentence
 from engine.errors import EngineDied, EngineStartError
-from engine.messages import EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.params import SamplingParams
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,10 @@ class Engine(Protocol):
 
 class Owner(Protocol):
     """Who asked for a request. Called from the host's reader thread: return quickly, raise nothing."""
+
+    @property
+    def name(self) -> str:
+        """Return what logs call the request."""
 
     def take(self, delta: TokenDelta) -> None:
         """Receive new tokens of one child; a finish reason on its last delta."""
@@ -199,7 +204,17 @@ class EngineHost:
             if progress is not None:
                 self._last_progress = self._monotonic()
                 self._stats = progress.stats
+                self._log_decisions(progress.decisions)
                 self._route(progress.outputs)
+
+    def _log_decisions(self, decisions: Sequence[Decision]) -> None:
+        """Tell why requests wait or gave way, before the outputs: with the last of them a request is forgotten."""
+        for decision in decisions:
+            log.info("scheduled %s", sentence(decision, self._name_of))
+
+    def _name_of(self, request_id: int) -> str:
+        flight = self._in_engine.get(request_id)
+        return f"request {request_id}" if flight is None else flight.owner.name
 
     def _route(self, deltas: Sequence[TokenDelta]) -> None:
         for delta in deltas:

@@ -155,6 +155,17 @@ def test_the_log_keeps_only_the_last_decisions() -> None:
     assert log.of_request(0) == []
 
 
+def test_new_decisions_are_taken_once() -> None:
+    log, sequences = log_of(capacity=2)
+    log.record(sequences[0], Reason.NO_SEAT)
+    assert [decision.request_id for decision in log.take_new()] == [0]
+    assert log.take_new() == []
+    for sequence in sequences:
+        log.record(sequence, Reason.STARTED)
+    assert [decision.request_id for decision in log.take_new()] == [1, 2], "the oldest of three is no longer kept"
+    assert log.take_new() == []
+
+
 def test_only_a_new_reason_or_another_sequence_is_news() -> None:
     log, (first, second, _) = log_of(capacity=9)
     for sequence, reason in (
@@ -194,3 +205,9 @@ def decision(reason: Reason) -> Decision:
 def test_every_reason_has_a_sentence(reason: Reason, text: str) -> None:
     assert sentence(decision(reason)) == f"1.500 s, step 0: request 1[0] {text}."
     assert set(Reason) >= {reason}
+
+
+def test_a_sentence_may_call_requests_by_name() -> None:
+    names = {1: "line 8", 2: "line 9"}
+    text = sentence(decision(Reason.PREEMPTED_FOR_URGENT), names.__getitem__)
+    assert text == "1.500 s, step 0: line 8[0] was preempted: line 9 is more urgent."

@@ -5,7 +5,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from engine.messages import Progress
+from engine import outbox as outbox_module
+from engine.decisions import Decision, Reason
+from engine.messages import Progress, decode_from_engine, encode
 from engine.outbox import Outbox
 from engine.outputs import EngineStats, FinishReason, TokenDelta
 
@@ -57,6 +59,26 @@ def test_closing_sends_what_is_left() -> None:
     put(outbox, 1, (1, 5))
     outbox.close()
     assert [token for message in sent for delta in message.outputs for token in delta.token_ids] == [5]
+
+
+def decision_of(request_id: int) -> Decision:
+    return Decision(step=1, seconds=0.5, request_id=request_id, index=0, reason=Reason.NO_SEAT, waited_seconds=0.25)
+
+
+def test_decisions_arrive_once_and_only_the_last_ones_wait_for_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_DECISIONS", 2)
+    reader = SlowReader()
+    outbox = Outbox(reader.receive)
+    outbox.put([], EngineStats(num_steps_total=0))
+    for request_id in range(1, 4):
+        outbox.put([], EngineStats(num_steps_total=request_id), [decision_of(request_id)])
+    messages = [reader.take_one()]
+    while messages[-1].step < 3:
+        messages.append(reader.take_one())
+    assert [decision.request_id for message in messages for decision in message.decisions][-2:] == [2, 3]
+    outbox.put([], EngineStats(num_steps_total=4))
+    assert reader.take_one().decisions == []
+    assert decode_from_engine(encode(messages[-1])) == messages[-1]
 
 
 def test_an_error_of_the_sender_reaches_the_loop() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
+from engine.core import Engine
+from engine.decisions import Decision, Reason
 from engine.errors import EngineDied, EngineStartError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
@@ -36,8 +38,16 @@ def process(model: TinyModel) -> Iterator[EngineProcess]:
     engine.close()
 
 
-def config_for(path: Path) -> EngineConfig:
-    return EngineConfig(model=str(path), dtype="float32", device="cpu", num_kv_blocks=200, num_threads=1, warm_up=False)
+def config_for(path: Path, *, report_decisions: bool = True) -> EngineConfig:
+    return EngineConfig(
+        model=str(path),
+        dtype="float32",
+        device="cpu",
+        num_kv_blocks=200,
+        num_threads=1,
+        report_decisions=report_decisions,
+        warm_up=False,
+    )
 
 
 def collect(engine: EngineProcess, timeout_seconds: float = 60.0) -> list[TokenDelta]:
@@ -82,6 +92,24 @@ def test_tokens_through_the_pipe_equal_transformers(process: EngineProcess, mode
     for delta in collect(process):
         tokens[delta.request_id] += delta.token_ids
     assert tokens == model.expected
+
+
+def test_the_schedulers_decisions_come_along(process: EngineProcess, model: TinyModel) -> None:
+    process.add(31, model.prompts[0], SamplingParams(max_tokens=2))
+    decisions: list[Decision] = []
+    while process.running_request_ids:
+        progress = process.poll(1.0)
+        decisions += progress.decisions if progress else []
+    assert [(one.request_id, one.reason) for one in decisions if one.request_id == 31] == [(31, Reason.STARTED)]
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_an_engine_reports_decisions_where_they_are_asked_for(*, is_asked_for: bool, model: TinyModel) -> None:
+    engine = Engine(config_for(model.path, report_decisions=is_asked_for))
+    engine.add(1, model.prompts[0], params=SamplingParams(max_tokens=1))
+    engine.step()
+    assert bool(engine.new_decisions()) is is_asked_for
+    assert engine.new_decisions() == []
 
 
 def test_a_refused_request_is_an_error_delta_and_the_loop_lives(process: EngineProcess) -> None:

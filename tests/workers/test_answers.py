@@ -35,7 +35,7 @@ def start(
         calls=calls,
     )
     done: list[LineRun] = []
-    run = LineRun(prepared, tokenizer, on_done=done.append, on_stopped=lambda *_: None)
+    run = LineRun(prepared, tokenizer, batch_id="batch_1", on_done=done.append, on_stopped=lambda *_: None)
     for request_id, prompt_run in enumerate(run.prompt_runs):
         prompt_run.request_id = request_id
     return run, done

@@ -1,13 +1,15 @@
 """The engine host against a fake engine that dies on command."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
+from engine.decisions import Reason
 from engine.errors import EngineDied, EngineStartError
-from engine.messages import EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.params import SamplingParams
 from workers.engine_host import WEDGED_SECONDS, EngineHost, EngineRequest
 
@@ -21,6 +23,7 @@ class FakeEngine:
         self.generations: list[list[int]] = []  # prompts' first tokens, per life
         self.during_start: Callable[[], None] = lambda: None
         self.aborted_children: list[tuple[int, int]] = []
+        self.decisions: list[Decision] = []
         self._starts_left = starts
         self._is_ready = False
         self._requests: dict[int, list[int]] = {}
@@ -81,7 +84,7 @@ class FakeEngine:
             TokenDelta(request_id=request_id, token_ids=prompt, finish_reason=FinishReason.STOP)
             for request_id, prompt in done.items()
         ]
-        return Progress(deltas, EngineStats(), 1)
+        return Progress(deltas, EngineStats(), 1, self.decisions)
 
     def close(self) -> None:
         self._requests.clear()
@@ -90,7 +93,8 @@ class FakeEngine:
 class Recorder:
     """Collects the deltas of one request; `finished` is set with the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.deltas: list[TokenDelta] = []
         self.num_restarts = 0
         self.finished = threading.Event()
@@ -123,8 +127,8 @@ class Stage:
         self.gone.append(reason)
         self.gone_event.set()
 
-    def submit(self, token: int) -> Recorder:
-        recorder = Recorder()
+    def submit(self, token: int, name: str = "") -> Recorder:
+        recorder = Recorder(name)
         self.host.submit(EngineRequest(prompt_token_ids=[token], params=SamplingParams()), recorder)
         return recorder
 
@@ -147,6 +151,22 @@ def test_a_request_gets_its_tokens(stage: Stage) -> None:
     recorder = stage.submit(7)
     stage.engine.work()
     assert recorder.wait().token_ids == [7]
+
+
+def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="workers.engine_host")
+    recorders = [stage.submit(7, "batch_a line 3 prompt 0"), stage.submit(8, "batch_b line 1 prompt 0")]
+    stage.engine.decisions = [
+        Decision(
+            step=4, seconds=2.5, request_id=2, index=0, reason=Reason.BEHIND, other_request_id=1, waited_seconds=1.0
+        ),
+        Decision(step=4, seconds=2.5, request_id=99, index=1, reason=Reason.NO_SEAT, waited_seconds=1.0),
+    ]
+    stage.settle(recorders)
+    assert caplog.messages == [
+        "scheduled 2.500 s, step 4: batch_b line 1 prompt 0[0] waits behind batch_a line 3 prompt 0, which is next.",
+        "scheduled 2.500 s, step 4: request 99[1] is next and waits: every seat of the batch is taken.",
+    ]
 
 
 def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -> None:
