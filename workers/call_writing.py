@@ -15,25 +15,25 @@ from workers.xml_calls import xml_arguments
 
 
 def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]) -> StructuredOutput | None:
-    """Return the grammar of an output that only calls tools, None where the model may choose.
+    """Return the grammar of an output that calls tools, None where nothing is asked for.
 
-    `special_ids` are the tokens that the tokenizer never makes of plain text: a mark that is one of them is written as
-    that token. Raises BodyError where a function's parameters cannot be kept in this form.
+    Where a call is required the output is calls and nothing else. Where the model may choose and a function is
+    `strict`, it is text, or text with calls at its end. `special_ids` are the tokens that the tokenizer never makes of
+    plain text: a mark that is one of them is written as that token. Raises BodyError where a function's parameters
+    cannot be kept in this form.
     """
-    if tool_use.choice is not Choice.REQUIRED:
+    if tool_use.choice is Choice.REQUIRED:
+        start = _required_start
+    elif any(function_of(tool).get("strict") for tool in tool_use.callable):
+        start = _chosen_start
+    else:
         return None
     layout = _LAYOUTS[form]
-
-    def written(parts: tuple[str, ...]) -> str:
-        return " ".join(_literal(part, special_ids) for part in parts)
-
-    rest = f"({written(layout.between)} call)*" if tool_use.is_parallel and layout.between is not None else ""
-    rules = [f"start: {written(layout.begin)} call {rest} {written(layout.end)}"]
-    rules.append(f"call: {' | '.join(f'f{place}' for place in range(len(tool_use.callable)))}")
+    rules = [*start(layout, special_ids), *_calls(layout, tool_use, special_ids)]
     for place, tool in enumerate(tool_use.callable):
         function = function_of(tool)
-        before = tuple(part.replace(_NAME, function["name"]) for part in layout.before)
-        rules.append(f"f{place}: {written(before)} a{place} {written(layout.after)}")
+        before = tuple(part.replace(_NAME, function["name"]) for part in layout.own)
+        rules.append(f"f{place}: {_written(before, special_ids)} a{place} {_written(layout.after, special_ids)}")
         try:
             rules += layout.arguments(f"a{place}", function)
         except RecursionError:
@@ -42,9 +42,43 @@ def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]
     return StructuredOutput(grammar="\n".join([*rules, ""]))
 
 
+def _required_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:
+    return [f"start: {_written(layout.mark, special_ids)} calls"]
+
+
+def _chosen_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:
+    """Write the rules of an output of text, of calls, or where marks tell them apart of text and then calls."""
+    mark = _written(layout.mark, special_ids)
+    if layout.opening is not None:  # an output that begins like a call is one
+        return [f"start: TEXT | {mark} calls", rf"TEXT: /(\s*[^\s\{layout.opening}](.|\n)*)?/"]
+    others = sorted({*special_ids.values()} - {special_ids.get(part) for part in layout.mark})
+    tokens = f" | <[{','.join(map(str, others))}]>" if others else ""  # of thinking, say: no text has them
+    mark_tokens = f" | {mark}" if layout.mark[0] in special_ids else ""
+    return [
+        "start: free (mark calls)?",
+        f"free: (TEXT{tokens})*",
+        r"TEXT: /(.|\n)*/",
+        f"mark: written_mark{mark_tokens}",
+        f"written_mark[lazy]: TEXT {json.dumps(''.join(layout.mark))}",
+    ]
+
+
+def _calls(layout: "_Layout", tool_use: ToolUse, special_ids: Mapping[str, int]) -> list[str]:
+    """Write the rules of all calls behind the first mark."""
+    rest = ""
+    if tool_use.is_parallel and layout.between is not None:
+        rest = f"({_written((*layout.between, *layout.again), special_ids)} call)*"
+    functions = " | ".join(f"f{place}" for place in range(len(tool_use.callable)))
+    return [f"calls: call {rest} {_written(layout.end, special_ids)}", f"call: {functions}"]
+
+
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     function: Mapping[str, Any] = tool["function"]
     return function
+
+
+def _written(parts: tuple[str, ...], special_ids: Mapping[str, int]) -> str:
+    return " ".join(_literal(part, special_ids) for part in parts)
 
 
 def _literal(text: str, special_ids: Mapping[str, int]) -> str:
@@ -62,9 +96,10 @@ _JSON: Final = '{"name": "{name}", "arguments": '
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What stands around the arguments of a call, around all calls and between two of them.
+    """What stands around the arguments of a call (`before`, `after`), around all calls and between two of them.
 
-    Marks that may be tokens of their own are parts of their own. `between` is None where one call is all.
+    Marks that may be tokens of their own are parts of their own. `between` is None where one call is all. `opening` is
+    the first character of calls that no mark tells from text.
     """
 
     before: tuple[str, ...]
@@ -72,7 +107,23 @@ class _Layout:
     begin: tuple[str, ...] = ()
     between: tuple[str, ...] | None = ()
     end: tuple[str, ...] = ()
+    opening: str | None = None
     arguments: Callable[[str, Mapping[str, Any]], list[str]] = _json_arguments
+
+    @property
+    def mark(self) -> tuple[str, ...]:
+        """Return what the first call is known by: what stands before all calls, or else before each."""
+        return self.begin or self.again
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        """Return the mark that each call has for itself."""
+        return () if self.begin or self.opening else self.before[:1]
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Return what stands before a call's arguments and after its mark."""
+        return self.before[len(self.again) :]
 
 
 def _json_list(*begin: str) -> _Layout:
@@ -81,9 +132,15 @@ def _json_list(*begin: str) -> _Layout:
 
 _LAYOUTS: Final = {
     CallForm.HERMES: _Layout(before=("<tool_call>", "\n" + _JSON), after=("}\n", "</tool_call>"), between=("\n",)),
-    CallForm.LLAMA: _Layout(before=('{"name": "{name}", "parameters": ',), after=("}",), between=None),
+    CallForm.LLAMA: _Layout(before=('{"name": "{name}", "parameters": ',), after=("}",), between=None, opening="{"),
     CallForm.PYTHONIC: _Layout(
-        begin=("[",), before=("{name}(",), after=(")",), between=(", ",), end=("]",), arguments=pythonic_arguments
+        begin=("[",),
+        before=("{name}(",),
+        after=(")",),
+        between=(", ",),
+        end=("]",),
+        opening="[",
+        arguments=pythonic_arguments,
     ),
     CallForm.MISTRAL: _json_list("[TOOL_CALLS]"),
     CallForm.MISTRAL_NAMED: _Layout(before=("[TOOL_CALLS]", _NAME, "[ARGS]"), after=()),

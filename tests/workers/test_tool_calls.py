@@ -15,19 +15,15 @@ from engine.grammar import GrammarTokens, MaskFiller
 from engine.structured import StructuredOutput
 from jobs.body_tools import Choice, ToolUse
 from jobs.responses import ToolCall
+from workers.call_forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_SEPARATOR
 from workers.tool_calls import CallForm, CallReader, constraint, form_of
 
 VOCAB = 400
 EOS = 1
 MARKS = [
+    *("<think>", "</think>"),
     *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|tool_call|>", "<|/tool_call|>"),
-    *(
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁call▁end｜>",
-        "<｜tool▁sep｜>",
-    ),
+    *(*DEEPSEEK_CALLS, *DEEPSEEK_CALL, DEEPSEEK_SEPARATOR),
 ]
 
 WEATHER = {
@@ -229,12 +225,18 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return path, PreTrainedTokenizerFast.from_pretrained(path)
 
 
-def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, seed: int) -> str:
+def special_ids_of(tokenizer: Any) -> dict[str, int]:
+    return {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
+
+
+def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, seed: int, begin: str = "") -> str:
     """Walk through the grammar at random to its end; return what was written, special tokens included."""
     rng = random.Random(seed)
     matcher = GrammarTokens(path, vocab_size=VOCAB, eos_token_ids=(EOS,)).compile(structured)
     filler, words = MaskFiller(), np.zeros((1, -(-VOCAB // 32)), dtype=np.int32)
-    output: list[int] = []
+    output: list[int] = tokenizer.encode(begin, add_special_tokens=False)
+    for token in output:
+        assert matcher.take(token), matcher.error
     while True:
         filler.fill([(matcher, 0, [])], words)
         allowed = [token for token in range(VOCAB) if words[0, token // 32] >> (token % 32) & 1]
@@ -248,11 +250,10 @@ def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, s
 @pytest.mark.parametrize("form", CallForm)
 def test_a_required_call_is_always_well_formed(form: CallForm, tokenizer: Any) -> None:
     path, fast = tokenizer
-    special_ids = {token.content: token_id for token_id, token in fast.added_tokens_decoder.items()}
     counts = set()
     for is_parallel in (True, False):
         wanted = use(is_parallel=is_parallel)
-        structured = constraint(form, wanted, special_ids)
+        structured = constraint(form, wanted, special_ids_of(fast))
         assert structured is not None
         for seed in range(6):
             text = random_output(path, fast, structured, seed=seed)
@@ -284,9 +285,8 @@ RICH = {
 @pytest.mark.parametrize("form", CallForm)
 def test_a_required_call_keeps_the_schema_of_every_argument(form: CallForm, tokenizer: Any) -> None:
     path, fast = tokenizer
-    special_ids = {token.content: token_id for token_id, token in fast.added_tokens_decoder.items()}
     wanted = use(tools=({"type": "function", "function": {"name": "rich", "parameters": RICH}},), is_parallel=False)
-    structured = constraint(form, wanted, special_ids)
+    structured = constraint(form, wanted, special_ids_of(fast))
     assert structured is not None
     given: list[frozenset[str]] = []
     for seed in range(12):
@@ -301,12 +301,62 @@ def test_a_required_call_keeps_the_schema_of_every_argument(form: CallForm, toke
 
 def test_a_named_function_is_the_only_one_called(tokenizer: Any) -> None:
     path, fast = tokenizer
-    special_ids = {token.content: token_id for token_id, token in fast.added_tokens_decoder.items()}
-    structured = constraint(CallForm.HERMES, use(tools=TOOLS[1:], is_parallel=False), special_ids)
+    structured = constraint(CallForm.HERMES, use(tools=TOOLS[1:], is_parallel=False), special_ids_of(fast))
     assert structured is not None
     text = random_output(path, fast, structured, seed=0)
     assert CallReader.of(CallForm.HERMES, use()).read(text) == ("", [NOW])
 
 
-def test_where_the_model_may_choose_nothing_is_constrained() -> None:
+def test_where_the_model_may_choose_and_nothing_is_strict_nothing_is_constrained() -> None:
     assert constraint(CallForm.HERMES, use(Choice.AUTO), {}) is None
+
+
+STRICT = tuple({**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS)
+
+FIRST_MARKS = {
+    CallForm.HERMES: "<tool_call>",
+    CallForm.LLAMA: "{",
+    CallForm.PYTHONIC: "[",
+    CallForm.MISTRAL: "[TOOL_CALLS][",
+    CallForm.MISTRAL_NAMED: "[TOOL_CALLS]",
+    CallForm.GRANITE: "<|tool_call|>[",
+    CallForm.PHI: "<|tool_call|>",
+    CallForm.FUNCTOOLS: "functools[",
+    CallForm.DEEPSEEK: DEEPSEEK_CALLS[0],
+    CallForm.DEEPSEEK_NAMED: DEEPSEEK_CALLS[0],
+    CallForm.XML: "<tool_call>",
+}
+
+
+@pytest.mark.parametrize("form", CallForm)
+def test_a_strict_function_may_be_called_after_text_and_then_keeps_its_schema(form: CallForm, tokenizer: Any) -> None:
+    path, fast = tokenizer
+    structured = constraint(form, use(Choice.AUTO, tools=STRICT), special_ids_of(fast))
+    assert structured is not None
+    text = "" if form in (CallForm.LLAMA, CallForm.PYTHONIC) else "Let me see.\n{[ "
+    for seed in range(6):
+        output = random_output(path, fast, structured, seed=seed, begin=text + FIRST_MARKS[form])
+        found = CallReader.of(form, use()).read(output)
+        assert found is not None, output
+        content, calls = found
+        assert content == text.strip()
+        assert all(jsonschema_rs.is_valid(SCHEMAS[call.name], json.loads(call.arguments)) for call in calls)
+
+
+@pytest.mark.parametrize("form", CallForm)
+def test_a_strict_function_need_not_be_called(form: CallForm, tokenizer: Any) -> None:
+    path, fast = tokenizer
+    structured = constraint(form, use(Choice.AUTO, tools=STRICT), special_ids_of(fast))
+    assert structured is not None
+    output = random_output(path, fast, structured, seed=1, begin="It is 7 degrees; the tool functools { was [ no use. ")
+    assert CallReader.of(form, use()).read(output) is None
+
+
+def test_a_model_may_think_before_it_calls_a_strict_function(tokenizer: Any) -> None:
+    path, fast = tokenizer
+    structured = constraint(CallForm.HERMES, use(Choice.AUTO, tools=STRICT), special_ids_of(fast))
+    assert structured is not None
+    output = random_output(path, fast, structured, seed=0, begin="<think>Which one?</think>\n<tool_call>")
+    found = CallReader.of(CallForm.HERMES, use()).read(output)
+    assert found is not None
+    assert found[0] == "<think>Which one?</think>"
