@@ -5,10 +5,12 @@ Speculation is off here: the simulator computes no tokens, so it cannot know whi
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 
 from benchmarks.make_workload import heavy_tailed_requests
 from benchmarks.workload import WorkloadRequest
@@ -58,15 +60,31 @@ class Prediction:
 
 
 def measure_steps(
-    config: EngineConfig, requests: Sequence[WorkloadRequest], clock: Callable[[], float] = time.perf_counter
+    config: EngineConfig,
+    phases: Sequence[Sequence[WorkloadRequest]],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> MeasuredRun:
-    """Load the model, replay the workload in real time and record each step. `config` must have speculation off.
+    """Load the model, replay workloads one after another in real time and record each step, with speculation off.
 
     With `time.process_time` as the clock and one thread, a run on a busy machine takes about what it would on a quiet
     one; arrivals must all be 0 then.
     """
     engine = Engine(config)
     run = MeasuredRun(num_kv_blocks=engine.info.num_kv_blocks, max_model_len=engine.info.max_model_len)
+    request_ids = count()
+    for requests in phases:
+        _replay(engine, requests, request_ids, run, clock)
+    run.num_output_tokens = engine.stats().num_output_tokens_total
+    return run
+
+
+def _replay(
+    engine: Engine,
+    requests: Sequence[WorkloadRequest],
+    request_ids: Iterator[int],
+    run: MeasuredRun,
+    clock: Callable[[], float],
+) -> None:
     began = clock()
     num_added = 0
     while num_added < len(requests) or engine.has_work:
@@ -74,49 +92,67 @@ def measure_steps(
         while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
             asked = requests[num_added]
             params = SamplingParams(temperature=0.0, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos)
-            engine.add(num_added, asked.prompt_token_ids, params=params)
+            engine.add(next(request_ids), asked.prompt_token_ids, params=params)
             num_added += 1
         if engine.has_work:
             _measure_step(engine, run, clock)
         else:
             time.sleep(max(0.0, requests[num_added].arrival_seconds - now))
-    run.wall_seconds = clock() - began
-    run.num_output_tokens = engine.stats().num_output_tokens_total
-    return run
+    run.wall_seconds += clock() - began
 
 
 def calibrate(
     config: EngineConfig, phases: Sequence[Sequence[WorkloadRequest]], clock: Callable[[], float] = time.perf_counter
 ) -> tuple[MeasuredCost, MeasuredRun]:
     """Run workloads one after another and fit a cost model to their steps."""
-    run = MeasuredRun()
-    for phase in phases:
-        measured = measure_steps(config, phase, clock)
-        run.loads += measured.loads
-        run.step_seconds += measured.step_seconds
+    run = measure_steps(config, phases, clock)
     return fit_measured_cost(run.loads, run.step_seconds), run
 
 
-def calibration_workload(vocab_size: int, *, num_requests: int = 64, seed: int = 99) -> list[list[WorkloadRequest]]:
-    """Return three phases of requests, with short, long and very long prompts, whose steps are of many sizes.
+_FEW_PROMPTS = ((1, 12), (1, 120), (1, 600), (2, 50), (3, 20), (4, 100), (5, 150), (8, 24), (12, 48), (48, 12))
+"""Requests at a time and the tokens of each prompt: steps that the prompts do not fill."""
 
-    Outputs are heavy-tailed from 8 to 192 tokens and a phase is all there at its start, so that its batch is full of
-    prompts first and empties slowly. In a single phase the contexts grow with the batch and with the prompts' tokens,
-    and a fit cannot tell what a sequence or a token costs from what its context costs. The model's context must hold
-    1,100 tokens.
+_LENGTHS = (((8, 24), (8, 192), 0.5), ((300, 500), (8, 192), 0.5), ((900, 1000), (8, 192), 0.25), ((8, 96), (2, 64), 2))
+"""Tokens of prompts and of outputs, and how many requests of them, as a multiple."""
+
+_PREFIXES = (700, 250)
+"""Prompt tokens that all requests of a phase have in common."""
+
+
+def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int = 99) -> list[list[WorkloadRequest]]:
+    """Return phases of requests whose steps are of many sizes, each phase all there at its start.
+
+    Short, long and very long prompts with heavy-tailed outputs, whose batch is full of prompts first and empties
+    slowly; more requests than seats; prompts with long prefixes in common; and a few prompts alone. What does not vary
+    apart a fit cannot tell apart: were every step with prompts a full one, a token would seem to cost nothing and a
+    step everything. The model's context must hold 1,200 tokens.
     """
+    generator = random.Random(seed)
+
+    def texts(length: int) -> list[int]:
+        return [generator.randrange(vocab_size) for _ in range(length)]
+
+    def request(prompt_token_ids: list[int], max_tokens: int) -> WorkloadRequest:
+        return WorkloadRequest(
+            prompt_token_ids=prompt_token_ids, max_tokens=max_tokens, ignore_eos=True, arrival_seconds=0.0
+        )
+
     phases = []
-    for prompt_tokens, share in (((8, 24), 2), ((300, 500), 2), ((900, 1000), 4)):
+    for prompt_tokens, output_tokens, multiple in _LENGTHS:
         bodies = heavy_tailed_requests(
-            num_requests // share,
+            int(num_requests * multiple),
             vocab_size=vocab_size,
             prompt_tokens=prompt_tokens,
-            output_tokens=(8, 192),
+            output_tokens=output_tokens,
             tail=0.7,
             seed=seed,
         )
         phases.append([WorkloadRequest(**body) for body in bodies])
-    return phases
+    for num_common in _PREFIXES:
+        common = texts(num_common)
+        lengths = [(generator.randint(8, 64), generator.randint(8, 64)) for _ in range(num_requests // 2)]
+        phases.append([request(common + texts(length), max_tokens) for length, max_tokens in lengths])
+    return phases + [[request(texts(length), 3) for _ in range(size)] for size, length in _FEW_PROMPTS]
 
 
 def predict(
@@ -151,7 +187,7 @@ def validate(
     """Calibrate on some workloads, predict another, measure that one too, and return both figures."""
     cost, calibrated = calibrate(config, phases, clock)
     fitted = sum(cost.seconds(load) for load in calibrated.loads)
-    run = measure_steps(config, requests, clock)
+    run = measure_steps(config, [requests], clock)
     result = predict(cost, config, requests, run)
     return cost, Prediction(
         measured_tokens_per_second=run.output_tokens_per_second,

@@ -141,7 +141,7 @@ def test_a_validation_takes_the_steps_that_it_predicts(
 
 
 def _few() -> list[WorkloadRequest]:
-    short, long, _ = calibration_workload(SHAPE.vocab_size, num_requests=12)
+    short, long, *_ = calibration_workload(SHAPE.vocab_size, num_requests=12)
     return [request for request in short + long if request.max_tokens < 64]
 
 
