@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import budgets, fairshare
+from jobs.database import advisory_lock
 from jobs.errors import FencedOutError, TokenmillError
 from jobs.lines import RawLine, split_lines
 from jobs.partitions import batch_day
@@ -87,8 +88,9 @@ class FlushOutcome:
 def claim_chunk(session: Session, chunk_id: int, *, worker_id: str, lease: timedelta) -> ClaimedChunk | None:
     """Take a ready chunk, or None: a repeated hint, an ended batch, or a suspect that has to wait.
 
-    Charges the tenant's virtual time with the estimate.
+    Charges the tenant's virtual time with the estimate. Claims of one worker pass one by one.
     """
+    advisory_lock(session, f"claim {worker_id}")
     values = {
         "chunk_id": chunk_id,
         "worker_id": worker_id,
@@ -256,7 +258,8 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
 
 
 # The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
-# while a worker holds one it gets no other suspect: only one of them can be the reason.
+# while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
+# another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
 _CLAIM: Final = text("""
     UPDATE chunk SET state = :after, fence = chunk.fence + 1,
         lease_until = clock_timestamp() + CAST(:lease AS interval),

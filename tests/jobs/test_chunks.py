@@ -484,6 +484,28 @@ def test_the_last_chance_of_a_line_is_not_shared_with_another_suspect(session: S
     assert chunks.claim_chunk(session, second, worker_id="w2", lease=LEASE) is not None
 
 
+def test_two_threads_of_one_worker_do_not_both_get_a_last_chance(
+    session: Session, maker: sessionmaker[Session], run: Run
+) -> None:
+    first, second = chunk_ids(session, run(5))
+    session.execute(text("UPDATE chunk SET losses = 2"))
+    session.commit()
+    claims: list[ClaimedChunk | None] = []
+
+    def claim_second() -> None:
+        with maker.begin() as own:
+            claims.append(chunks.claim_chunk(own, second, worker_id="w1", lease=LEASE))
+
+    with maker.begin() as own:
+        assert chunks.claim_chunk(own, first, worker_id="w1", lease=LEASE) is not None
+        thread = threading.Thread(target=claim_second)
+        thread.start()
+        while thread.is_alive() and not session.scalar(text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")):
+            session.rollback()
+    thread.join()
+    assert claims == [None]
+
+
 # --- fair share ------------------------------------------------------------------------------------------------------
 
 
