@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.make_workload import main
 from benchmarks.workload import read_workload
 
@@ -18,6 +20,16 @@ def test_a_written_workload_is_read_back_and_its_lengths_lie_in_the_ranges(tmp_p
     assert lengths[-1] <= 1024
     assert lengths[200] < 40, "the median of a Pareto(1) from 16 is 32"
     assert lengths[-1] > 10 * lengths[200]
+
+
+def test_lengths_may_be_those_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, trace = tmp_path / "workload.jsonl", tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0.5,7,3\n1.5,5,9\n")
+    assert main([str(path), "--requests", "3", "--vocab-size", "50", "--trace", str(trace)]) == 0
+    lengths = [(len(request.prompt_token_ids), request.max_tokens) for request in read_workload(path)]
+    assert lengths == [(7, 3), (5, 9), (7, 3)]
+    assert main([str(path), "--trace", str(tmp_path / "none.csv")]) == 1
+    assert "There is no trace at" in capsys.readouterr().err
 
 
 def test_the_same_seed_writes_the_same_file(tmp_path: Path) -> None:
