@@ -3,6 +3,7 @@
 Knows nothing of what the children do.
 """
 
+import math
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from jobs.errors import ServiceError
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
+_MAX_DOUBLINGS: Final = math.ceil(math.log2(LONGEST_PAUSE_SECONDS / FIRST_PAUSE_SECONDS))
 STEADY_SECONDS: Final = 60.0  # a child that ran this long starts anew without a pause for its history
 _POLL_SECONDS: Final = 0.1
 _SILENT_ENDS: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
@@ -127,7 +129,8 @@ class Supervisor:
         self._plan_restart(watched, now, f"{child.spec.name} stopped ({_reason(child.exit_status)}){words}")
 
     def _plan_restart(self, watched: _Watched, now: float, what: str) -> None:
-        pause = min(FIRST_PAUSE_SECONDS * 2**watched.num_deaths, LONGEST_PAUSE_SECONDS)
+        # Deaths are not bounded, and the thousandth power of two is beyond a float.
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** min(watched.num_deaths, _MAX_DOUBLINGS), LONGEST_PAUSE_SECONDS)
         watched.num_deaths += 1
         if self.max_deaths is not None and watched.num_deaths >= self.max_deaths:
             raise ServiceError(what)

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cli.embedded.child import ChildSpec
-from cli.supervisor import FIRST_PAUSE_SECONDS, STEADY_SECONDS, StopRequestedError, Supervisor
+from cli.supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEADY_SECONDS, StopRequestedError, Supervisor
 from jobs.errors import ServiceError
 
 
@@ -143,6 +144,27 @@ def test_a_child_that_cannot_be_started_again_is_tried_later(
     clock.now += 10
     supervisor.tend()
     assert supervisor.children[0].is_running
+
+
+def test_a_child_that_never_comes_back_is_tried_again_for_ever(
+    tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
+) -> None:
+    is_blocked = []
+
+    def block() -> None:
+        if is_blocked:
+            raise ServiceError("no space left on the disk")
+
+    spec = sleeper(tmp_path, "worker")
+    supervisor.start([replace(spec, before_start=block)])
+    is_blocked.append(True)
+    kill(supervisor)
+    num_tries = 1100  # a night of them: 2 ** 1024 is more than a float holds
+    for _ in range(num_tries):
+        supervisor.tend()
+        clock.now += LONGEST_PAUSE_SECONDS
+    assert len(said) == num_tries
+    assert said[-1].endswith(f"starting it again in {LONGEST_PAUSE_SECONDS:g} s")
 
 
 def test_a_child_that_fails_to_start_is_reported_with_its_last_words(tmp_path: Path, supervisor: Supervisor) -> None:
