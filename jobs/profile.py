@@ -9,13 +9,17 @@ from typing import Any, Final
 
 import orjson
 
+from jobs.bodies import COMPLETION_MAX_TOKENS
+from jobs.body_checks import MAX_N, MAX_TOKENS
+
 _BOM: Final = b"\xef\xbb\xbf"
 _MAX_HELD_BYTES: Final = 8 * 1024 * 1024  # of one line; a longer one is only counted
 _BYTES_PER_TOKEN: Final = 4
 _TOKENS_PER_PROMPT: Final = 8  # what a chat template adds around a conversation, and
 _TOKENS_PER_MESSAGE: Final = 8  # around each of its messages: roles and separators
-# Larger values cannot be meant: such a line is refused when it runs, and counts as if it had set no limit.
-_MAX_PLAUSIBLE: Final = 2**31
+# Of one line: its answer is one value in Postgres, which holds 1 GB, so more than this is never written. Without a
+# limit a file of lines with every parameter at its highest would sum to more than a bigint holds.
+_MAX_OUTPUT_TOKENS: Final = 2**31
 _MALFORMED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -23,10 +27,12 @@ _MALFORMED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionE
 class FileProfile:
     """What an input file asks for; `num_requests` is exact (blank lines do not count).
 
-    `estimated_input_tokens` is prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message. Against a
-    large vocabulary it is within ±40 % on prose and code; a small vocabulary, or a script with few bytes per token,
-    gives up to four times as many. Token id prompts are exact. `estimated_output_tokens` is the most that may be
-    generated: the line's own limit (or the default) times n times its prompts.
+    `estimated_input_tokens` is prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and
+    the calls of a history count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small
+    vocabulary, or a script with few bytes per token, gives up to four times as many. Token id prompts are exact.
+
+    `estimated_output_tokens` is the line's own limit times n times its prompts, the most that it may generate. Without
+    a limit a completion generates at most 16; a chat may go on until the context ends, and counts with the default.
     """
 
     num_requests: int
@@ -87,11 +93,7 @@ class FileProfiler:
             line = line.removeprefix(_BOM)
         if not line or line.isspace():
             return
-        try:
-            body = orjson.loads(line)["body"]
-            self._add(*_estimate(body, self._default_max_tokens))
-        except _MALFORMED:  # count its bytes
-            self._add(_tokens_of_bytes(len(line)), self._default_max_tokens)
+        self._add(*_estimate(line, _body_of(line), self._default_max_tokens))
 
     def _add(self, input_tokens: int, output_tokens: int) -> None:
         self._num_requests += 1
@@ -101,32 +103,48 @@ class FileProfiler:
 
 def estimate_tokens(line: bytes, body: Mapping[str, Any], *, default_max_tokens: int) -> int:
     """Estimate the tokens of one request line, input and output together, as the file's profile does."""
+    return sum(_estimate(line, body, default_max_tokens))
+
+
+def _body_of(line: bytes) -> Mapping[str, Any]:
+    """Return the body of a request line, an empty one where it cannot be read."""
     try:
-        return sum(_estimate(body, default_max_tokens))
+        body = orjson.loads(line)["body"]
     except _MALFORMED:
-        return _tokens_of_bytes(len(line)) + default_max_tokens
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
-def _estimate(body: Mapping[str, Any], default_max_tokens: int) -> tuple[int, int]:
-    limit = body.get("max_completion_tokens")
-    if limit is None:
-        limit = body.get("max_tokens")
+def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> tuple[int, int]:
+    """Return (input tokens, output tokens); where the prompt cannot be read, the bytes of the whole line count."""
+    try:
+        input_tokens, num_prompts = _input_of(body)
+    except _MALFORMED:
+        input_tokens, num_prompts = _tokens_of_bytes(len(line)), 1
+    limit = COMPLETION_MAX_TOKENS if "prompt" in body else default_max_tokens
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = _allowed(body.get(name), MAX_TOKENS, limit)
+    output_tokens = limit * _allowed(body.get("n"), MAX_N, 1) * num_prompts
+    return input_tokens, min(output_tokens, _MAX_OUTPUT_TOKENS)
+
+
+def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
+    """Return (tokens, number of prompts). Raises one of _MALFORMED where there is no prompt to read."""
     messages = body.get("messages")
-    if messages is not None:
-        input_tokens, num_prompts = sum(map(_tokens_of_message, messages)) + _TOKENS_PER_PROMPT, 1
-    else:
-        input_tokens, num_prompts = _tokens_of_prompt(body["prompt"])
-    output_tokens = _plausible(limit, default_max_tokens) * _plausible(body.get("n"), 1) * num_prompts
-    return input_tokens, _plausible(output_tokens, default_max_tokens)
+    if messages is None:
+        return _tokens_of_prompt(body["prompt"])
+    tools = None if body.get("tool_choice") == "none" else body.get("tools")  # that choice hides them from the model
+    return sum(map(_tokens_of_message, messages)) + _tokens_of_json(tools) + _TOKENS_PER_PROMPT, 1
 
 
 def _tokens_of_message(message: Mapping[str, Any]) -> int:
+    around = _tokens_of_json(message.get("tool_calls")) + _TOKENS_PER_MESSAGE
     content = message.get("content")
     if content is None:
-        return _TOKENS_PER_MESSAGE
+        return around
     if isinstance(content, str):
-        return _tokens_of(content) + _TOKENS_PER_MESSAGE
-    return sum(_tokens_of(part["text"]) for part in content) + _TOKENS_PER_MESSAGE
+        return _tokens_of(content) + around
+    return sum(_tokens_of(part["text"]) for part in content) + around
 
 
 def _tokens_of_prompt(prompt: Any) -> tuple[int, int]:
@@ -139,6 +157,10 @@ def _tokens_of_prompt(prompt: Any) -> tuple[int, int]:
     return sum(counts), len(counts)
 
 
+def _tokens_of_json(value: Any) -> int:
+    return _tokens_of_bytes(len(orjson.dumps(value))) if value else 0
+
+
 def _tokens_of(text: str) -> int:
     return _tokens_of_bytes(len(text) if text.isascii() else len(text.encode()))
 
@@ -147,5 +169,6 @@ def _tokens_of_bytes(size: int) -> int:
     return -(-size // _BYTES_PER_TOKEN)
 
 
-def _plausible(value: Any, otherwise: int) -> int:
-    return value if type(value) is int and 0 <= value <= _MAX_PLAUSIBLE else otherwise
+def _allowed(value: Any, most: int, otherwise: int) -> int:
+    """Return a parameter's value; one that is refused when the line runs counts as if it had not been given."""
+    return value if type(value) is int and 0 <= value <= most else otherwise

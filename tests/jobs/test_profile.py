@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.bodies import COMPLETION_ENDPOINT, parse_body
 from jobs.profile import FileProfile, FileProfiler, estimate_tokens
 
 
@@ -48,6 +49,7 @@ def test_a_chat_line_counts_its_text_and_a_template_allowance() -> None:
         ({"max_tokens": -1}, 100),
         ({"max_tokens": 10**30}, 100),
         ({"max_tokens": 2**31, "n": 2**31}, 100),
+        ({"max_tokens": 7, "n": 129}, 7),
         ({"max_tokens": True}, 100),
         ({"max_tokens": None}, 100),
     ],
@@ -59,16 +61,51 @@ def test_output_is_the_lines_own_limit_times_n(fields: dict[str, Any], expected:
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("x" * 8, (1, 2, 100)),
-        ("é" * 8, (1, 4, 100)),
-        ([5, 6, 7], (1, 3, 100)),
-        (["x" * 8, "y" * 4], (1, 3, 200)),
-        ([[5, 6], [7]], (1, 3, 200)),
+        ("x" * 8, (1, 2, 16)),
+        ("é" * 8, (1, 4, 16)),
+        ([5, 6, 7], (1, 3, 16)),
+        (["x" * 8, "y" * 4], (1, 3, 32)),
+        ([[5, 6], [7]], (1, 3, 32)),
         ([], (1, 0, 0)),
     ],
 )
 def test_prompts_come_in_four_forms(prompt: Any, expected: tuple[int, int, int]) -> None:
     assert numbers(line(prompt=prompt)) == expected
+
+
+def test_a_completion_without_a_limit_counts_the_tokens_that_it_generates() -> None:
+    body = {"model": "m", "prompt": "x" * 8}
+    request = parse_body(COMPLETION_ENDPOINT, body)
+    assert request.sampling.max_tokens is not None
+    assert numbers(line(**body))[2] == numbers(line(**body, max_tokens=None))[2] == request.sampling.max_tokens
+    assert numbers(line(**body, max_tokens=500))[2] == 500
+
+
+@pytest.mark.parametrize("max_tokens", [8191, 8192, 8193, 2**31 - 1])
+def test_a_line_with_every_parameter_at_its_highest_counts_no_less_than_a_smaller_one(max_tokens: int) -> None:
+    huge = line(prompt=["x"] * 2048, n=128, max_tokens=max_tokens)
+    assert numbers(huge)[2] == min(2048 * 128 * max_tokens, 2**31)
+
+
+def test_tools_count_as_input_unless_they_are_hidden_from_the_model() -> None:
+    tools = [{"type": "function", "function": {"name": f"f{n}", "description": "d" * 4000}} for n in range(128)]
+    plain = numbers(chat())[1]
+    assert numbers(chat(tools=tools))[1] - plain == -(-len(json.dumps(tools, separators=(",", ":"))) // 4)
+    assert numbers(chat(tools=tools, tool_choice="none"))[1] == numbers(chat(tools=None))[1] == plain
+
+
+def test_tool_calls_of_a_history_count_as_input() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"text": "x" * 4000})}}
+    calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert 1000 < numbers(line(messages=[calling]))[1] < 1100
+
+
+def test_tools_nested_too_deeply_to_measure_leave_the_output_as_the_line_sets_it() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(300):
+        schema = {"properties": schema}
+    deep = chat(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}], max_tokens=7000, n=10)
+    assert numbers(deep) == (1, -(-len(deep) // 4), 70_000)
 
 
 def test_text_parts_count_like_text() -> None:
@@ -97,14 +134,14 @@ def test_blank_lines_bom_crlf_and_a_missing_final_newline_are_no_requests() -> N
 def test_a_bad_line_counts_as_a_request_and_never_fails(bad: bytes) -> None:
     found = profile(bad + b"\n" + chat())
     assert found.num_requests == 2
-    assert found.estimated_output_tokens in {100, 200}
+    assert found.estimated_output_tokens in {100 + 16, 100 + 100}
 
 
 def test_a_prompt_nested_too_deeply_is_estimated_by_its_bytes() -> None:
     depth = 1000
     raw = b'{"body": {"prompt": ' + b"[" * depth + b"]" * depth + b"}}"
     body = orjson.loads(raw)["body"]
-    assert estimate_tokens(raw, body, default_max_tokens=100) == -(-len(raw) // 4) + 100
+    assert estimate_tokens(raw, body, default_max_tokens=100) == -(-len(raw) // 4) + 16
 
 
 @given(st.lists(st.sampled_from([chat(), line(prompt="x"), b"", b"  ", b"{", b"\r", "é".encode()])), st.integers(1, 50))
