@@ -94,7 +94,10 @@ def retrieve(file_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[st
 def delete(
     file_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep, after_commit: BackgroundTasks
 ) -> dict[str, Any]:
-    """Mark the file as deleted; its object goes after the commit, for a row must never name a missing object."""
+    """Mark the file as deleted; its object goes after the commit, for a row must never name a missing object.
+
+    Where this process dies in between, the purge of the control worker deletes the object.
+    """
     file = files.delete_file(session, tenant.id, file_id)
     after_commit.add_task(_delete_object, services.storage, file.object_key)
     return {"id": file.id, "object": "file", "deleted": True}

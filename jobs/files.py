@@ -117,19 +117,28 @@ def delete_file(session: Session, tenant_id: str, file_id: str) -> File:
 
 
 def due_for_purge(session: Session, *, limit: int = 100) -> Sequence[File]:
-    """Return expired files that no live batch reads and that are not marked deleted yet, locked, oldest first.
+    """Return files whose objects are still there and no longer needed, locked, oldest first.
 
-    The caller deletes their objects and calls `mark_purged`; a crash in between repeats the deletion: harmless.
+    Those are deleted files, and expired ones that no live batch reads. The caller deletes their objects and calls
+    `mark_purged`; a crash in between repeats the deletion: harmless.
     """
+    over_at = func.least(File.expires_at, File.deleted_at)
     in_use = exists().where(Batch.input_file_id == File.id, _is_live())
-    expired = select(File).where(File.expires_at <= func.now(), File.deleted_at.is_(None), ~in_use)
-    return session.scalars(expired.order_by(File.expires_at).limit(limit).with_for_update(skip_locked=True)).all()
+    over = select(File).where(over_at <= func.now(), File.purged_at.is_(None), ~in_use)
+    locked = session.scalars(over.order_by(over_at).limit(limit).with_for_update(skip_locked=True)).all()
+    # A batch that was committed while that statement ran is seen only by another one; after this lock there is no new
+    # batch of these files.
+    readers = select(Batch.input_file_id).where(Batch.input_file_id.in_([file.id for file in locked]), _is_live())
+    still_in_use = set(session.scalars(readers))
+    return [file for file in locked if file.id not in still_in_use]
 
 
 def mark_purged(session: Session, files: Sequence[File]) -> None:
+    """Note that the objects of these files are gone; an expired file counts as deleted from now on."""
     now = session.scalar(select(func.now()))
     for file in files:
-        file.deleted_at = now
+        file.deleted_at = file.deleted_at or now
+        file.purged_at = now
     session.flush()
 
 

@@ -1,4 +1,4 @@
-"""End what is kept no longer: objects of expired files, and days of results past their retention."""
+"""End what is kept no longer: objects of expired and deleted files, and days of results past their retention."""
 
 from datetime import date, timedelta
 
@@ -11,9 +11,10 @@ from jobs.storage import Storage
 
 
 def purge_files(session: Session, storage: Storage, *, limit: int = 100) -> int:
-    """Delete the objects of up to `limit` expired files; return how many. Inputs of live batches stay until their end.
+    """Delete the objects of up to `limit` expired or deleted files; return how many.
 
-    Objects go before the commit: a crash in between repeats a deletion, where the reverse would leak the object.
+    Inputs of live batches stay until their end. Objects go before the commit: a crash in between repeats a deletion,
+    where the reverse would leak the object.
     """
     due = due_for_purge(session, limit=limit)
     for file in due:

@@ -97,7 +97,11 @@ class File(Base):
     """One immutable object. The profile columns are filled while an input file streams in."""
 
     __tablename__ = "file"
-    __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
+    __table_args__ = (
+        Index(None, "tenant_id", "created_at", "id"),
+        # LEAST leaves nulls out: the moment from which the object is not needed, null where it stays.
+        Index("file_purge_idx", text("LEAST(expires_at, deleted_at)"), postgresql_where=text("purged_at IS NULL")),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
@@ -111,6 +115,7 @@ class File(Base):
     num_requests: Mapped[int | None]
     estimated_input_tokens: Mapped[int | None]
     estimated_output_tokens: Mapped[int | None]
+    purged_at: Mapped[datetime | None]  # its object is gone from the store
 
 
 class Batch(Base):

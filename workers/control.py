@@ -67,7 +67,7 @@ class Control:
                 log.exception("looking for overdue work failed")
 
     def purge(self) -> None:
-        """Delete the objects of expired files, and drop days of results past their retention."""
+        """Delete the objects of expired and deleted files, and drop days of results past their retention."""
         num_files = 0
         while num_purged := self._purge_some_files():
             num_files += num_purged

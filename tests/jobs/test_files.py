@@ -1,9 +1,11 @@
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Session
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, tenants
 from jobs.errors import InputError, NotFoundError
@@ -110,3 +112,47 @@ def test_expired_files_are_purged_once_no_live_batch_reads_them(
     assert {file.id for file in due} == {free.id, was_used.id}
     files.mark_purged(session, due)
     assert files.due_for_purge(session) == []
+
+
+SLOW_NOW = """
+    CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
+    'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN pg_catalog.now(); END'
+"""
+
+
+def test_a_batch_accepted_while_the_purge_looks_for_files_keeps_its_input(
+    session: Session, maker: sessionmaker[Session], make_file: Make, make_batch: Make
+) -> None:
+    file = make_file(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    due: list[Any] = []
+
+    def purge() -> None:
+        with maker.begin() as own:
+            own.execute(text("SET LOCAL search_path = public, pg_catalog"))
+            due.extend(files.due_for_purge(own))
+
+    session.execute(text(SLOW_NOW))
+    session.commit()
+    with maker.begin() as holder:
+        holder.execute(text("SELECT pg_advisory_xact_lock(1)"))
+        thread = threading.Thread(target=purge)
+        thread.start()
+        while not session.scalar(text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")):
+            assert thread.is_alive()
+            session.rollback()
+        make_batch(input_file_id=file.id, state="in_progress")
+    thread.join()
+    assert due == []
+
+
+def test_a_deleted_file_is_purged_until_its_object_is_known_to_be_gone(
+    session: Session, tenant: Tenant, make_file: Make
+) -> None:
+    kept, file = make_file(), make_file()
+    files.delete_file(session, tenant.id, file.id)
+    deleted_at = file.deleted_at
+    due = files.due_for_purge(session)
+    assert [found.id for found in due] == [file.id]
+    files.mark_purged(session, due)
+    assert files.due_for_purge(session) == []
+    assert (file.deleted_at, kept.purged_at) == (deleted_at, None)

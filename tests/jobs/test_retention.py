@@ -59,6 +59,15 @@ def test_a_store_that_fails_leaves_the_file_for_later(
         files.get_file(session, tenant.id, file.id)
 
 
+def test_the_object_of_a_deleted_file_goes_though_nobody_deleted_it_after_the_commit(
+    session: Session, tenant: Tenant, storage: Storage, make_file: Make
+) -> None:
+    file = stored(storage, make_file)
+    files.delete_file(session, tenant.id, file.id)
+    assert retention.purge_files(session, storage) == 1
+    assert not storage.exists(file.object_key)
+
+
 def test_results_are_dropped_when_their_retention_ends(session: Session) -> None:
     today = datetime.now(UTC).date()
     days = [today - timedelta(days=count) for count in (31, 30)]
