@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
-
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
 from engine.text import with_bad_words_as_tokens
@@ -126,8 +124,8 @@ class PromptMaker:
             encoded = self._tokenizer.apply_chat_template(
                 list(request.messages), tools=tools, tokenize=True, add_generation_prompt=True, return_dict=True
             )
-        except (TemplateError, ValueError) as error:
-            message = f"the model's chat template refused the messages: {error}"
+        except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
+            message = f"the model's chat template refused the messages: {type(error).__name__}: {error}"
             raise BodyError("messages", message) from None
         return list(encoded["input_ids"])
 

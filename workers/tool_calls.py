@@ -61,8 +61,10 @@ class CallReader:
 
 
 def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools as chat templates expect them: each with a description and parameters."""
-    return [
-        {"type": "function", "function": {"description": "", "parameters": {"type": "object"}, **function_of(tool)}}
-        for tool in tools
-    ]
+    """Return the tools as chat templates expect them: each with a description and parameters, nothing null."""
+    empty = {"description": "", "parameters": {"type": "object"}}
+    return [{"type": "function", "function": empty | _given(function_of(tool))} for tool in tools]
+
+
+def _given(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in function.items() if value is not None}

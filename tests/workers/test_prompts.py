@@ -24,6 +24,12 @@ def prepare(tokenizer: Any, body: dict[str, Any], *, endpoint: str = CHAT_ENDPOI
     return maker.prepare(line, endpoint=endpoint, batch_id="batch_1")
 
 
+def with_template(tokenizer: Any, template: str) -> Any:
+    changed = copy.deepcopy(tokenizer)
+    changed.chat_template = template
+    return changed
+
+
 def chat(text: str, **body: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **body}
 
@@ -95,6 +101,25 @@ def test_what_the_template_refuses_is_the_lines_error(tokenizer: Any) -> None:
 
     with pytest.raises(BodyError, match="roles must alternate") as caught:
         prepare(Strict(), chat("Hi"))
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "named"),
+    [
+        ("{{ 1 + messages[0].content }}", "TypeError"),
+        ("{{ raise_exception('only one turn') }}", "TemplateError: only one turn"),
+        ("{{ messages[0].missing + 'x' }}", "UndefinedError"),
+        ("{{ 'a'.encode('x') }}", "LookupError"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError"),
+        ("{% endif %}", "TemplateSyntaxError"),
+    ],
+)
+def test_whatever_a_template_raises_is_the_lines_error_and_names_the_exception(
+    tokenizer: Any, template: str, named: str
+) -> None:
+    with pytest.raises(BodyError, match=f"chat template refused the messages: {named}") as caught:
+        prepare(with_template(tokenizer, template), chat("Hi", max_tokens=4))
     assert caught.value.param == "messages"
 
 
@@ -179,9 +204,7 @@ UNIQUE = {"type": "array", "uniqueItems": True}
 @pytest.fixture(scope="module")
 def caller(tokenizer: Any) -> Any:
     """Give the demo model's tokenizer a chat template that knows tools."""
-    caller = copy.deepcopy(tokenizer)
-    caller.chat_template = TOOL_TEMPLATE
-    return caller
+    return with_template(tokenizer, TOOL_TEMPLATE)
 
 
 def tool(name: str, **fields: Any) -> dict[str, Any]:
@@ -200,6 +223,15 @@ def test_tools_are_told_in_the_prompt_and_calls_looked_for(caller: Any) -> None:
     without = maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="batch_1")
     assert "vendor" not in caller.decode(without.prompts[0])
     assert without.calls is None
+
+
+def test_what_a_function_leaves_null_is_told_as_if_it_were_absent(tokenizer: Any) -> None:
+    template = "{% for t in tools %}<tool_call>{{ t.function.description + t.function.parameters.type }}{% endfor %}"
+    maker = with_template(tokenizer, template)
+    functions = [tool("total"), tool("total", description=None, parameters=None, strict=None)]
+    absent, null = (prepare(maker, chat("Hi", tools=[one], max_tokens=1)).prompts for one in functions)
+    assert tokenizer.decode(null[0]) == "<tool_call>object"
+    assert absent == null
 
 
 def test_a_required_call_constrains_the_output_and_its_schema_must_be_supported(caller: Any) -> None:
