@@ -28,7 +28,7 @@ from jobs.states import Priority
 from jobs.storage import Storage
 from workers.answers import AnswerMaker, LineRun
 from workers.engine_host import EngineHost, EngineRequest
-from workers.prompts import PromptMaker
+from workers.prompts import PreparedLine, PromptMaker
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,10 @@ class WorkerParts:
 
 class _Abandoned(Exception):
     """The chunk is no longer ours to finish; whatever the engine still runs of it is aborted."""
+
+
+_ENDS_THE_CHUNK: Final = (_Abandoned, FencedOutError, ServiceError)
+"""What is no fault of the one line at which it shows."""
 
 
 @dataclass(slots=True)
@@ -138,12 +142,23 @@ class ChunkRun:
     def _submit(self, raw: RawLine, output: list[int]) -> None:
         """Hand a line to the engine, to go on after the output that an earlier worker left."""
         assert raw.content is not None, "validation refused over-long lines"
-        line = lines.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
         try:
-            prepared = self._parts.prompts.prepare(line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id)
-        except (BodyError, InvalidParamsError) as error:
-            self._progress.unflushed.append(self._refusal(line, error))
-            return
+            line = lines.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
+            try:
+                prepared = self._prepare(line)
+            except (BodyError, InvalidParamsError) as error:
+                self._progress.unflushed.append(self._refusal(line, error))
+            else:
+                self._start(prepared, output)
+        except _ENDS_THE_CHUNK:
+            raise
+        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            self._give_up(raw.line_no, lines.custom_id_of(raw.content), error)
+
+    def _prepare(self, line: InputLine) -> PreparedLine:
+        return self._parts.prompts.prepare(line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id)
+
+    def _start(self, prepared: PreparedLine, output: list[int]) -> None:
         run = LineRun(
             prepared,
             self._parts.tokenizer,
@@ -153,7 +168,7 @@ class ChunkRun:
         )
         if output:
             run.prompt_runs[0].resume(output)
-        self._progress.in_engine[line.line_no] = run
+        self._progress.in_engine[prepared.line.line_no] = run
         for prompt, prompt_run in zip(prepared.prompts, run.prompt_runs, strict=True):
             request = EngineRequest(
                 prompt_token_ids=prompt,
@@ -196,7 +211,13 @@ class ChunkRun:
         self._progress.in_engine.pop(line.line_no, None)
         if stopped := run.unfinished_request_ids:
             self._parts.host.abort(stopped)
-        self._progress.unflushed.append(self._failure(line, run.error) if run.error else self._answer(run))
+        try:
+            result = self._failure(line.line_no, line.custom_id, run.error) if run.error else self._answer(run)
+            self._progress.unflushed.append(result)
+        except _ENDS_THE_CHUNK:
+            raise
+        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            self._give_up(line.line_no, line.custom_id, error)
 
     def _is_flush_due(self) -> bool:
         settings, waiting = self._parts.settings, len(self._progress.unflushed)
@@ -315,9 +336,19 @@ class ChunkRun:
         content = lines.output_line(self._claim.batch_id, line.line_no, line.custom_id, status_code=400, body=body)
         return LineResult(line_no=line.line_no, status_code=400, line=content)
 
-    def _failure(self, line: InputLine, message: str) -> LineResult:
+    def _failure(self, line_no: int, custom_id: str | None, message: str) -> LineResult:
         """A failure at run time: no response, unbilled."""
-        content = lines.error_line(
-            self._claim.batch_id, line.line_no, line.custom_id, code="engine_failure", message=message
+        content = lines.error_line(self._claim.batch_id, line_no, custom_id, code="engine_failure", message=message)
+        return LineResult(line_no=line_no, status_code=None, line=content)
+
+    def _give_up(self, line_no: int, custom_id: str | None, error: Exception) -> None:
+        """Fail one line for a fault of ours, and drop what the engine still runs of it."""
+        log.exception("line failed unexpectedly batch_id=%s line_no=%s", self._claim.batch_id, line_no)
+        run = self._progress.in_engine.pop(line_no, None)
+        if run is not None and run.unfinished_request_ids:
+            self._parts.host.abort(run.unfinished_request_ids)
+        message = (
+            f"An internal error, {type(error).__name__}, ended this line; the worker's log has it under batch "
+            f"{self._claim.batch_id} line_no {line_no}. Report it to who runs this service."
         )
-        return LineResult(line_no=line.line_no, status_code=None, line=content)
+        self._progress.unflushed.append(self._failure(line_no, custom_id, message))

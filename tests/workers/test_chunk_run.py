@@ -13,13 +13,14 @@ from engine.messages import EngineStats, FinishReason, TokenDelta
 from jobs import batches, chunks
 from jobs.chunks import ClaimedChunk
 from jobs.errors import ServiceError
+from jobs.lines import InputLine
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
-from workers.answers import AnswerMaker
+from workers.answers import Answer, AnswerMaker, LineRun
 from workers.chunk_run import STALL_SECONDS, ChunkRun, Drain, WorkerParts
 from workers.engine_host import EngineRequest, Owner
-from workers.prompts import PromptMaker
+from workers.prompts import PreparedLine, PromptMaker
 
 
 class FakeHost:
@@ -257,6 +258,76 @@ def test_a_failure_of_the_engine_is_its_lines_error_and_is_not_billed(
     bench.join()
     assert bench.rows(RESULTS) == [(0, None), (1, 200)]
     assert bench.rows(BILLED) == [(1, 2)]
+
+
+def failed_lines(bench: Bench) -> list[tuple[int, str]]:
+    rows = bench.rows("SELECT line_no, line FROM result WHERE status_code IS NULL ORDER BY line_no")
+    return [(line_no, json.loads(written)["error"]["message"]) for line_no, written in rows]
+
+
+def test_a_line_that_cannot_be_prepared_for_a_reason_of_ours_fails_alone(
+    bench: Bench,
+    host: FakeHost,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    tokenizer: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(PromptMaker):
+        def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
+            if line.line_no == 1:
+                raise LookupError("no such table")
+            return super().prepare(line, endpoint=endpoint, batch_id=batch_id)
+
+    batch_id = submit_valid([line(number) for number in range(3)])
+    prompts = Broken(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "prompts": prompts})
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200), (1, None), (2, 200)]
+    assert bench.rows(BILLED) == [(2, 4)]
+    ((line_no, message),) = failed_lines(bench)
+    assert line_no == 1
+    assert "LookupError" in message
+    assert f"batch_id={batch_id} line_no=1" in caplog.text
+
+
+def test_a_line_that_the_engine_process_cannot_be_sent_fails_alone(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    class Picky(FakeHost):
+        def submit(self, request: EngineRequest, owner: Owner) -> int:
+            if len(self.prompts) == 1:
+                self.prompts.append([])
+                raise OverflowError("too large for a message")
+            return super().submit(request, owner)
+
+    submit_valid([line(number) for number in range(3)])
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "host": Picky(instant=True)})
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200), (1, None), (2, 200)]
+
+
+def test_an_answer_that_cannot_be_made_fails_its_line_alone(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, tokenizer: Any
+) -> None:
+    class Broken(AnswerMaker):
+        def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
+            if run.prepared.line.line_no == 1:
+                raise TypeError("not a token")
+            return super().make(run, response_id=response_id, created=created)
+
+    submit_valid([line(number) for number in range(3)])
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "answers": Broken(tokenizer, model="demo")})
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200), (1, None), (2, 200)]
+    assert bench.rows(BILLED) == [(2, 4)]
+    ((_, message),) = failed_lines(bench)
+    assert "TypeError" in message
 
 
 def test_a_worker_that_lost_its_lease_writes_nothing_and_stops(
