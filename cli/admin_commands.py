@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.errors import InputError
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
@@ -19,6 +21,7 @@ models_app = typer.Typer(help="Models that batches may name.", no_args_is_help=T
 DataDirOption = Annotated[
     Path | None, typer.Option(help="Use the running `tokenmill up` of this folder, not TOKENMILL_DATABASE_URL.")
 ]
+PriceOption = typer.Option(min=0, help="Micro-units of currency per million tokens.")
 
 
 def register(app: typer.Typer) -> None:
@@ -133,8 +136,8 @@ def keys_revoke(
 def models_add(
     name: Annotated[str, typer.Argument(help="The name requests use.")],
     path: Annotated[str, typer.Argument(help="Folder on the workers, or Hugging Face id.")],
-    input_price: Annotated[int, typer.Option(min=0, help="Micro-units of currency per million tokens.")] = 0,
-    output_price: Annotated[int, typer.Option(min=0, help="Micro-units of currency per million tokens.")] = 0,
+    input_price: Annotated[int, PriceOption] = 0,
+    output_price: Annotated[int, PriceOption] = 0,
     data_dir: DataDirOption = None,
 ) -> None:
     """Make a model known; then start a worker for it."""
@@ -145,15 +148,36 @@ def models_add(
     print(f"added {name}")
 
 
+@models_app.command("price")
+def models_price(
+    name: Annotated[str, typer.Argument(help="The name requests use.")],
+    input_price: Annotated[int | None, PriceOption] = None,
+    output_price: Annotated[int | None, PriceOption] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Set prices of a model; work that is taken up later is billed with them, past bills stay."""
+    from jobs import models
+
+    if input_price is None and output_price is None:
+        raise InputError("no price is given. Give --input-price, --output-price or both; `models list` shows them.")
+    with _transaction(data_dir) as session:
+        model = models.set_prices(session, name, input_price_micros=input_price, output_price_micros=output_price)
+        prices = f"input {model.input_price_micros}, output {model.output_price_micros}"
+    print(f"{name}: {prices} micro-units per million tokens")
+
+
 @models_app.command("list")
 def models_list(data_dir: DataDirOption = None) -> None:
-    """List the models."""
+    """List the models with their prices in micro-units of currency per million tokens."""
     from cli.table import print_table
     from jobs import models
 
     with _transaction(data_dir) as session:
-        rows = [(model.name, model.path) for model in models.list_models(session)]
-    print_table(("name", "path"), rows)
+        rows = [
+            (model.name, model.path, model.input_price_micros, model.output_price_micros)
+            for model in models.list_models(session)
+        ]
+    print_table(("name", "path", "input price", "output price"), rows)
 
 
 def audit(

@@ -17,25 +17,47 @@ def add_model(
 
     Raises ConflictError where the name is taken.
     """
-    _check(name, path, prices=(input_price_micros, output_price_micros))
+    _check(name, path)
+    _check_prices(name, (input_price_micros, output_price_micros))
     row = insert(Model).values(
         name=name, path=path, input_price_micros=input_price_micros, output_price_micros=output_price_micros
     )
     model: Model | None = session.scalar(row.on_conflict_do_nothing().returning(Model))
     if model is None:
-        raise ConflictError(f"a model named {name!r} exists already; choose another name", param="name")
+        raise ConflictError(
+            f"a model named {name!r} exists already; choose another name, or set its prices with "
+            f"`tokenmill models price {name}`",
+            param="name",
+        )
     return model
 
 
 def put_model(session: Session, name: str, path: str) -> Model:
     """Add a model, or point the one of this name at `path`; its prices stay."""
-    _check(name, path, prices=())
+    _check(name, path)
     row = insert(Model).values(name=name, path=path)
     model = session.scalar(
         row.on_conflict_do_update(index_elements=[Model.name], set_={"path": path}).returning(Model),
         execution_options={"populate_existing": True},
     )
     assert isinstance(model, Model)
+    return model
+
+
+def set_prices(
+    session: Session, name: str, *, input_price_micros: int | None = None, output_price_micros: int | None = None
+) -> Model:
+    """Set prices of a model, for chunks claimed from now on; None leaves one as it is. Raises NotFoundError.
+
+    What is in the ledger stays as it was billed.
+    """
+    given = {"input_price_micros": input_price_micros, "output_price_micros": output_price_micros}
+    prices = {column: price for column, price in given.items() if price is not None}
+    _check_prices(name, tuple(prices.values()))
+    model = find_model(session, name)
+    for column, price in prices.items():
+        setattr(model, column, price)
+    session.flush()
     return model
 
 
@@ -55,10 +77,13 @@ def find_model(session: Session, name: str) -> Model:
     return model
 
 
-def _check(name: str, path: str, *, prices: Sequence[int]) -> None:
+def _check(name: str, path: str) -> None:
     if not name.strip() or name != name.strip():
         raise InputError(f"the model's name is {name!r}; give one without spaces around it", param="name")
     if not path.strip():
         raise InputError(f"the path of model {name!r} is empty; give a directory or a hub id", param="path")
+
+
+def _check_prices(name: str, prices: Sequence[int]) -> None:
     if any(price < 0 for price in prices):
         raise InputError(f"the prices of model {name!r} are {prices}; give 0 or more", param="prices")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from cli.embedded.child import Child, ChildSpec
 from cli.embedded.sockets import free_port
 from cli.main import app
-from jobs.errors import InputError, NotFoundError
+from jobs.errors import ConflictError, InputError, NotFoundError
 
 LINE = {
     "custom_id": "a",
@@ -190,7 +190,22 @@ def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
     assert ["small", "0.5", "1000", "0", "0"] in rows
-    assert run("models", "list", **admin).stdout == "tiny\t/models/tiny\n"
+    assert "tiny\t/models/tiny\t0\t0\n" in run("models", "list", **admin).stdout
+
+
+def test_an_existing_model_gets_its_prices(database: str, api_key: str) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    run("models", "add", "priced", "/models/priced", **admin)
+    said = run("models", "price", "priced", "--input-price", "150000", "--output-price", "600000", **admin).stdout
+    assert said == "priced: input 150000, output 600000 micro-units per million tokens\n"
+    assert "output 700000" in run("models", "price", "priced", "--output-price", "700000", **admin).stdout
+    assert "priced\t/models/priced\t150000\t700000\n" in run("models", "list", **admin).stdout
+    with pytest.raises(ConflictError, match="tokenmill models price priced"):
+        run("models", "add", "priced", "/models/priced", "--input-price", "1", **admin)
+    with pytest.raises(NotFoundError, match="'absent' does not exist"):
+        run("models", "price", "absent", "--input-price", "1", **admin)
+    with pytest.raises(InputError, match="--input-price, --output-price"):
+        run("models", "price", "priced", **admin)
 
 
 def test_an_audit_of_good_data_is_clean_and_bad_data_is_a_failure(database: str, api_key: str) -> None:

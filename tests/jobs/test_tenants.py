@@ -103,6 +103,23 @@ def test_putting_a_model_changes_its_path_and_keeps_its_prices(session: Session)
     assert (models.find_model(session, "m").path, models.find_model(session, "m").input_price_micros) == ("/new", 5)
 
 
+def test_the_prices_of_a_model_are_set_one_by_one(session: Session) -> None:
+    models.put_model(session, "m", "/m")
+    models.set_prices(session, "m", input_price_micros=5, output_price_micros=7)
+    models.set_prices(session, "m", output_price_micros=0)
+    session.expire_all()
+    model = models.find_model(session, "m")
+    assert (model.path, model.input_price_micros, model.output_price_micros) == ("/m", 5, 0)
+
+
+def test_prices_of_an_unknown_model_or_below_zero_are_refused(session: Session) -> None:
+    with pytest.raises(NotFoundError, match="'m' does not exist"):
+        models.set_prices(session, "m", input_price_micros=5)
+    models.put_model(session, "m", "/m")
+    with pytest.raises(InputError, match="give 0 or more"):
+        models.set_prices(session, "m", input_price_micros=5, output_price_micros=-1)
+
+
 def test_an_unknown_model_is_not_found_and_the_known_are_named(session: Session) -> None:
     with pytest.raises(NotFoundError, match="known are: none yet"):
         models.find_model(session, "x")
