@@ -31,6 +31,7 @@ __all__ = [
     "done_between",
     "extend",
     "flush",
+    "hold",
     "lines_done",
     "lock_batch_state",
     "release",
@@ -155,6 +156,11 @@ def extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> FlushOutc
     return FlushOutcome(num_inserted=0, batch_wanted=state == BatchState.IN_PROGRESS)
 
 
+def hold(session: Session, claim: ClaimedChunk) -> None:
+    """Lock the chunk until this transaction ends, for what has to lock its batch next. Raises FencedOutError."""
+    _extend(session, claim, timedelta(0))
+
+
 def complete(session: Session, claim: ClaimedChunk) -> None:
     """End a chunk whose every request has a result. Raises FencedOutError and MissingResultsError."""
     _leave(session, claim, ChunkState.DONE)
@@ -170,7 +176,7 @@ def release(session: Session, claim: ClaimedChunk) -> None:
 
     Raises FencedOutError.
     """
-    _extend(session, claim, timedelta(0))  # locks the chunk before the batch
+    hold(session, claim)
     state = lock_batch_state(session, claim.batch_id)
     _leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs import lost_inputs
 from jobs.chunks import SUSPECT_LOSSES, done_between, lock_batch_state, settle_share
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines import RawLine, custom_id_of, error_line, split_lines
@@ -42,7 +43,8 @@ def reap_expired(session: Session, storage: Storage) -> Reaped:
 
     Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part
     again at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error
-    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call.
+    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call; where the store
+    has lost it, the batch fails.
     """
     counts: dict[str, int] = {}
     ended = []
@@ -95,9 +97,17 @@ def _reap(session: Session, storage: Storage, lost: Any) -> str | None:
         return "num_ready"
     try:
         lines = _lines(storage, lost)
-    except (ServiceError, NotFoundError) as error:
+    except ServiceError as error:
         log.error("lost chunk waits for its input chunk_id=%s error=%s", lost.id, error)
         return None
+    except NotFoundError:
+        lost_inputs.fail_batch(session, lost.batch_id)
+        _move(session, lost, ChunkState.WITHDRAWN)
+        return "num_withdrawn"
+    return _reap_suspect(session, lost, lines)
+
+
+def _reap_suspect(session: Session, lost: Any, lines: Sequence[RawLine]) -> str:
     unfinished = _unfinished(session, lost, lines)
     if not unfinished:
         _move(session, lost, ChunkState.DONE)

@@ -1,5 +1,6 @@
 """Results of a batch as its owner sees them: pages while it runs, the output and error file at its end."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,15 +13,18 @@ from sqlalchemy.orm import Session
 from jobs import budgets, checkpoints
 from jobs.batches import lock_batch, move_batch
 from jobs.database import try_advisory_lock
-from jobs.errors import TokenmillError
+from jobs.errors import NotFoundError, TokenmillError
 from jobs.files import Purpose, create_file, new_object_key
 from jobs.lines import custom_id_of, error_line, iter_lines
+from jobs.lost_inputs import name_lost_input
 from jobs.partitions import batch_day
 from jobs.recording import LineResult, copy_errors
 from jobs.settings import MIB
 from jobs.states import OPEN_CHUNK_STATES, BatchState
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch, File
+
+log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES: Final = 4 * MIB
 """A page of results ends after the line that passes this: lines may have megabytes each."""
@@ -65,8 +69,9 @@ def finalise_batch(session: Session, storage: Storage, batch_id: str) -> BatchSt
     """Write the files of a batch that has ended and move it to its outcome; None where there is nothing to do (yet).
 
     Requests of an expired or cancelled batch that were not run become error lines `batch_expired`/`batch_cancelled`,
-    so that every request is in exactly one file. A crash or a repeated hint leaves orphan objects at worst. Raises
-    ServiceError where the store fails: nothing has changed then.
+    so that every request is in exactly one file; where the store has lost the input nobody knows their custom_ids, and
+    the batch's `errors` say so. A crash or a repeated hint leaves orphan objects at worst. Raises ServiceError where
+    the store fails: nothing has changed then.
     """
     if not try_advisory_lock(session, f"finalise {batch_id}"):
         return None
@@ -77,10 +82,9 @@ def finalise_batch(session: Session, storage: Storage, batch_id: str) -> BatchSt
         return None
     outcome = BatchState.CANCELLED if batch.state == BatchState.CANCELLING else BatchState(batch.outcome or "")
     num_missing = batch.num_requests - batch.num_completed - batch.num_failed
-    if num_missing:
-        _add_missing(session, storage, batch, outcome=outcome, num_missing=num_missing)
-    output, errors = _write_files(session, storage, batch, num_failed=batch.num_failed + num_missing)
-    _end(session, batch_id, outcome, num_missing=num_missing, output=output, errors=errors)
+    num_added = _add_missing(session, storage, batch, outcome=outcome, num_missing=num_missing) if num_missing else 0
+    output, errors = _write_files(session, storage, batch, num_failed=batch.num_failed + num_added)
+    _end(session, batch_id, outcome, num_added=num_added, output=output, errors=errors)
     checkpoints.drop_all(session, batch_id)
     return outcome
 
@@ -93,18 +97,26 @@ def _has_open_chunk(session: Session, batch_id: str) -> bool:
 # --- requests that were not run --------------------------------------------------------------------------------------
 
 
-def _add_missing(session: Session, storage: Storage, batch: Batch, *, outcome: BatchState, num_missing: int) -> None:
-    """Insert an error result for every request without one; holds one bit … byte a line, and a block of results."""
+def _add_missing(session: Session, storage: Storage, batch: Batch, *, outcome: BatchState, num_missing: int) -> int:
+    """Insert an error result for every request without one; return how many: fewer only where the input is lost.
+
+    Holds one byte a line, and a block of results.
+    """
     if outcome is BatchState.COMPLETED:
         raise CountsDisagreeError(f"batch {batch.id} is to complete, and {num_missing} of its requests have no result")
     base = batch.num_completed + batch.num_failed
     missing = _missing_results(session, storage, batch, outcome=outcome)
     num_added = 0
-    while block := list(islice(missing, _ERRORS_A_BLOCK)):
-        copy_errors(session, batch, block, base=base + num_added)
-        num_added += len(block)
+    try:
+        while block := list(islice(missing, _ERRORS_A_BLOCK)):
+            copy_errors(session, batch, block, base=base + num_added)
+            num_added += len(block)
+    except NotFoundError as error:
+        log.error("files lack requests, their input is lost batch_id=%s error=%s", batch.id, error)
+        return num_added
     if num_added != num_missing:
         raise CountsDisagreeError(f"batch {batch.id} lacks {num_missing} results, and {num_added} lines have none")
+    return num_added
 
 
 def _missing_results(session: Session, storage: Storage, batch: Batch, *, outcome: BatchState) -> Iterator[LineResult]:
@@ -134,6 +146,7 @@ def _lines_with_result(session: Session, batch: Batch) -> bytearray:
 _MISSING: Final = {
     BatchState.EXPIRED: ("batch_expired", "the batch's window of {window} ended before this line was run"),
     BatchState.CANCELLED: ("batch_cancelled", "the batch was cancelled before this line was run"),
+    BatchState.FAILED: ("file_not_found", "the batch's input was gone when this line was to run"),
 }
 
 
@@ -196,12 +209,14 @@ def _named(session: Session, batch: Batch, written: _LazyFile, *, title: str) ->
 
 
 def _end(
-    session: Session, batch_id: str, outcome: BatchState, *, num_missing: int, output: File | None, errors: File | None
+    session: Session, batch_id: str, outcome: BatchState, *, num_added: int, output: File | None, errors: File | None
 ) -> None:
     """Name the files on the batch, give back what is left of its reservation, and move it to its outcome."""
     batch = lock_batch(session, batch_id)
     assert batch is not None
-    batch.num_failed += num_missing
+    batch.num_failed += num_added
+    if batch.num_completed + batch.num_failed < batch.num_requests:
+        name_lost_input(batch)
     batch.output_file_id = output.id if output else None
     batch.error_file_id = errors.id if errors else None
     move_batch(session, batch, outcome)

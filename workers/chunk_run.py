@@ -14,12 +14,12 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.errors import InvalidParamsError
-from jobs import checkpoints, chunks, lines
+from jobs import checkpoints, chunks, lines, lost_inputs
 from jobs.bodies import CHAT_ENDPOINT
 from jobs.body_checks import BodyError
 from jobs.chunks import ClaimedChunk, FlushOutcome
 from jobs.database import transaction
-from jobs.errors import FencedOutError, ServiceError
+from jobs.errors import FencedOutError, NotFoundError, ServiceError
 from jobs.lines import InputLine, RawLine
 from jobs.recording import LineResult
 from jobs.responses import error_body
@@ -137,6 +137,9 @@ class ChunkRun:
             # Given back and not left to expire: a store that is away must not count as a loss of these lines.
             threading.Event().wait(_RETRY_SECONDS)
             self._close(chunks.release)
+            raise _Abandoned(str(error)) from None
+        except NotFoundError as error:
+            self._close(lost_inputs.give_up_claim)
             raise _Abandoned(str(error)) from None
 
     def _submit(self, raw: RawLine, output: list[int]) -> None:

@@ -436,3 +436,20 @@ def test_an_object_store_that_is_away_is_no_loss(
 
 def _fields(parts: WorkerParts) -> dict[str, Any]:
     return {name: getattr(parts, name) for name in WorkerParts.__dataclass_fields__}
+
+
+def test_a_chunk_whose_input_is_lost_fails_its_batch_before_its_lease_ends(
+    bench: Bench,
+    storage: Storage,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    read_batch: Callable[[str], Batch],
+) -> None:
+    batch_id = submit_valid([line(0)])
+    storage.delete(bench.rows("SELECT object_key FROM file")[0][0])
+    bench.start(bench.claim())
+    bench.join()
+    batch = read_batch(batch_id)
+    assert (batch.state, batch.outcome) == ("finalizing", "failed")
+    assert [error["code"] for error in batch.errors or []] == ["file_not_found"]
+    assert bench.rows("SELECT state, losses FROM chunk") == [("withdrawn", 0)]
