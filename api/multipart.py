@@ -4,6 +4,7 @@ Never holds more than one field (FIELD_BYTES) and the piece of the file it was j
 """
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -147,10 +148,15 @@ def _read_filename(raw: bytes | None) -> str:
     if raw is None:
         raise InputError("'file' must be sent as a file, with a filename.", param="file", code="invalid_value")
     name = re.sub("%22|%0[DdAa]", lambda match: _ESCAPES[match[0].upper()], raw.decode(errors="replace"))
-    if not 0 < len(name) <= MAX_FILENAME_CHARACTERS or not name.isprintable():
+    if not 0 < len(name) <= MAX_FILENAME_CHARACTERS or not all(map(_can_be_shown, name)):
         raise InputError(
             f"The filename {name[:100]!r} must have 1 to {MAX_FILENAME_CHARACTERS} printable characters. Rename it.",
             param="file",
             code="invalid_value",
         )
     return name
+
+
+def _can_be_shown(character: str) -> bool:
+    """Python counts all spaces but U+0020 as unprintable; names of files hold several kinds of them."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"

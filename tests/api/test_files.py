@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
+from openai.types import FileObject, FilePurpose
 
 DAY = 86_400
 
@@ -58,6 +59,16 @@ def test_the_client_pages_through_all_files_in_both_orders(client: OpenAI) -> No
     assert [file.id for file in oldest_first] == made
     assert [file.id for file in client.files.list(limit=2, purpose="batch")] == made[::-1]
     assert len(list(client.files.list())) == 6
+
+
+@pytest.mark.parametrize(
+    "purpose", sorted({*get_args(FilePurpose), *get_args(FileObject.model_fields["purpose"].annotation)})
+)
+def test_files_of_every_purpose_that_the_client_knows_can_be_asked_for(client: OpenAI, purpose: str) -> None:
+    made = {kind: client.files.create(file=("in.jsonl", b"{}"), purpose=kind).id for kind in ("batch", "user_data")}
+    page = client.files.list(purpose=purpose)
+    assert [file.id for file in page] == ([made[purpose]] if purpose in made else [])
+    assert not page.has_more
 
 
 @pytest.mark.parametrize(

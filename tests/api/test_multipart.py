@@ -62,7 +62,16 @@ def test_escaped_quotes_in_a_filename_are_read_back() -> None:
     assert reader.finish().filename == 'a"b é.jsonl'
 
 
-@pytest.mark.parametrize("filename", ["", "a%0Ab", "x" * 256])
+@pytest.mark.parametrize("space", [" ", "\u00a0", "\u202f", "\u3000"])
+def test_a_filename_may_hold_any_kind_of_space(space: str) -> None:
+    name = f"Screenshot at 9.41{space}PM.jsonl"  # macOS writes U+202F here
+    reader, _ = read(form(part("file", b"x", filename=name)))
+    assert reader.finish().filename == name
+
+
+@pytest.mark.parametrize(
+    "filename", ["", "a%0Ab", "a\tb", "a\x00b", "a\x85b", "a\u2028b", "a\u202eb", "a\ufeffb", "x" * 256]
+)
 def test_a_filename_that_cannot_be_shown_is_refused(filename: str) -> None:
     with pytest.raises(InputError, match="1 to 255 printable"):
         read(form(part("file", b"x", filename=filename)))
