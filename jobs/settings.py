@@ -4,14 +4,16 @@ Read by role starters only; all other code is handed the values it needs.
 """
 
 from datetime import timedelta
+from typing import Final, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.errors import InputError
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+EXTENSIONS_A_LEASE: Final = 3  # at least: one that is late, or fails, must not end it
 
 
 class Settings(BaseSettings):
@@ -41,13 +43,27 @@ class Settings(BaseSettings):
     worker_chunks: int = Field(default=6, gt=0)  # K: chunks one worker keeps open
     retention_days: int = Field(default=30, gt=0)
 
+    @model_validator(mode="after")
+    def _check_lease(self) -> Self:
+        """Raise InputError where a late extension could end a lease: its lines would run again until they are given up."""
+        # A worker looks whether an extension is due after each wait for finished lines, of `flush_seconds` at most.
+        shortest = round(EXTENSIONS_A_LEASE * (self.heartbeat_seconds + self.flush_seconds), 3)
+        if self.lease_seconds < shortest:
+            raise InputError(
+                f"TOKENMILL_LEASE_SECONDS is {self.lease_seconds:g}, and leases are extended every "
+                f"TOKENMILL_HEARTBEAT_SECONDS {self.heartbeat_seconds:g} + TOKENMILL_FLUSH_SECONDS "
+                f"{self.flush_seconds:g} s. Give a lease of at least {shortest:g} s, {EXTENSIONS_A_LEASE} times as "
+                "long, or extend more often."
+            )
+        return self
+
     @property
     def lease(self) -> timedelta:
         return timedelta(seconds=self.lease_seconds)
 
 
 def load_settings() -> Settings:
-    """Read the environment. Raises InputError naming the variable that is wrong."""
+    """Read the environment. Raises InputError naming the variable that is wrong, or those that do not fit together."""
     try:
         return Settings()
     except ValidationError as error:

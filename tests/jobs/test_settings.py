@@ -1,0 +1,26 @@
+import pytest
+
+from jobs.errors import InputError
+from jobs.settings import load_settings
+
+
+@pytest.mark.parametrize(
+    ("lease", "heartbeat", "flush"), [("1", "2", "0.2"), ("20", "10", "0.2"), ("20", "2", "30"), ("6.5", "2", "0.2")]
+)
+def test_a_lease_that_could_end_between_its_extensions_is_refused(
+    monkeypatch: pytest.MonkeyPatch, lease: str, heartbeat: str, flush: str
+) -> None:
+    monkeypatch.setenv("TOKENMILL_LEASE_SECONDS", lease)
+    monkeypatch.setenv("TOKENMILL_HEARTBEAT_SECONDS", heartbeat)
+    monkeypatch.setenv("TOKENMILL_FLUSH_SECONDS", flush)
+    sentence = f"TOKENMILL_LEASE_SECONDS is {lease}.*TOKENMILL_HEARTBEAT_SECONDS {heartbeat}.*_FLUSH_SECONDS {flush}"
+    with pytest.raises(InputError, match=sentence):
+        load_settings()
+
+
+def test_the_shortest_lease_that_is_allowed_is_the_one_that_the_refusal_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENMILL_LEASE_SECONDS", "1")
+    with pytest.raises(InputError, match=r"at least 6\.6 s"):
+        load_settings()
+    monkeypatch.setenv("TOKENMILL_LEASE_SECONDS", "6.6")
+    assert load_settings().lease_seconds == 6.6
