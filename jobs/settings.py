@@ -45,15 +45,15 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_lease(self) -> Self:
-        """Raise InputError where a late extension could end a lease: its lines would run again until they are given up."""
+        """Raise InputError where a late extension could end a lease: its lines would run again and be given up."""
         # A worker looks whether an extension is due after each wait for finished lines, of `flush_seconds` at most.
         shortest = round(EXTENSIONS_A_LEASE * (self.heartbeat_seconds + self.flush_seconds), 3)
         if self.lease_seconds < shortest:
             raise InputError(
                 f"TOKENMILL_LEASE_SECONDS is {self.lease_seconds:g}, and leases are extended every "
                 f"TOKENMILL_HEARTBEAT_SECONDS {self.heartbeat_seconds:g} + TOKENMILL_FLUSH_SECONDS "
-                f"{self.flush_seconds:g} s. Give a lease of at least {shortest:g} s, {EXTENSIONS_A_LEASE} times as "
-                "long, or extend more often."
+                f"{self.flush_seconds:g} s. Give a lease of {EXTENSIONS_A_LEASE} times that, at least {shortest:g} s, "
+                "or extend more often."
             )
         return self
 
