@@ -76,7 +76,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A conversation for the model's chat template: role system, user, assistant or tool, content always a string."""
+    """A conversation for the model's chat template: role system, user, assistant or tool.
+
+    The content is a string; None beside tool calls without text, whose arguments are JSON text.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     sampling: Sampling

@@ -38,10 +38,10 @@ def _message(name: str, value: Any) -> Mapping[str, Any]:
     role = _role(f"{name}.role", value.get("role"))
     calls, answers = value.get("tool_calls") or None, value.get("tool_call_id")
     content = value.get("content")
-    # A message that only calls tools may be without text; templates take an empty one as none.
+    # A message that only calls tools may be without text.
     message: dict[str, Any] = {
         "role": role,
-        "content": "" if calls and content is None else _content(f"{name}.content", content),
+        "content": None if calls and content is None else _content(f"{name}.content", content),
     }
     if calls:
         _check_role(f"{name}.tool_calls", role, "assistant")

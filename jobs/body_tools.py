@@ -104,7 +104,7 @@ def tool_use_of(given: Mapping[str, Any]) -> ToolUse | None:
 
 
 def past_calls(name: str, value: Any) -> list[dict[str, Any]]:
-    """Take the `tool_calls` of an assistant's message; `arguments` become the object that templates expect."""
+    """Take the `tool_calls` of an assistant's message; `arguments` stay the text of a JSON object."""
     if type(value) is not list:
         raise wrong(name, value, "a list of tool calls", code="invalid_type")
     return [_past_call(f"{name}[{index}]", call) for index, call in enumerate(value)]
@@ -118,12 +118,11 @@ def _past_call(name: str, value: Any) -> dict[str, Any]:
         raise unsupported(f"{name}.type", f'{name}.type must be "function"; other tools are not supported')
     call_id = text(f"{name}.id", value.get("id"))
     called = _function_name(f"{name}.function.name", function.get("name"))
-    given = text(f"{name}.function.arguments", function.get("arguments"))
+    arguments = text(f"{name}.function.arguments", function.get("arguments")) or "{}"
     try:
-        arguments = orjson.loads(given or "{}")
+        object_(f"{name}.function.arguments", orjson.loads(arguments))
     except orjson.JSONDecodeError as error:
         raise BodyError(f"{name}.function.arguments", f"{name}.function.arguments is not valid JSON: {error}") from None
-    object_(f"{name}.function.arguments", arguments)
     return {"id": call_id, "type": "function", "function": {"name": called, "arguments": arguments}}
 
 

@@ -12,8 +12,12 @@ from jobs.bodies import ChatRequest, CompletionRequest, parse_body
 from jobs.body_checks import BodyError
 from jobs.body_tools import ToolUse
 from jobs.lines import InputLine
+from workers.call_history import HISTORY_FORMS, KEEPING_NULLS, HistoryForm, Message, NoText, has_calls, with_marks
 from workers.structure import check_structure, structured_output
 from workers.tool_calls import CallForm, CallReader, constraint, for_template, form_of
+
+Tools = list[dict[str, Any]] | None
+"""As chat templates expect them."""
 
 
 class Tokenizer(Protocol):
@@ -22,7 +26,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any: ...
-    def get_chat_template(self, *, tools: list[dict[str, Any]] | None = ...) -> str: ...
+    def get_chat_template(self, *, tools: Tools = ...) -> str: ...
     @property
     def added_tokens_decoder(self) -> Mapping[int, Any]: ...
 
@@ -120,14 +124,36 @@ class PromptMaker:
     def _chat_prompt(self, request: ChatRequest) -> list[int]:
         """Apply the chat template; it writes the special tokens itself, so none are added (no double BOS)."""
         tools = None if request.tool_use is None else for_template(request.tool_use.offered)
+        if has_calls(request.messages):
+            return self._with_past_calls(request.messages, tools)
         try:
-            encoded = self._tokenizer.apply_chat_template(
-                list(request.messages), tools=tools, tokenize=True, add_generation_prompt=True, return_dict=True
-            )
+            return self._encoded(request.messages, tools)
         except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
-            message = f"the model's chat template refused the messages: {type(error).__name__}: {error}"
+            message = f"the model's chat template refused the messages: {_named(error)}"
             raise BodyError("messages", message) from None
-        return list(encoded["input_ids"])
+
+    def _with_past_calls(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        """Return the conversation in the first form in which the template shows all its calls."""
+        marked, marks = with_marks(messages)
+        refusals = []
+        for form in HISTORY_FORMS:
+            try:
+                shown = self._apply(form.told(marked), tools, form=form, tokenize=False)
+                if all(mark in shown for mark in marks):
+                    return self._encoded(form.told(messages), tools, form=form)
+            except Exception as error:  # noqa: BLE001 - as above; another form may suit it
+                refusals.append(_named(error))
+        reason = refusals[0] if len(refusals) == len(HISTORY_FORMS) else "it leaves them out"
+        raise BodyError("messages", f"the model's chat template cannot show past tool calls: {reason}")
+
+    def _encoded(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None = None) -> list[int]:
+        return list(self._apply(messages, tools, form=form, tokenize=True, return_dict=True)["input_ids"])
+
+    def _apply(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None, **how: Any) -> Any:
+        """Apply the chat template; raises whatever it raises."""
+        if form is not None and form.no_text is NoText.NULL:
+            how["chat_template"] = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
+        return self._tokenizer.apply_chat_template(list(messages), tools=tools, add_generation_prompt=True, **how)
 
     def _call_form(self, tool_use: ToolUse) -> CallForm:
         """Return how this model writes calls. Raises BodyError when its chat template knows no tools."""
@@ -163,6 +189,10 @@ class PromptMaker:
                 f"{limit}, this model's context. Lower max_tokens to {limit - num_prompt_tokens} or shorten {param}"
             )
             raise BodyError("max_tokens", message, code="context_length_exceeded")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _seed(batch_id: str, line_no: int) -> int:

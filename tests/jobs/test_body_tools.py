@@ -50,8 +50,7 @@ def test_a_history_may_hold_calls_and_their_results() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "12:00"},
     ]
     _, assistant, answer = parse(messages=messages).messages
-    called = {"id": "c1", "type": "function", "function": {"name": "time", "arguments": {"zone": "UTC"}}}
-    assert assistant == {"role": "assistant", "content": "", "tool_calls": [called]}
+    assert assistant == {"role": "assistant", "content": None, "tool_calls": [call]}
     assert answer == {"role": "tool", "tool_call_id": "c1", "content": "12:00"}
 
 
@@ -77,6 +76,14 @@ def test_wrong_tools_are_refused_by_name(fields: dict[str, Any], param: str, cod
     with pytest.raises(BodyError) as found:
         parse(**fields)
     assert (found.value.param, found.value.code) == (param, code)
+
+
+@pytest.mark.parametrize("content", ["", "Let me look."])
+def test_text_beside_calls_stays_and_arguments_may_be_left_empty(content: str) -> None:
+    call = {"id": "c1", "function": {"name": "time", "arguments": ""}}
+    (assistant,) = parse(messages=[{"role": "assistant", "content": content, "tool_calls": [call]}]).messages
+    called = {"id": "c1", "type": "function", "function": {"name": "time", "arguments": "{}"}}
+    assert assistant == {"role": "assistant", "content": content, "tool_calls": [called]}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Past tool calls of a conversation, told in the forms that chat templates read. Knows no tokenizer and no template.
+
+Templates agree neither on what stands for no text beside a call, nor on whether its arguments are an object or text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+Message = Mapping[str, Any]
+
+
+class NoText(StrEnum):
+    """What `content` is where nothing was said beside the calls.
+
+    ABSENT is what transformers makes of a null before a template sees it; NULL needs KEEPING_NULLS.
+    """
+
+    ABSENT = "absent"
+    EMPTY = "empty"
+    NULL = "null"
+
+
+class Arguments(StrEnum):
+    """Whether the arguments of a call are a JSON object or its text."""
+
+    OBJECT = "object"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryForm:
+    """One way of telling a template of past calls."""
+
+    no_text: NoText
+    arguments: Arguments
+
+    def told(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the conversation in this form; text that was said beside calls stays as it is."""
+        return [self._with_calls(message) if "tool_calls" in message else message for message in messages]
+
+    def _with_calls(self, message: Message) -> Message:
+        content = message["content"] or ("" if self.no_text is NoText.EMPTY else None)
+        return {**message, "content": content, "tool_calls": [self._call(call) for call in message["tool_calls"]]}
+
+    def _call(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
+        arguments = call["function"]["arguments"]
+        told = arguments if self.arguments is Arguments.TEXT else orjson.loads(arguments)
+        return _with_function(call, arguments=told)
+
+
+HISTORY_FORMS: Final = (
+    HistoryForm(NoText.ABSENT, Arguments.OBJECT),  # Hermes, Qwen, Llama, Mistral, Granite
+    HistoryForm(NoText.EMPTY, Arguments.OBJECT),  # those that join content with other text
+    HistoryForm(NoText.ABSENT, Arguments.TEXT),
+    HistoryForm(NoText.EMPTY, Arguments.TEXT),  # DeepSeek V3 and R1
+    # Last, because templates that print content without a look would print "None".
+    HistoryForm(NoText.NULL, Arguments.OBJECT),
+    HistoryForm(NoText.NULL, Arguments.TEXT),  # the models distilled from DeepSeek R1: calls where content is none
+)
+"""In the order in which they are to be tried."""
+
+KEEPING_NULLS: Final = (
+    "{%- set with_nulls = namespace(messages=[]) -%}"
+    "{%- for message in messages -%}"
+    "{%- set message = message if 'content' in message else dict(message, content=none) -%}"
+    "{%- set with_nulls.messages = with_nulls.messages + [message] -%}"
+    "{%- endfor -%}"
+    "{%- set messages = with_nulls.messages +%}"
+)
+"""Put before a chat template it gives messages without content a null again, which transformers has dropped."""
+
+
+def has_calls(messages: Sequence[Message]) -> bool:
+    return any("tool_calls" in message for message in messages)
+
+
+def with_marks(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+    """Return the conversation with a mark for each called function's name, and the marks.
+
+    A template that shows the calls shows the marks; the names may also be somewhere else in a conversation.
+    """
+    marks: list[str] = []
+
+    def marked(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        marks.append(f"past_call_{len(marks)}_of_tokenmill")
+        return _with_function(call, name=marks[-1])
+
+    told = [
+        {**message, "tool_calls": [marked(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+    return told, marks
+
+
+def _with_function(call: Mapping[str, Any], **fields: Any) -> Mapping[str, Any]:
+    return {**call, "function": {**call["function"], **fields}}
