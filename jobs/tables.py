@@ -244,7 +244,10 @@ class Result(Base):
 
 
 class Checkpoint(Base):
-    """Output tokens of a line that a draining worker gave back: the next worker goes on after them. No result."""
+    """Output tokens of a line that a draining worker gave back: the next worker of that model goes on after them.
+
+    No result.
+    """
 
     __tablename__ = "checkpoint"
 
@@ -252,6 +255,7 @@ class Checkpoint(Base):
     line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     token_ids: Mapped[list[int]] = mapped_column(ARRAY(Integer))
     created_at: Mapped[datetime] = _created_at()
+    model_fingerprint: Mapped[str]  # of the model files that generated them
 
 
 class Ledger(Base):

@@ -188,6 +188,11 @@ class LineRun:
         return self.prompt_runs[0].tokens_so_far()
 
     @property
+    def is_resumed(self) -> bool:
+        """Tell whether it went on after the output of an earlier worker."""
+        return any(run.resumed_token_ids for run in self.prompt_runs)
+
+    @property
     def error(self) -> str | None:
         return next((run.error for run in self.prompt_runs if run.error is not None), None)
 

@@ -71,6 +71,7 @@ class WorkerParts:
     storage: Storage
     settings: Settings
     drain: Drain
+    model_fingerprint: str  # of the files that the engine loaded
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -122,7 +123,7 @@ class ChunkRun:
     def _submit_lines(self) -> None:
         content = self._read_content()
         done, kept = self._in_database(
-            lambda session: (chunks.lines_done(session, self._claim), checkpoints.read(session, self._claim))
+            lambda session: (chunks.lines_done(session, self._claim), self._read_checkpoints(session))
         )
         for raw in self._claim.split(content):
             if raw.line_no not in done:
@@ -141,6 +142,9 @@ class ChunkRun:
         except NotFoundError as error:
             self._close(lost_inputs.give_up_claim)
             raise _Abandoned(str(error)) from None
+
+    def _read_checkpoints(self, session: Session) -> dict[int, list[int]]:
+        return checkpoints.read(session, self._claim, model_fingerprint=self._parts.model_fingerprint)
 
     def _submit(self, raw: RawLine, output: list[int]) -> None:
         """Hand a line to the engine, to go on after the output that an earlier worker left."""
@@ -215,6 +219,12 @@ class ChunkRun:
         if stopped := run.unfinished_request_ids:
             self._parts.host.abort(stopped)
         try:
+            if run.error and run.is_resumed:
+                log.warning(
+                    "resumed line failed, running its prompt batch_id=%s line=%d", self._claim.batch_id, line.line_no
+                )
+                self._start(run.prepared, [])  # what it went on after may be the reason
+                return
             result = self._failure(line.line_no, line.custom_id, run.error) if run.error else self._answer(run)
             self._progress.unflushed.append(result)
         except _ENDS_THE_CHUNK:
@@ -276,7 +286,7 @@ class ChunkRun:
         outputs = {line_no: tokens for line_no, run in started.items() if (tokens := run.checkpoint)}
 
         def leave(session: Session) -> None:
-            checkpoints.save(session, self._claim, outputs)
+            checkpoints.save(session, self._claim, outputs, model_fingerprint=self._parts.model_fingerprint)
             chunks.release(session, self._claim)
 
         self._in_database(leave)

@@ -29,6 +29,7 @@ from workers.chunk_run import Drain, WorkerParts
 from workers.chunk_service import ChunkService
 from workers.control import run_worker
 from workers.engine_host import EngineHost
+from workers.model_files import fingerprint_of
 from workers.pool import EnginePool
 from workers.prompts import PromptMaker
 
@@ -77,6 +78,7 @@ def _parts_maker(
     host: EngineHost, path: str, *, model: str, sessions: sessionmaker[Session], settings: Settings
 ) -> Callable[[Ready, Drain], WorkerParts]:
     tokenizer = _tokenizer(path)
+    fingerprint = fingerprint_of(resolve_model_path(path))  # before the engine loads them: files may change meanwhile
 
     def make(ready: Ready, drain: Drain) -> WorkerParts:
         return WorkerParts(
@@ -88,6 +90,7 @@ def _parts_maker(
             storage=Storage(settings.storage_url),
             settings=settings,
             drain=drain,
+            model_fingerprint=fingerprint,
         )
 
     return make

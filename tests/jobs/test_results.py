@@ -342,7 +342,7 @@ def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
 
 def test_nothing_is_left_open_behind_a_finished_batch(session: Session, run: Run, finalise: Finalise) -> None:
     batch = run(6)
-    session.add(Checkpoint(batch_id=batch.id, line_no=3, token_ids=[1, 2]))
+    session.add(Checkpoint(batch_id=batch.id, line_no=3, token_ids=[1, 2], model_fingerprint="m"))
     run_to_end(session, batch)
     finalise(batch)
     assert set(session.scalars(select(Chunk.state))) == {"done"}

@@ -152,6 +152,7 @@ def bench(
         storage=storage,
         settings=settings,
         drain=drain,
+        model_fingerprint="demo",
     )
     return Bench(parts, maker)
 
@@ -232,6 +233,45 @@ def test_a_second_drain_keeps_the_longer_output(
         drain.begin(0)
         bench.join()
         assert bench.rows(KEPT) == [(0, expected)]
+
+
+def test_output_of_another_model_is_not_gone_on_with(
+    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0)])
+    bench.start(bench.claim())
+    host.wait_for(1)
+    host.generate(50)
+    drain.begin(0)
+    bench.join()
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "drain": Drain(), "model_fingerprint": "other weights"})
+    bench.start(bench.claim())
+    host.wait_for(2)
+    assert host.waiting[1][0].output_token_ids == ()
+    host.answer(1)
+    bench.join()
+    assert bench.rows("SELECT output_tokens FROM result") == [(2,)]
+
+
+def test_a_resumed_line_that_the_engine_refuses_runs_once_more_from_its_prompt(
+    bench: Bench, host: FakeHost, drain: Drain, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0), line(1)])
+    bench.start(bench.claim())
+    host.wait_for(2)
+    host.generate(50)
+    drain.begin(0)
+    bench.join()
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "drain": Drain()})
+    bench.start(bench.claim())
+    host.wait_for(4)
+    host.answer(2, error="output_token_ids has 50; ids run from 0 to 9.")
+    host.wait_for(6)
+    assert [request.output_token_ids for request, _ in host.waiting.values()] == [(), ()]
+    host.answer(1)
+    host.answer(1, error="it does not fit")
+    bench.join()
+    assert [status for _, status in bench.rows(RESULTS)] == [200, None]
 
 
 def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(

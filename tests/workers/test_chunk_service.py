@@ -74,6 +74,7 @@ def test_a_hint_never_waits_for_the_slot_of_a_chunk_that_still_needs_a_thread(
             storage=storage,
             settings=settings,
             drain=drain,
+            model_fingerprint="demo",
         )
 
     service = ChunkService(
