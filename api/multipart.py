@@ -5,7 +5,7 @@ Never holds more than one field (FIELD_BYTES) and the piece of the file it was j
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 FIELD_BYTES: Final = 1024
 MAX_FILENAME_CHARACTERS: Final = 255
-FORM_FIELDS: Final = ("purpose", "expires_after[anchor]", "expires_after[seconds]", "file")
 
 # Clients write these three as percent escapes in a form's filename (HTML living standard, multipart/form-data).
 _ESCAPES: Final = {"%22": '"', "%0D": "\r", "%0A": "\n"}
+
+FieldCheck = Callable[[str, str], None]
+"""Takes a field's name and value; raises InputError where the value is not allowed."""
 
 
 class FileSink(Protocol):
@@ -42,11 +44,12 @@ class UploadForm:
 class UploadReader:
     """Feed it the body in pieces of any size, then take the form.
 
-    `check_field(name, value)` sees each field as soon as it is complete and may refuse it before the file comes.
+    `checks` are the fields that may come beside the file: each check takes name and value as soon as the field is
+    complete, and may refuse it before the file comes.
     """
 
-    def __init__(self, content_type: str, sink: FileSink, *, check_field: Callable[[str, str], None]) -> None:
-        self._sink, self._check_field = sink, check_field
+    def __init__(self, content_type: str, sink: FileSink, *, checks: Mapping[str, FieldCheck]) -> None:
+        self._sink, self._checks = sink, checks
         self._fields: dict[str, str] = {}
         self._filename: str | None = None
         self._name = ""  # of the current part
@@ -100,10 +103,10 @@ class UploadReader:
     def _begin_content(self) -> None:
         _, options = parse_options_header(self._disposition)
         self._name = options.get(b"name", b"").decode(errors="replace")
-        if self._name not in FORM_FIELDS:
-            allowed = ", ".join(FORM_FIELDS)
+        allowed = [*self._checks, "file"]
+        if self._name not in allowed:
             raise InputError(
-                f"Unknown parameter: '{self._name[:100]}'. Allowed are {allowed}.",
+                f"Unknown parameter: '{self._name[:100]}'. Allowed are {', '.join(allowed)}.",
                 param=self._name[:100],
                 code="unknown_parameter",
             )
@@ -125,7 +128,7 @@ class UploadReader:
     def _end_part(self) -> None:
         if self._name != "file":
             value = self._value.decode(errors="replace")
-            self._check_field(self._name, value)
+            self._checks[self._name](self._name, value)
             self._fields[self._name] = value
 
     def _end_form(self) -> None:

@@ -4,7 +4,7 @@ Memory is bounded by one piece of the body and the store's own parts, whatever t
 the object is made afterwards, so an upload that breaks off leaves neither.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +24,46 @@ from jobs.storage import ObjectWriter, Storage
 PIECE_BYTES: Final = 1024 * 1024  # of the body, per hop to a worker thread; the socket delivers 64 KiB at a time
 FORM_OVERHEAD_BYTES: Final = 64 * 1024  # boundaries, headers and the small fields around a file
 PURPOSES: Final = (Purpose.BATCH, Purpose.USER_DATA)  # outputs are made here, never uploaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """A field beside the file: its schema, which values it may have, and the wish said to one that it may not."""
+
+    schema: Mapping[str, Any]
+    is_allowed: Callable[[str], bool]
+    wish: str
+
+    def check(self, name: str, value: str) -> None:
+        """Raise InputError where the field, called `name`, has a value that is not allowed."""
+        if not self.is_allowed(value):
+            raise InputError(
+                f"Invalid value for '{name}': {value[:100]!r}. {self.wish}.", param=name, code="invalid_value"
+            )
+
+
+def _is_expiry(value: str) -> bool:
+    is_number = value.isascii() and value.isdecimal() and len(value) < 10
+    return is_number and MIN_EXPIRY_SECONDS <= int(value) <= MAX_EXPIRY_SECONDS
+
+
+FORM_FIELDS: Final = {
+    "purpose": FormField(
+        schema={"type": "string", "enum": [str(purpose) for purpose in PURPOSES]},
+        is_allowed=lambda value: value in PURPOSES,
+        wish=f"Allowed are {' and '.join(PURPOSES)}",
+    ),
+    "expires_after[anchor]": FormField(
+        schema={"type": "string", "enum": ["created_at"]},
+        is_allowed=lambda value: value == "created_at",
+        wish="The only anchor is created_at",
+    ),
+    "expires_after[seconds]": FormField(
+        schema={"type": "integer", "minimum": MIN_EXPIRY_SECONDS, "maximum": MAX_EXPIRY_SECONDS},
+        is_allowed=_is_expiry,
+        wish=f"Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds",
+    ),
+}
 FORM_SCHEMA: Final[dict[str, Any]] = {  # for /openapi.json: the form is read by hand
     "required": True,
     "content": {
@@ -33,13 +73,7 @@ FORM_SCHEMA: Final[dict[str, Any]] = {  # for /openapi.json: the form is read by
                 "required": ["purpose", "file"],
                 "additionalProperties": False,
                 "properties": {
-                    "purpose": {"type": "string", "enum": [str(purpose) for purpose in PURPOSES]},
-                    "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
-                    "expires_after[seconds]": {
-                        "type": "integer",
-                        "minimum": MIN_EXPIRY_SECONDS,
-                        "maximum": MAX_EXPIRY_SECONDS,
-                    },
+                    **{name: field.schema for name, field in FORM_FIELDS.items()},
                     "file": {"type": "string", "format": "binary"},
                 },
             }
@@ -66,7 +100,8 @@ class Upload:
     def __init__(self, content_type: str, object_key: str, *, storage: Storage, settings: Settings) -> None:
         self.object_key = object_key
         self._storage, self._max_file_bytes = storage, settings.max_file_bytes
-        self._reader = UploadReader(content_type, self, check_field=check_field)
+        checks = {name: field.check for name, field in FORM_FIELDS.items()}
+        self._reader = UploadReader(content_type, self, checks=checks)
         self._profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
         self._stack = ExitStack()
         self._writer: ObjectWriter | None = None
@@ -138,33 +173,14 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
     yield bytes(gathered)
 
 
-def check_field(name: str, value: str) -> None:
-    """Raise InputError where a field of the form has a value that is not allowed."""
-    if name == "purpose" and value not in PURPOSES:
-        raise _wrong(name, value, f"Allowed are {' and '.join(PURPOSES)}")
-    if name == "expires_after[anchor]" and value != "created_at":
-        raise _wrong(name, value, "The only anchor is created_at")
-    if name == "expires_after[seconds]" and not _is_expiry(value):
-        raise _wrong(name, value, f"Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds")
-
-
-def _is_expiry(value: str) -> bool:
-    is_number = value.isascii() and value.isdecimal() and len(value) < 10
-    return is_number and MIN_EXPIRY_SECONDS <= int(value) <= MAX_EXPIRY_SECONDS
-
-
 def read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
     """Return (purpose, expires_after_seconds) of checked fields. Raises InputError naming the one that is missing."""
-    expiry = {"expires_after[anchor]", "expires_after[seconds]"}
-    wanted = {"purpose"} | (expiry if expiry & fields.keys() else set())
+    expiry = FORM_FIELDS.keys() - {"purpose"}
+    wanted = FORM_FIELDS.keys() if expiry & fields.keys() else {"purpose"}
     for name in sorted(wanted - fields.keys()):
         raise InputError(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     seconds = fields.get("expires_after[seconds]")
     return fields["purpose"], None if seconds is None else int(seconds)
-
-
-def _wrong(name: str, value: str, wish: str) -> InputError:
-    return InputError(f"Invalid value for '{name}': {value[:100]!r}. {wish}.", param=name, code="invalid_value")
 
 
 def too_large(size_bytes: int, max_file_bytes: int) -> TooLargeError:

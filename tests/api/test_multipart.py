@@ -31,7 +31,7 @@ def form(*parts: bytes) -> bytes:
 
 def read(body: bytes, *, piece: int = 1 << 20, content_type: str = CONTENT_TYPE) -> tuple[UploadReader, Collected]:
     sink = Collected()
-    reader = UploadReader(content_type, sink, check_field=lambda name, value: None)
+    reader = UploadReader(content_type, sink, checks={"purpose": lambda name, value: None})
     for start in range(0, len(body), piece):
         reader.feed(body[start : start + piece])
     return reader, sink
@@ -83,7 +83,7 @@ def test_a_field_is_checked_before_the_file_arrives() -> None:
 
     sink = Collected()
     with pytest.raises(InputError, match="purpose is batch"):
-        UploadReader(CONTENT_TYPE, sink, check_field=refuse).feed(form(PURPOSE, FILE))
+        UploadReader(CONTENT_TYPE, sink, checks={"purpose": refuse}).feed(form(PURPOSE, FILE))
     assert sink.content == b""
 
 
