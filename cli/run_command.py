@@ -71,7 +71,7 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
     )
     _say(f"loading {served.path} for {scan.num_lines} lines")
     try:
-        with running_stack(options, say=_quiet_until_ready()) as stack:
+        with running_stack(options, say=_say, say_step=lambda _step: None) as stack:
             client = make_client(stack.base_url, stack.api_key)
             with client, server_errors_as_sentences(client):
                 batch = _find_or_submit(client, folder, input_path, scan=scan)
@@ -174,16 +174,6 @@ def _require_apart(input_path: Path, output: Path) -> None:
     for path in (output, errors_path(output)):
         if path.exists() and input_path.exists() and path.samefile(input_path):
             raise InputError(f"{path} would replace the input. Choose another output with -o.")
-
-
-def _quiet_until_ready() -> Any:
-    """Hide the steps of an ordinary start; what goes wrong later is worth a line."""
-
-    def say(message: str) -> None:
-        if not message.startswith("starting "):
-            _say(message)
-
-    return say
 
 
 def _say(message: str) -> None:

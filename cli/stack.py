@@ -45,9 +45,12 @@ class RunningStack:
 
 
 @contextmanager
-def running_stack(options: StackOptions, *, say: Callable[[str], None]) -> Iterator[RunningStack]:
+def running_stack(
+    options: StackOptions, *, say: Callable[[str], None], say_step: Callable[[str], None] | None = None
+) -> Iterator[RunningStack]:
     """Start everything, yield when all is ready, stop everything.
 
+    `say` hears what goes wrong, and the steps of an ordinary start too unless there is a `say_step` for them.
     Signals are the supervisor's from here on. Raises TokenmillError where something is missing or does not start,
     StopRequestedError where a signal ends the start.
     """
@@ -55,10 +58,11 @@ def running_stack(options: StackOptions, *, say: Callable[[str], None]) -> Itera
 
     require_free_port(options.host, options.port)
     load_settings()  # a wrong variable is said here, once, and not by every role that dies of it
+    say_step = say_step or say
     supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
     with locked(options.data_dir) as data_dir, supervisor.handles_signals():
         try:
-            environment = _start_servers(data_dir, supervisor, options.environment, say=say)
+            environment = _start_servers(data_dir, supervisor, options.environment, say_step=say_step)
             noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
             write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
             api_key = _prepare_database(
@@ -67,7 +71,7 @@ def running_stack(options: StackOptions, *, say: Callable[[str], None]) -> Itera
                 options.model,
                 is_ours="TOKENMILL_DATABASE_URL" not in os.environ,
             )
-            say(f"starting the API and the worker for {options.model.path}")
+            say_step(f"starting the API and the worker for {options.model.path}")
             supervisor.start(_role_specs(options, data_dir, environment))
             yield RunningStack(
                 base_url=f"http://{_shown_host(options.host)}:{options.port}/v1", api_key=api_key, supervisor=supervisor
@@ -91,7 +95,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def _start_servers(
-    data_dir: DataDir, supervisor: Supervisor, defaults: Mapping[str, str], *, say: Callable[[str], None]
+    data_dir: DataDir, supervisor: Supervisor, defaults: Mapping[str, str], *, say_step: Callable[[str], None]
 ) -> dict[str, str]:
     """Start the servers whose URL the environment does not give; return the environment of the roles."""
     environment = {**defaults, **os.environ}
@@ -99,7 +103,7 @@ def _start_servers(
     specs = []
     postgres = None
     if "TOKENMILL_DATABASE_URL" not in environment:
-        say("starting Postgres")
+        say_step("starting Postgres")
         postgres = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
         )

@@ -97,6 +97,7 @@ def test_a_run_whose_file_is_refused_leaves_no_stack_behind(tmp_path: Path) -> N
     with _start(tmp_path) as process:
         said = process.communicate(timeout=200)[1]
     assert process.returncode == 1
+    assert "starting" not in said  # the steps of an ordinary start
     assert said.endswith(
         "tokenmill: the batch failed:\n"
         "  line 1: this line is not valid JSON: unexpected end of data at character 2 (invalid_json_line)\n"
