@@ -11,6 +11,8 @@ from typing import Any, Final
 MIN_LOGPROB: Final = -9999.0
 """What the API shows for a probability of zero: JSON has no minus infinity."""
 
+SHORT_ID_LENGTH: Final = 9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
@@ -41,10 +43,14 @@ PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A function that the model wants called; `arguments` is a JSON object as text."""
+    """A function that the model wants called; `arguments` is a JSON object as text.
+
+    `has_short_id`: its id is that of `short_call_id`.
+    """
 
     name: str
     arguments: str
+    has_short_id: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +126,11 @@ def error_body(
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
+def short_call_id(place: str) -> str:
+    """Return an id of 9 letters and digits, the only ids that Mistral's chat templates take; the same for a place."""
+    return hashlib.blake2b(place.encode(), digest_size=5).hexdigest()[:SHORT_ID_LENGTH]
+
+
 def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
     logprobs = None
     if choice.logprobs is not None:
@@ -137,7 +148,8 @@ def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
 
 def _tool_call(call: ToolCall, place: str) -> dict[str, Any]:
     """Build a call; its id is a function of its place, so that a line run again keeps it."""
-    call_id = "call_" + hashlib.blake2b(place.encode(), digest_size=12).hexdigest()
+    long_id = "call_" + hashlib.blake2b(place.encode(), digest_size=12).hexdigest()
+    call_id = short_call_id(place) if call.has_short_id else long_id
     return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

@@ -3,12 +3,15 @@
 Templates agree neither on what stands for no text beside a call, nor on whether its arguments are an object or text.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import orjson
+
+from jobs.responses import SHORT_ID_LENGTH, short_call_id
 
 Message = Mapping[str, Any]
 
@@ -63,6 +66,8 @@ HISTORY_FORMS: Final = (
 )
 """In the order in which they are to be tried."""
 
+_SHORT_ID: Final = re.compile(rf"[A-Za-z0-9]{{{SHORT_ID_LENGTH}}}")
+
 KEEPING_NULLS: Final = (
     "{%- set with_nulls = namespace(messages=[]) -%}"
     "{%- for message in messages -%}"
@@ -72,6 +77,31 @@ KEEPING_NULLS: Final = (
     "{%- set messages = with_nulls.messages +%}"
 )
 """Put before a chat template it gives messages without content a null again, which transformers has dropped."""
+
+
+def with_short_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the conversation with ids of calls as `short_call_id` makes them, where they are not of that form.
+
+    The same id becomes the same one in a call and in its result.
+    """
+    return [_with_short_ids(message) for message in messages]
+
+
+def _with_short_ids(message: Message) -> Message:
+    changed = dict(message)
+    if "tool_calls" in message:
+        changed["tool_calls"] = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = _short_id(message["tool_call_id"])
+    return changed
+
+
+def _short_id(given: str) -> str:
+    return given if _SHORT_ID.fullmatch(given) else short_call_id(given)
+
+
+def has_ids(messages: Sequence[Message]) -> bool:
+    return any("tool_calls" in message or "tool_call_id" in message for message in messages)
 
 
 def has_calls(messages: Sequence[Message]) -> bool:

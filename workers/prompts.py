@@ -12,9 +12,19 @@ from jobs.bodies import ChatRequest, CompletionRequest, parse_body
 from jobs.body_checks import BodyError
 from jobs.body_tools import ToolUse
 from jobs.lines import InputLine
-from workers.call_history import HISTORY_FORMS, KEEPING_NULLS, HistoryForm, Message, NoText, has_calls, with_marks
+from workers.call_history import (
+    HISTORY_FORMS,
+    KEEPING_NULLS,
+    HistoryForm,
+    Message,
+    NoText,
+    has_calls,
+    has_ids,
+    with_marks,
+    with_short_ids,
+)
 from workers.structure import check_structure, structured_output
-from workers.tool_calls import CallForm, CallReader, constraint, for_template, form_of
+from workers.tool_calls import SHORT_ID_FORMS, CallForm, CallReader, constraint, for_template, form_of
 
 Tools = list[dict[str, Any]] | None
 """As chat templates expect them."""
@@ -124,10 +134,13 @@ class PromptMaker:
     def _chat_prompt(self, request: ChatRequest) -> list[int]:
         """Apply the chat template; it writes the special tokens itself, so none are added (no double BOS)."""
         tools = None if request.tool_use is None else for_template(request.tool_use.offered)
-        if has_calls(request.messages):
-            return self._with_past_calls(request.messages, tools)
+        messages: Sequence[Message] = request.messages
+        if has_ids(messages) and self._form(tools) in SHORT_ID_FORMS:
+            messages = with_short_ids(messages)
+        if has_calls(messages):
+            return self._with_past_calls(messages, tools)
         try:
-            return self._encoded(request.messages, tools)
+            return self._encoded(messages, tools)
         except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
             message = f"the model's chat template refused the messages: {_named(error)}"
             raise BodyError("messages", message) from None
@@ -157,14 +170,17 @@ class PromptMaker:
 
     def _call_form(self, tool_use: ToolUse) -> CallForm:
         """Return how this model writes calls. Raises BodyError when its chat template knows no tools."""
-        try:
-            form = form_of(self._tokenizer.get_chat_template(tools=for_template(tool_use.offered)))
-        except ValueError:  # none at all, or several of which none is the default
-            form = None
+        form = self._form(for_template(tool_use.offered))
         if form is None:
             message = "this model's chat template knows no tools, or no form of calls known here; remove tools"
             raise BodyError("tools", message, code="unsupported_parameter")
         return form
+
+    def _form(self, tools: Tools) -> CallForm | None:
+        try:
+            return form_of(self._tokenizer.get_chat_template(tools=tools))
+        except ValueError:  # no template at all, or several of which none is the default
+            return None
 
     def _call_constraint(self, form: CallForm, tool_use: ToolUse) -> StructuredOutput | None:
         special_ids = {token.content: token_id for token_id, token in self._tokenizer.added_tokens_decoder.items()}

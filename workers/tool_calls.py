@@ -5,7 +5,7 @@ A form is chosen by the model's chat template, which is what taught it the form.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from jobs.body_tools import ToolUse
 from jobs.responses import ToolCall
@@ -14,7 +14,10 @@ from workers.call_reading import read_calls
 from workers.call_writing import constraint, function_of
 from workers.json_texts import as_json
 
-__all__ = ["CallForm", "CallReader", "constraint", "for_template", "form_of"]
+SHORT_ID_FORMS: Final = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})
+"""Their templates refuse a call whose id is not 9 letters and digits."""
+
+__all__ = ["SHORT_ID_FORMS", "CallForm", "CallReader", "constraint", "for_template", "form_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class CallReader:
         arguments = written.get("arguments", written.get("parameters"))
         if not isinstance(arguments, dict):
             raise MalformedCall
-        return ToolCall(name=name, arguments=as_json(arguments))
+        return ToolCall(name=name, arguments=as_json(arguments), has_short_id=self.form in SHORT_ID_FORMS)
 
 
 def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Response bodies: the official client's types accept them, field for field."""
 
 import math
+import re
 
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
@@ -9,6 +10,7 @@ from jobs.responses import (
     MIN_LOGPROB,
     GeneratedChoice,
     TokenLogprob,
+    ToolCall,
     Usage,
     chat_completion_body,
     error_body,
@@ -59,3 +61,18 @@ def test_without_logprobs_the_field_is_null() -> None:
 
 def test_an_error_body_has_all_four_keys() -> None:
     assert error_body("no", code="invalid_value", param=None)["error"].keys() == {"message", "type", "param", "code"}
+
+
+def called(*calls: ToolCall, response_id: str = "chatcmpl-1") -> list[str]:
+    """Return the ids of the calls in a response."""
+    choice = GeneratedChoice(index=0, text="", finish_reason="stop", tool_calls=calls)
+    body = chat_completion_body(response_id, "m", created=5, choices=[choice], usage=USAGE)
+    return [call["id"] for call in body["choices"][0]["message"]["tool_calls"]]
+
+
+def test_calls_have_ids_of_their_place_and_short_ones_where_the_template_wants_them() -> None:
+    long, short = (ToolCall(name="f", arguments="{}", has_short_id=is_short) for is_short in (False, True))
+    assert all(re.fullmatch(r"call_[0-9a-f]{24}", one) for one in called(long, long))
+    assert all(re.fullmatch(r"[A-Za-z0-9]{9}", one) for one in called(short, short))
+    assert called(short, short) == called(short, short)
+    assert len({*called(short, short), *called(short, short, response_id="chatcmpl-2")}) == 4

@@ -1,6 +1,7 @@
 """Histories with tool calls become prompts that show the calls, whatever form the chat template reads."""
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -14,12 +15,25 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "now", "argumen
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "noon"}
 
 
-def shown(tokenizer: Any, template: str, *, content: str | None = None, asked: str = "hi", calls: Any = (CALL,)) -> str:
+def shown(
+    tokenizer: Any,
+    template: str,
+    *,
+    content: str | None = None,
+    asked: str = "hi",
+    calls: Any = (CALL,),
+    tools: Any = None,
+) -> str:
     """Return the prompt that the template makes of a question, calls and a result."""
     templated = copy.deepcopy(tokenizer)
     templated.chat_template = template
     called = {"role": "assistant", "content": content, "tool_calls": list(calls)}
-    body = {"model": "demo", "messages": [{"role": "user", "content": asked}, called, RESULT], "max_tokens": 1}
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": asked}, called, RESULT],
+        "max_tokens": 1,
+        "tools": tools,
+    }
     line = InputLine(line_no=0, custom_id="a", model="demo", body=body)
     maker = PromptMaker(templated, max_model_len=2048, vocab_size=1024)
     (prompt,) = maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="batch_1").prompts
@@ -96,3 +110,29 @@ def test_a_template_that_refuses_every_form_gives_its_reason(tokenizer: Any) -> 
         shown(tokenizer, tokenizer.chat_template, content="x")
     with pytest.raises(BodyError, match="cannot show past tool calls: TypeError"):
         shown(tokenizer, each(calls_of("{{ 1 + c.id }}")))
+
+
+MISTRAL = """
+{%- for m in messages if m.role != 'user' %}
+    {%- set ids = m.tool_calls | map(attribute='id') | list if m.tool_calls else [m.tool_call_id] %}
+    {%- for id in ids %}
+        {%- if id | length != 9 %}{{ raise_exception('Tool call IDs should be of length 9!') }}{% endif %}
+        {{- id }} {% for c in m.tool_calls %}{{ c.function.name }} {% endfor %}
+    {%- endfor %}
+{%- endfor %}{# tools #}"""
+
+
+@pytest.mark.parametrize("form", ["[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]"])
+@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "now"}}]])
+def test_ids_of_a_history_become_ones_that_mistrals_templates_take(tokenizer: Any, form: str, tools: Any) -> None:
+    call_id, name, result_id = shown(tokenizer, form + MISTRAL, tools=tools).removeprefix(form).split()
+    assert re.fullmatch("[A-Za-z0-9]{9}", call_id)
+    assert (name, result_id) == ("now", call_id)
+    own = [{**CALL, "id": "aB3dE6gH9"}]
+    assert "aB3dE6gH9 now" in shown(tokenizer, form + MISTRAL, calls=own, tools=tools)
+
+
+def test_ids_for_other_templates_stay_as_they_were_given(tokenizer: Any) -> None:
+    assert shown(tokenizer, each("{% for c in m.tool_calls %}{{ c.function.name + c.id }}{% endfor %}|")) == (
+        "hi|nowcall_1|noon|"
+    )

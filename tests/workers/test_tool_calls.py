@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from engine.structured import StructuredOutput
 from jobs.body_tools import Choice, ToolUse
 from jobs.responses import ToolCall
 from workers.call_forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_SEPARATOR
-from workers.tool_calls import CallForm, CallReader, constraint, form_of
+from workers.tool_calls import SHORT_ID_FORMS, CallForm, CallReader, constraint, form_of
 
 VOCAB = 400
 EOS = 1
@@ -127,7 +128,8 @@ PARIS = ToolCall(name="weather", arguments='{"city": "Pâris", "days": 2}')
     ],
 )  # fmt: skip
 def test_each_form_is_read(form: CallForm, text: str, content: str, calls: list[ToolCall]) -> None:
-    assert CallReader.of(form, use()).read(text) == (content, calls)
+    expected = [replace(call, has_short_id=form in SHORT_ID_FORMS) for call in calls]
+    assert CallReader.of(form, use()).read(text) == (content, expected)
 
 
 @pytest.mark.parametrize("form", CallForm)
@@ -198,7 +200,10 @@ def test_what_is_malformed_or_was_not_offered_stays_text(form: CallForm, text: s
 
 def test_without_parallel_calls_only_the_first_is_taken() -> None:
     text = "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}"
-    assert CallReader.of(CallForm.MISTRAL_NAMED, use(is_parallel=False)).read(text) == ("", [NOW])
+    assert CallReader.of(CallForm.MISTRAL_NAMED, use(is_parallel=False)).read(text) == (
+        "",
+        [replace(NOW, has_short_id=True)],
+    )
 
 
 # --- outputs constrained to calls ------------------------------------------------------------------------------------
