@@ -176,10 +176,10 @@ class ChunkRun:
         if output:
             run.prompt_runs[0].resume(output)
         self._progress.in_engine[prepared.line.line_no] = run
-        for prompt, prompt_run in zip(prepared.prompts, run.prompt_runs, strict=True):
+        for index, (prompt, prompt_run) in enumerate(zip(prepared.prompts, run.prompt_runs, strict=True)):
             request = EngineRequest(
                 prompt_token_ids=prompt,
-                params=prepared.params,
+                params=prepared.params_of(index),
                 priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
                 deadline=self._claim.expires_at.timestamp(),
                 salt=self._claim.tenant_id,

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from engine.params import SamplingParams
@@ -47,6 +47,7 @@ class PreparedLine:
 
     `echoes` are the texts that the answers begin with, one for each prompt, None without echo. `num_prompt_logprobs` is
     what the line itself asked for; `params.prompt_logprobs` is more where an echo needs them. `calls` finds tool calls.
+    `seeds` are those of each prompt, None where the line gave one for all.
     """
 
     line: InputLine
@@ -56,6 +57,11 @@ class PreparedLine:
     echoes: tuple[str, ...] | None = None
     num_prompt_logprobs: int | None = None
     calls: CallReader | None = None
+    seeds: tuple[int, ...] | None = None
+
+    def params_of(self, prompt_index: int) -> SamplingParams:
+        """Return how tokens are chosen for one prompt: `params` with its own seed."""
+        return self.params if self.seeds is None else replace(self.params, seed=self.seeds[prompt_index])
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -81,9 +87,11 @@ class PromptMaker:
             self._check_length(len(prompt), request.sampling.max_tokens, param=param)
         self._check_token_ids(request)
         values = asdict(request.sampling)
+        seeds = None
         if values["seed"] is None:
             # Derived, so that a line run again after a crash gives the same tokens.
-            values["seed"] = _seed(batch_id, line.line_no)
+            seeds = tuple(_seed(batch_id, line.line_no, index) for index in range(len(prompts)))
+            values["seed"] = seeds[0]
         values["logit_bias"] = dict(request.sampling.logit_bias)
         values["structured"] = None if request.structure is None else structured_output(request.structure)
         if tool_use is not None and form is not None:
@@ -99,6 +107,7 @@ class PromptMaker:
             echoes=None if echoed is None else self._texts(echoed),
             num_prompt_logprobs=request.sampling.prompt_logprobs,
             calls=None if tool_use is None or form is None else CallReader.of(form, tool_use),
+            seeds=seeds,
         )
 
     def _prompts(self, request: ChatRequest | CompletionRequest) -> tuple[list[int], ...]:
@@ -211,6 +220,7 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _seed(batch_id: str, line_no: int) -> int:
-    digest = hashlib.blake2b(f"{batch_id}:{line_no}".encode(), digest_size=8).digest()
+def _seed(batch_id: str, line_no: int, prompt_index: int) -> int:
+    place = f"{batch_id}:{line_no}" + (f":{prompt_index}" if prompt_index else "")
+    digest = hashlib.blake2b(place.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # 63 bits: the range of SamplingParams.seed

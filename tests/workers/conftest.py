@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, files, models, tenants
+from jobs.bodies import CHAT_ENDPOINT
 from jobs.database import connect, sessions
 from jobs.profile import FileProfiler
 from jobs.settings import Settings
@@ -55,7 +56,7 @@ def line() -> Callable[..., dict[str, Any]]:
     return make
 
 
-SubmitLines = Callable[[list[dict[str, Any]]], str]
+SubmitLines = Callable[..., str]
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def tenant(maker: sessionmaker[Session]) -> Tenant:
 def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant) -> SubmitLines:
     """Upload and create a batch as the API does; return its id."""
 
-    def submit(lines: list[dict[str, Any]]) -> str:
+    def submit(lines: list[dict[str, Any]], *, endpoint: str = CHAT_ENDPOINT) -> str:
         content = "\n".join(json.dumps(line) for line in lines).encode()
         profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
         profiler.feed(content)
@@ -84,7 +85,7 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
                 size_bytes=storage.put(key, content),
                 profile=profiler.finish(),
             )
-            wanted = CreateBatch(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+            wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
             return batches.create_batch(session, tenant, wanted, settings).id
 
     return submit
@@ -96,8 +97,8 @@ def submit_valid(
 ) -> SubmitLines:
     """As `submit`, and validated: its chunks are ready."""
 
-    def submit_valid(lines: list[dict[str, Any]]) -> str:
-        batch_id = submit(lines)
+    def submit_valid(lines: list[dict[str, Any]], **where: str) -> str:
+        batch_id = submit(lines, **where)
         with maker.begin() as session:
             validate_batch(session, storage, batch_id, settings=settings)
         return batch_id

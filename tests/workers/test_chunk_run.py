@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.messages import EngineStats, FinishReason, TokenDelta
 from jobs import batches, chunks
+from jobs.bodies import COMPLETION_ENDPOINT
 from jobs.chunks import ClaimedChunk
 from jobs.errors import ServiceError
 from jobs.lines import InputLine
@@ -158,7 +159,7 @@ def bench(
 
 
 MakeLine = Callable[..., dict[str, Any]]
-SubmitLines = Callable[[list[dict[str, Any]]], str]
+SubmitLines = Callable[..., str]
 
 
 def test_a_chunk_runs_to_its_end_and_every_line_is_billed_once(
@@ -457,6 +458,20 @@ def test_priority_deadline_and_tenant_reach_the_engine(
     assert request.deadline == claim.expires_at.timestamp()
     host.answer(1)
     bench.join()
+
+
+def test_each_prompt_of_a_line_is_sampled_with_its_own_seed(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines
+) -> None:
+    body = {"model": "demo", "prompt": ["Total"] * 3, "max_tokens": 4}
+    asked = {"custom_id": "c", "method": "POST", "url": COMPLETION_ENDPOINT, "body": body}
+    submit_valid([asked], endpoint=COMPLETION_ENDPOINT)
+    bench.start(bench.claim())
+    host.wait_for(3)
+    assert len({request.params.seed for request, _ in host.waiting.values()}) == 3
+    host.answer(3)
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200)]
 
 
 def test_an_object_store_that_is_away_is_no_loss(

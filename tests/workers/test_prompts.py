@@ -59,6 +59,18 @@ def test_a_seed_is_derived_from_batch_and_line_where_none_is_given(tokenizer: An
     assert prepare(tokenizer, chat("Hi", max_tokens=4, seed=0)).params.seed == 0
 
 
+def test_without_a_seed_each_prompt_of_a_line_has_its_own_and_a_given_one_is_that_of_all(tokenizer: Any) -> None:
+    def seeds(prompts: list[str], **body: Any) -> list[int | None]:
+        prepared = prepare(tokenizer, {"prompt": prompts, **body}, endpoint=COMPLETION_ENDPOINT)
+        return [prepared.params_of(index).seed for index in range(len(prompts))]
+
+    derived = seeds(["Total"] * 3)
+    assert len(set(derived)) == 3
+    assert seeds(["Total"] * 3) == derived
+    assert seeds(["Total"]) == derived[:1] == [4814660731209460882], "what resumed lines were begun with"
+    assert seeds(["Total"] * 2, seed=7) == [7, 7]
+
+
 @pytest.mark.parametrize(("num_words", "max_tokens", "code"), [(200, 1, "context_length_exceeded"), (0, 4, None)])
 def test_a_prompt_that_leaves_no_room_is_refused_with_the_numbers(
     tokenizer: Any, num_words: int, max_tokens: int, code: str | None
