@@ -69,8 +69,9 @@ class EngineStats:
     """Counters since the start (`num_*_total`) and the present state of the engine.
 
     Drafted tokens are guesses that a step computed; accepted ones are tokens that steps gave beyond their first for it.
-    Operations and bytes are estimates from shapes (engine/work.py). Joules are those of the whole GPU, None where
-    nothing counts them (engine/energy.py).
+    Operations and bytes are estimates from shapes (engine/work.py), in floats because they outgrow every integer that a
+    message can hold. The integers do not: at 10^9 a second they would need 292 years. Joules are those of the whole
+    GPU, None where nothing counts them (engine/energy.py).
     """
 
     num_running: int = 0
@@ -95,9 +96,9 @@ class EngineStats:
     num_block_steps_total: int = 0
     num_slot_steps_total: int = 0
     num_written_slot_steps_total: int = 0
-    num_operations_total: int = 0
-    num_read_bytes_total: int = 0
-    num_written_bytes_total: int = 0
+    num_operations_total: float = 0.0
+    num_read_bytes_total: float = 0.0
+    num_written_bytes_total: float = 0.0
     num_joules_total: float | None = None
     timings: Timings = field(default_factory=Timings)
 

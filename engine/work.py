@@ -18,7 +18,8 @@ class WorkCounter:
     """Sum over all steps: floating-point operations, bytes read (weights and cached keys and values), bytes written.
 
     Activations are left out: they are small beside the weights, and mostly stay in caches. Of a mixture of experts all
-    weights count, though a step may need fewer.
+    weights count, though a step may need fewer. The sums are floats: a model of 8 billion weights passes the largest
+    integer that a message can hold, 2^64 - 1, after 1.1 · 10^9 tokens.
     """
 
     def __init__(self, sizes: ModelSizes, *, weight_bytes: int, kv_bytes_per_token: int) -> None:
@@ -26,9 +27,9 @@ class WorkCounter:
         self._sizes = sizes
         self._weight_bytes = weight_bytes
         self._kv_bytes_per_token = kv_bytes_per_token
-        self.num_operations = 0
-        self.num_read_bytes = 0
-        self.num_written_bytes = 0
+        self.num_operations = 0.0
+        self.num_read_bytes = 0.0
+        self.num_written_bytes = 0.0
 
     def observe(self, plan: StepPlan) -> None:
         """Add a step that was computed."""

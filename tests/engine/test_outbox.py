@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import fields
 from queue import SimpleQueue
 
 import pytest
@@ -79,6 +80,14 @@ def test_decisions_arrive_once_and_only_the_last_ones_wait_for_a_slow_reader(mon
     outbox.put([], EngineStats(num_steps_total=4))
     assert reader.take_one().decisions == []
     assert decode_from_engine(encode(messages[-1])) == messages[-1]
+
+
+def test_every_statistic_can_be_told_however_long_the_engine_runs() -> None:
+    largest = {"int": 2**63 - 1, "float": 1e30, "float | None": 1e30}
+    numbers = [one for one in fields(EngineStats) if one.type in largest]
+    assert {one.name for one in fields(EngineStats)} - {one.name for one in numbers} == {"timings"}
+    stats = EngineStats(**{one.name: largest[str(one.type)] for one in numbers})  # type: ignore[arg-type]
+    assert decode_from_engine(encode(Progress([], stats, 1))) == Progress([], stats, 1)
 
 
 def test_an_error_of_the_sender_reaches_the_loop() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.config import EngineConfig
@@ -35,6 +37,14 @@ def test_a_chunk_in_the_middle_of_a_prompt_reads_no_output_matrix() -> None:
     work.observe(plan_of([4], [3], [0]))
     assert work.num_operations == 2 * 1000 * 3 + 4 * 16 * (5 + 6 + 7)
     assert work.num_read_bytes == 2 * 1000 + 10 * 7
+
+
+def test_more_work_than_the_largest_integer_of_a_message_is_counted_on() -> None:
+    work = WorkCounter(replace(SIZES, num_layer_weights=2**63), weight_bytes=2, kv_bytes_per_token=2**60)
+    for _ in range(2):
+        work.observe(plan_of([9], [9], [1]))
+    counted = (work.num_operations, work.num_read_bytes, work.num_written_bytes)
+    assert all(isinstance(number, float) and number > 2**64 for number in counted)
 
 
 @pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
