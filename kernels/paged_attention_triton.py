@@ -24,7 +24,12 @@ from kernels.triton_backend import jit, launch, next_power_of_2, tl
 
 _LOG2_E = 1.4426950408889634
 _MAX_SPLITS = 32
-_MIN_KEYS_PER_SPLIT = 128  # below, writing and joining a part costs about as much as the keys
+_MIN_KEYS_PER_SPLIT = 256  # a program of fewer keys is over before its loads overlap
+_PROGRAMS_PER_PROCESSOR = 4  # an H100 holds five: a decode of heads of 128 takes 38 KB of its shared memory
+_NUM_STAGES = 5
+"""Keys are read by way of the block table, so two stages of the pipeline go on the blocks' numbers: with 3, Triton (3.6
+and 3.9) waits for each tile's keys right after it has asked for them; with 5, two tiles come while one is computed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +46,31 @@ class AttentionConfig:
 def attention_config(*, head_dim: int, group: int, element_bytes: int, max_query_len: int) -> AttentionConfig:
     """Pick the tiles: as few rows as the longest query run fills, and what fits in 163 KiB of shared memory (sm_80).
 
-    Follows the published sizes of FlashAttention-2 and SGLang's extend kernel (128 × 64); not tuned by measurement.
+    Follows the published sizes of FlashAttention-2 and SGLang's extend kernel (128 × 64), and what the compiler says of
+    registers and waits; not tuned by measurement. A decode of wide heads takes fewer keys at a time, so that more of
+    them fit on a multiprocessor.
     """
     block_d = max(16, next_power_of_2(head_dim))
-    wide = block_d * element_bytes > 256  # a row of keys over 256 bytes: fp32, or heads over 128
+    row_bytes = block_d * element_bytes
+    wide = row_bytes > 256  # fp32, or heads over 128
     most_rows = 64 if wide else 128
     if element_bytes == 4:  # these products run on the ordinary cores and live in registers
         most_rows = 32
     block_m = max(min(most_rows, max(16, next_power_of_2(max_query_len * group))), next_power_of_2(group))
-    block_n = 32 if wide else 64
+    is_decode = max_query_len == 1
+    block_n = 16 if row_bytes > 512 else 32 if wide or (is_decode and row_bytes == 256) else 64
     return AttentionConfig(
         block_m=block_m,
-        block_n=block_n if block_d * element_bytes <= 512 else 16,
+        block_n=block_n,
         block_d=block_d,
-        num_warps=8 if block_m >= 128 or (element_bytes == 4 and block_m > 16) else 4,
-        num_stages=2 if wide else 3,
+        num_warps=8 if block_m >= 128 or (block_m > 16 and (wide or element_bytes == 4)) else 4,
+        num_stages=_NUM_STAGES,
     )
 
 
 def num_splits(*, num_programs: int, max_context_len: int, num_processors: int) -> int:
-    """Choose over how many programs a decode's context is split: enough for two waves, each with 128 keys or more."""
-    wanted = -(-2 * num_processors // num_programs)
+    """Choose over how many programs a decode's context is split: what fits on the device, each with keys enough."""
+    wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // num_programs)
     useful = max(1, max_context_len // _MIN_KEYS_PER_SPLIT)
     limit = min(wanted, useful, _MAX_SPLITS)
     return 1 << (limit.bit_length() - 1)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.loads import measure_against_transformers, measure_load, measure_static
-from benchmarks.gpu.parts import measure_attention, measure_device, measure_forward
+from benchmarks.gpu.parts import measure_attention, measure_device, measure_forward, measure_tiles
 from benchmarks.gpu.report import as_values, brief, table
 from benchmarks.gpu.scale import SCALES, HeavyLoad, Load, Scale
 from benchmarks.gpu.sections import Outcome, Row, Section, Status, run_sections
@@ -60,13 +60,14 @@ def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list
     return [
         section("device", 5, partial(measure_device, scale, device), num_loads=0),
         section("attention", 20, partial(measure_attention, scale, device), num_loads=0),
+        section("tiles", 30, partial(measure_tiles, scale, device), num_loads=0),
         section("forward", 5, partial(measure_forward, scale, device)),
         section("decode-step", 15, partial(measure_decode_step, scale, device)),
         section("idle", 20, partial(measure_idle, scale, device), num_loads=3),
         run("1000-1000", scale.long, 40, shape=scale.llama, goal_share=0.75),
         run("qwen3-0.6b", scale.small_model, 10, shape=scale.qwen, goal=20_000),
-        section("transformers", 70 * fraction, against, num_loads=2),
         static("static", scale.heavy, 60, shape=scale.llama),
+        section("transformers", 70 * fraction, against, num_loads=2),
         run("2048-128", scale.prompts, 100, shape=scale.llama, goal_share=0.65),
         static("static-opt", scale.heavy_opt, 100, shape=scale.opt),
         run("500-2000", scale.longest, 230, shape=scale.llama, goal_share=0.75),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,10 +18,14 @@ from benchmarks.gpu.timing import copy_bandwidth, device_name, product_rate, sec
 from engine.model_config import load_model_config
 from engine.runner import load_model
 from engine.step_model import StepTensors, new_cache
+from kernels import paged_attention_triton
 from kernels.paged_attention import paged_attention
 
 GB, TFLOP = 1e9, 1e12
 _HEAD_DIM = 128
+
+_TILES = ((32, 5), (64, 5), (32, 7), (64, 3))
+"""Keys of a decode's tile and stages of its pipeline; the first pair is what heads of 128 take in bf16."""
 
 
 def measure_device(scale: Scale, device: torch.device) -> list[Row]:
@@ -47,27 +53,66 @@ def measure_device(scale: Scale, device: torch.device) -> list[Row]:
 def measure_attention(scale: Scale, device: torch.device) -> list[Row]:
     """Measure paged decode attention of one layer against this device's own copy bandwidth."""
     bandwidth = copy_bandwidth(device, num_bytes=scale.copy_bytes)
+    return [
+        _attention_row(scale, device, context, heads=heads, kv_heads=kv_heads, bandwidth=bandwidth, goal_share=0.85)
+        for heads, kv_heads in scale.attention_heads
+        for context in scale.attention_contexts
+    ]
+
+
+def measure_tiles(scale: Scale, device: torch.device) -> list[Row]:
+    """Measure the same attention with other tiles than `attention_config` picks, to choose by."""
+    bandwidth = copy_bandwidth(device, num_bytes=scale.copy_bytes)
+    heads, kv_heads = scale.attention_heads[0]
     rows = []
-    for heads, kv_heads in scale.attention_heads:
-        for context in scale.attention_contexts:
-            run = _attention(scale.attention_batch, context, heads=heads, kv_heads=kv_heads, device=device)
-            seconds = seconds_per_call(run, device, calls=10)
-            read = attention_bytes(
-                batch=scale.attention_batch, context=context, num_kv_heads=kv_heads, head_dim=_HEAD_DIM, element_bytes=2
-            )
-            rows.append(
-                Row(
-                    what=f"{heads}/{kv_heads} heads, context {context}",
-                    measured=read / seconds / GB,
-                    unit="GB/s",
-                    ideal=bandwidth / GB,
-                    goal_share=0.85,
-                    settings=f"batch {scale.attention_batch}, bf16, blocks of {BLOCK_SIZE} in random order",
-                    note=f"{seconds * 1e6:.0f} us a call; the ideal is this device's copy bandwidth",
-                    is_judged=scale.is_judged,
-                )
-            )
+    for block_n, num_stages in _TILES:
+        with _tiles(block_n, num_stages):
+            for context in scale.attention_contexts:
+                row = _attention_row(scale, device, context, heads=heads, kv_heads=kv_heads, bandwidth=bandwidth)
+                rows.append(replace(row, what=f"tiles of {block_n} keys, {num_stages} stages, {row.what}"))
     return rows
+
+
+@contextmanager
+def _tiles(block_n: int, num_stages: int) -> Iterator[None]:
+    """Have attention launched with these."""
+    pick = paged_attention_triton.attention_config
+
+    def attention_config(**batch: int) -> paged_attention_triton.AttentionConfig:
+        return replace(pick(**batch), block_n=block_n, num_stages=num_stages)
+
+    paged_attention_triton.attention_config = attention_config
+    try:
+        yield
+    finally:
+        paged_attention_triton.attention_config = pick
+
+
+def _attention_row(
+    scale: Scale,
+    device: torch.device,
+    context: int,
+    *,
+    heads: int,
+    kv_heads: int,
+    bandwidth: float,
+    goal_share: float | None = None,
+) -> Row:
+    run = _attention(scale.attention_batch, context, heads=heads, kv_heads=kv_heads, device=device)
+    seconds = seconds_per_call(run, device, calls=10)
+    read = attention_bytes(
+        batch=scale.attention_batch, context=context, num_kv_heads=kv_heads, head_dim=_HEAD_DIM, element_bytes=2
+    )
+    return Row(
+        what=f"{heads}/{kv_heads} heads, context {context}",
+        measured=read / seconds / GB,
+        unit="GB/s",
+        ideal=bandwidth / GB,
+        goal_share=goal_share,
+        settings=f"batch {scale.attention_batch}, bf16, blocks of {BLOCK_SIZE} in random order",
+        note=f"{seconds * 1e6:.0f} us a call; the ideal is this device's copy bandwidth",
+        is_judged=scale.is_judged,
+    )
 
 
 @torch.inference_mode()

@@ -26,7 +26,7 @@ _NEEDS = {
     "hypothesis": ["test_prompt_lookup.py", "test_scheduler_machine.py", "test_text_properties.py"],
     "jsonschema_rs": ["test_emulated_cuda.py", "test_structured_output.py"],
     "llguidance": ["test_emulated_cuda.py", "test_grammar.py", "test_structured_output.py"],
-    "msgspec": ["test_outbox.py", "test_process.py"],
+    "msgspec": ["test_energy.py", "test_outbox.py", "test_process.py"],
 }
 collect_ignore = [name for package, names in _NEEDS.items() if find_spec(package) is None for name in names]
 

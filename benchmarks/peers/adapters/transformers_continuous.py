@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import sys
 import time
 from typing import Any
@@ -45,8 +46,13 @@ def main() -> None:
     print("\n" + json.dumps(line), flush=True)
 
 
-def generate(manager: Any, requests: list[dict[str, Any]], *, prefix: str) -> list[list[int]]:
-    """Run the requests together; return the tokens of each. Raises RuntimeError where the manager's thread has died."""
+def generate(
+    manager: Any, requests: list[dict[str, Any]], *, prefix: str, most_seconds: float = math.inf
+) -> list[list[int]]:
+    """Run the requests together; return the tokens of each.
+
+    Raises RuntimeError where the manager's thread has died, or they take longer than `most_seconds`.
+    """
     places = {
         manager.add_request(
             request["prompt_token_ids"],
@@ -57,7 +63,12 @@ def generate(manager: Any, requests: list[dict[str, Any]], *, prefix: str) -> li
         for place, request in enumerate(requests)
     }
     outputs: dict[int, list[int]] = {}
+    deadline = time.perf_counter() + most_seconds
     while len(outputs) < len(requests):
+        if time.perf_counter() > deadline:
+            raise RuntimeError(
+                f"transformers has finished {len(outputs)} of {len(requests)} requests in {most_seconds:g} s."
+            )
         result = manager.get_result(timeout=1)
         if result is not None and result.is_finished():
             if result.error is not None:
