@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -129,23 +131,25 @@ def results(
         require_writable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
+        pages = _pages(client, batch_id)
+        first = next(pages)  # a refusal must not empty a file that is there already
         if output is None:
-            _write_results(client, batch_id, sys.stdout.buffer)
+            sys.stdout.buffer.writelines(chain([first], pages))
             sys.stdout.buffer.flush()
         else:
             with output.open("wb") as file:
-                _write_results(client, batch_id, file)
+                file.writelines(chain([first], pages))
 
 
-def _write_results(client: "OpenAI", batch_id: str, target: Any) -> None:
-    """Page through the lines in the order they finished."""
+def _pages(client: "OpenAI", batch_id: str) -> Iterator[bytes]:
+    """Yield the lines in the order they finished, a page at a time, at least one."""
     import httpx
 
     after: str | None = None
     while True:
         query = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
         answer = client.get(f"/batches/{batch_id}/results", cast_to=httpx.Response, options={"params": query})
-        target.write(answer.content)
+        yield answer.content
         if answer.headers.get("x-has-more") != "true":
             return
         after = answer.headers["x-next-after"]

@@ -4,6 +4,7 @@ TokenmillError
 ├── InputError              the caller sent something wrong                       400
 │   ├── AuthenticationError no key, an unknown key, a revoked key                 401
 │   ├── NotFoundError       no such object, or another tenant's                   404
+│   ├── GoneError           the object is there, and what is asked of it is kept no longer  410
 │   ├── ConflictError       the object's state does not allow this                409
 │   ├── TooLargeError       a limit on size or count is passed                    413
 │   └── OverBudgetError     the tenant's token budget does not cover the work     429
@@ -43,6 +44,11 @@ class AuthenticationError(InputError):
 class NotFoundError(InputError):
     status = 404
     code = "not_found"
+
+
+class GoneError(InputError):
+    status = 410
+    code = "gone"
 
 
 class ConflictError(InputError):

@@ -37,15 +37,28 @@ def ensure_result_partition(session: Session, day: date) -> bool:
     CREATE and then ATTACH takes a SHARE UPDATE EXCLUSIVE lock on `result`, which stops neither reads nor inserts;
     CREATE … PARTITION OF would take ACCESS EXCLUSIVE.
     """
-    if _exists(session, day):
+    if has_partition(session, day):
         return False
     advisory_lock(session, "result partitions")
-    if _exists(session, day):
+    if has_partition(session, day):
         return False
     name, following = partition_name(day), day + timedelta(days=1)
     session.execute(text(f"CREATE TABLE {name} (LIKE result INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"))
     session.execute(text(f"ALTER TABLE result ATTACH PARTITION {name} FOR VALUES FROM ('{day}') TO ('{following}')"))
     return True
+
+
+def has_partition(session: Session, day: date) -> bool:
+    """Tell whether results of `day` are kept, or can be."""
+    # A scan of the catalogue under this statement's snapshot. `to_regclass` answers from the backend's cache, and that
+    # may still say "missing" after the wait for the advisory lock (seen: six processes at once, five DuplicateTable).
+    query = text("""
+        SELECT EXISTS (
+            SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
+            WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = :name
+        )
+    """)
+    return session.scalar(query, {"name": partition_name(day)}) is True
 
 
 def partition_days(session: Session) -> list[date]:
@@ -70,18 +83,6 @@ def drop_partitions_before(session: Session, day: date) -> list[date]:
             session.execute(text(f"DROP TABLE {partition_name(candidate)}"))
             dropped.append(candidate)
     return dropped
-
-
-def _exists(session: Session, day: date) -> bool:
-    # A scan of the catalogue under this statement's snapshot. `to_regclass` answers from the backend's cache, and that
-    # may still say "missing" after the wait for the advisory lock (seen: six processes at once, five DuplicateTable).
-    query = text("""
-        SELECT EXISTS (
-            SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
-            WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = :name
-        )
-    """)
-    return session.scalar(query, {"name": partition_name(day)}) is True
 
 
 def _has_live_batch(session: Session, day: date) -> bool:

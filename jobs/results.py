@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 from jobs import budgets, checkpoints
 from jobs.batches import lock_batch, move_batch
 from jobs.database import try_advisory_lock
-from jobs.errors import NotFoundError, TokenmillError
+from jobs.errors import GoneError, NotFoundError, TokenmillError
 from jobs.files import Purpose, create_file, new_object_key
 from jobs.lines import custom_id_of, error_line, iter_lines
 from jobs.lost_inputs import name_lost_input
-from jobs.partitions import batch_day
+from jobs.partitions import batch_day, has_partition
 from jobs.recording import LineResult, copy_errors
 from jobs.settings import MIB
 from jobs.states import OPEN_CHUNK_STATES, BatchState
@@ -50,9 +50,11 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
     """Return results in the order of their arrival, from the one after number `after` on.
 
     The cursor counts results, not lines: they are numbered 1, 2, 3 … under the batch's lock, so a number that can be
-    read has all smaller ones committed, and no line is skipped however late it finishes.
+    read has all smaller ones committed, and no line is skipped however late it finishes. Raises GoneError where the
+    retention of the batch's day has ended before its last line was read.
     """
-    values = {"day": batch_day(batch.created_at), "batch_id": batch.id, "after": after, "limit": limit + 1}
+    day = batch_day(batch.created_at)
+    values = {"day": day, "batch_id": batch.id, "after": after, "limit": limit + 1}
     lines: list[bytes] = []
     size = 0
     with _stream(session, _PAGE, values, num_rows=_ROWS_A_FETCH) as rows:
@@ -62,7 +64,15 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
             lines.append(bytes(line) + b"\n")
             size += len(line) + 1
             after = result_no
+    if after < batch.num_completed + batch.num_failed and not has_partition(session, day):
+        raise GoneError(_expired(batch), code="results_expired")
     return ResultsPage(content=b"".join(lines), after=after, has_more=False)
+
+
+def _expired(batch: Batch) -> str:
+    files = {"output": batch.output_file_id, "error": batch.error_file_id}
+    named = " and ".join(f"its {kind} file {file_id!r}" for kind, file_id in files.items() if file_id)
+    return f"The results of batch {batch.id!r} are no longer kept line by line. Download {named} instead."
 
 
 def finalise_batch(session: Session, storage: Storage, batch_id: str) -> BatchState | None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs import batches, chunks
 from jobs.lines import error_line, output_line
+from jobs.partitions import drop_partitions_before
 from jobs.recording import LineResult
 from jobs.results import finalise_batch
 from jobs.storage import Storage
@@ -96,6 +97,22 @@ def test_finished_lines_are_readable_while_the_batch_runs(client: OpenAI, deploy
     answer = read_results(client, batch_id, after=int(answer.headers["x-next-after"]))
     assert sorted(seen + line_ids(answer)) == ["line-0", "line-3"]
     assert (answer.headers["x-has-more"], answer.headers["x-batch-status"]) == ("false", "completed")
+
+
+def test_results_that_are_kept_no_longer_are_gone_and_the_answer_names_the_files(
+    client: OpenAI, deployment: Any, batch_id: str
+) -> None:
+    worker = Worker(deployment, batch_id)
+    worker.answer(0, 1, 2, 3)
+    worker.finish()
+    with Session(deployment.engine) as session, session.begin():
+        drop_partitions_before(session, datetime.now(UTC).date() + timedelta(days=1))
+    with pytest.raises(openai.APIStatusError) as caught:
+        read_results(client, batch_id)
+    assert (caught.value.status_code, caught.value.code) == (410, "results_expired")
+    batch = client.batches.retrieve(batch_id)
+    assert str(batch.output_file_id) in caught.value.message
+    assert str(batch.error_file_id) in caught.value.message
 
 
 def test_a_completed_batch_has_counts_usage_and_files_that_agree(

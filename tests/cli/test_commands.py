@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -138,6 +139,29 @@ def test_a_batch_is_cancelled_and_has_no_results_yet(server: Tokenmill, batch_fi
     assert server("batch", "results", batch_id, "-o", tmp_path / "out.jsonl").exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == b""
     assert server("batch", "cancel", batch_id).stdout in ("cancelling\n", "cancelled\n")
+
+
+def test_results_that_are_refused_leave_an_earlier_copy_of_them_alone(server: Tokenmill, tmp_path: Path) -> None:
+    copy = tmp_path / "out.jsonl"
+    copy.write_text("earlier")
+    with pytest.raises(InputError, match="batch_none"):
+        server("batch", "results", "batch_none", "-o", copy)
+    assert copy.read_text() == "earlier"
+
+
+def test_results_of_a_day_that_is_kept_no_longer_are_refused_with_the_file_that_has_them(
+    server: Tokenmill, database: str, batch_file: Path
+) -> None:
+    batch_id = server("batch", "create", batch_file).stdout.strip()
+    with psycopg.connect(database) as connection:
+        query = """
+            UPDATE batch SET created_at = '2020-01-01', num_completed = 1, output_file_id = input_file_id
+            WHERE id = %s RETURNING output_file_id
+        """
+        row = connection.execute(query, [batch_id]).fetchone()
+    assert row is not None
+    with pytest.raises(InputError, match=f"{batch_id}.*no longer kept.*{row[0]}"):
+        server("batch", "results", batch_id)
 
 
 @pytest.mark.parametrize(

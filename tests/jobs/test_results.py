@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import batches, budgets, chunks
 from jobs.chunks import ClaimedChunk, LineResult
 from jobs.database import try_advisory_lock
-from jobs.errors import ServiceError
+from jobs.errors import GoneError, ServiceError
 from jobs.lines import error_line, output_line
+from jobs.partitions import drop_partitions_before
 from jobs.results import MAX_PAGE_BYTES, CountsDisagreeError, ResultsPage, finalise_batch, read_finished_lines
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
@@ -338,6 +339,23 @@ def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
     thread.join()
     session.commit()
     assert page_ids(read_finished_lines(session, batch)) == ["a0", "a4"]
+
+
+def test_results_whose_retention_has_ended_are_gone_and_not_empty(
+    session: Session, run: Run, finalise: Finalise
+) -> None:
+    batch = run(4)
+    run_to_end(session, batch, failing=frozenset({1}))
+    finalise(batch)
+    empty = run(["no line"])
+    drop_partitions_before(session, datetime.now(UTC).date() + timedelta(days=1))
+    session.commit()
+    for after in (0, 3):
+        with pytest.raises(GoneError, match=f"{batch.output_file_id}.*{batch.error_file_id}") as caught:
+            read_finished_lines(session, batch, after=after)
+        assert caught.value.code == "results_expired"
+    assert read_finished_lines(session, batch, after=4).content == b"", "its reader has everything"
+    assert read_finished_lines(session, empty).content == b""
 
 
 def test_nothing_is_left_open_behind_a_finished_batch(session: Session, run: Run, finalise: Finalise) -> None:
