@@ -28,6 +28,8 @@ NO_TOKEN = -1
 """Stands for a token where grammar, allowed tokens and bad words together leave none."""
 
 _FIRST_CANDIDATES = 1024
+_WIDE_ROWS = 64
+"""Rows that are looked at whole at a time: sorting 1,024 rows of 128,256 tokens at once takes gigabytes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,10 +168,14 @@ def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p
     kept = best.masked_fill(before >= top_p[:, None] * mass[:, None], 0.0)
     tokens = token_ids.gather(-1, _inverse(kept, draws)[:, None])[:, 0]
     if bool(is_short.any()):  # top-p reaches past the candidates: look at every token
-        short = is_short.nonzero()[:, 0]
-        tokens[short] = _draw_filtered(
-            probabilities[short], draws[short], top_k=top_k[short], top_p=top_p[short], width=probabilities.shape[-1]
-        )
+        for short in is_short.nonzero()[:, 0].split(_WIDE_ROWS):
+            tokens[short] = _draw_filtered(
+                probabilities[short],
+                draws[short],
+                top_k=top_k[short],
+                top_p=top_p[short],
+                width=probabilities.shape[-1],
+            )
     return tokens
 
 
