@@ -168,7 +168,7 @@ def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p
     kept = best.masked_fill(before >= top_p[:, None] * mass[:, None], 0.0)
     tokens = token_ids.gather(-1, _inverse(kept, draws)[:, None])[:, 0]
     if bool(is_short.any()):  # top-p reaches past the candidates: look at every token
-        for short in is_short.nonzero()[:, 0].split(_WIDE_ROWS):
+        for short in torch.split(is_short.nonzero()[:, 0], _WIDE_ROWS):
             tokens[short] = _draw_filtered(
                 probabilities[short],
                 draws[short],
