@@ -55,14 +55,14 @@ class HistoryForm:
         return _with_function(call, arguments=told)
 
 
-HISTORY_FORMS: Final = (
-    HistoryForm(NoText.ABSENT, Arguments.OBJECT),  # Hermes, Qwen, Llama, Mistral, Granite
-    HistoryForm(NoText.EMPTY, Arguments.OBJECT),  # those that join content with other text
-    HistoryForm(NoText.ABSENT, Arguments.TEXT),
-    HistoryForm(NoText.EMPTY, Arguments.TEXT),  # DeepSeek V3 and R1
-    # Last, because templates that print content without a look would print "None".
-    HistoryForm(NoText.NULL, Arguments.OBJECT),
-    HistoryForm(NoText.NULL, Arguments.TEXT),  # the models distilled from DeepSeek R1: calls where content is none
+HISTORY_FORMS: Final = tuple(
+    HistoryForm(no_text, arguments)
+    for arguments in (Arguments.OBJECT, Arguments.TEXT)  # most read an object; DeepSeek V3, R1 and its kin a text
+    for no_text in (
+        NoText.ABSENT,  # first: templates that print content without a look would print a null as "None"
+        NoText.NULL,  # templates that ask whether content is none, and write a turn of its own where it is not
+        NoText.EMPTY,  # templates that join content with other text
+    )
 )
 """In the order in which they are to be tried."""
 

@@ -70,8 +70,21 @@ TEXT = "{{ '' + c.function.arguments }}"
             each("{% if m['content'] is none %}" + calls_of(TEXT) + "{% else %}{{ 'SAID ' + m.content }}{% endif %}"),
             'CALL now {"zone":  "UTC"}',
         ),
+        (
+            each(calls_of(TEXT) + "{% if m['content'] is not none %}{{ 'SAID ' + m.content }}|{% endif %}"),
+            'CALL now {"zone":  "UTC"}',
+        ),
     ],
-    ids=["looked at", "joined", "printed", "refused", "DeepSeek V3", "none", "distilled from DeepSeek R1"],
+    ids=[
+        "looked at",
+        "joined",
+        "printed",
+        "refused",
+        "DeepSeek V3",
+        "none",
+        "distilled from DeepSeek R1",
+        "with a turn of its own",
+    ],
 )
 def test_past_calls_are_told_in_the_form_that_the_template_reads(tokenizer: Any, template: str, expected: str) -> None:
     assert shown(tokenizer, template) == f"hi|{expected}|noon|"
