@@ -1,14 +1,16 @@
 """Lost leases: back to the queue, bisected when it happens again, failed when one line alone keeps killing engines.
 
-Only leases that end on the clock count as losses; a chunk given back does not.
+Only leases that end on the clock count as losses; a chunk given back does not, nor a lease that nobody could extend
+because Postgres was away.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
 from jobs import lost_inputs
@@ -38,9 +40,38 @@ class Reaped:
     num_withdrawn: int = 0
 
 
-def reap_expired(session: Session, storage: Storage) -> Reaped:
-    """End every lease that is over on the database's clock.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostLease:
+    """A leased chunk, locked, whose lease is to end. `is_counted`: that says something of its lines."""
 
+    chunk_id: int
+    fence: int
+    batch_id: str
+    tenant_id: str
+    model: str
+    priority: str
+    worker_id: str
+    first_line: int
+    num_lines: int
+    num_requests: int
+    byte_start: int
+    byte_end: int
+    estimated_tokens: int
+    previous_losses: int
+    object_key: str
+    batch_created_at: datetime
+    is_counted: bool
+
+    @property
+    def losses(self) -> int:
+        """Return the losses of the chunk, this one included."""
+        return self.previous_losses + self.is_counted
+
+
+def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> Reaped:
+    """End every lease that is over on the database's clock; each was extended for `lease` at a time.
+
+    One that was last extended before the server started is no loss: its worker may be well and could not reach us.
     Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part
     again at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error
     `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call; where the store
@@ -48,12 +79,12 @@ def reap_expired(session: Session, storage: Storage) -> Reaped:
     """
     counts: dict[str, int] = {}
     ended = []
-    for lost in session.execute(_LOST, {"limit": _REAP_LIMIT}).all():
+    for lost in _read(session, _LOST, {"limit": _REAP_LIMIT, "lease": lease}):
         outcome = _reap(session, storage, lost)
         if outcome is not None:
             ended.append(lost)
             counts[outcome] = counts.get(outcome, 0) + 1
-            log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.id, lost.worker_id, outcome)
+            log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
     _settle_shares(session, ended)
     return Reaped(**counts)
 
@@ -64,41 +95,44 @@ def return_leases(session: Session) -> int:
     For a stack of one machine that starts again: it holds the lock of its data directory, so no worker of it can be
     alive, and what killed them all says nothing about the lines they ran.
     """
-    leased = session.execute(_LEASED).all()
-    for chunk in leased:
-        wanted = lock_batch_state(session, chunk.batch_id) is BatchState.IN_PROGRESS
-        _move(session, chunk, ChunkState.READY if wanted else ChunkState.WITHDRAWN, losses=0)
+    leased = _read(session, _LEASED, {})
+    for lost in leased:
+        wanted = lock_batch_state(session, lost.batch_id) is BatchState.IN_PROGRESS
+        _move(session, lost, ChunkState.READY if wanted else ChunkState.WITHDRAWN)
     _settle_shares(session, leased)
     return len(leased)
 
 
-def _settle_shares(session: Session, ended: Sequence[Any]) -> None:
+def _read(session: Session, query: TextClause, values: Mapping[str, object]) -> list[LostLease]:
+    return [LostLease(**row._mapping) for row in session.execute(query, values)]
+
+
+def _settle_shares(session: Session, ended: Sequence[LostLease]) -> None:
     """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order."""
-    for chunk in sorted(ended, key=lambda chunk: (chunk.model, chunk.priority, chunk.tenant_id)):
+    for lost in sorted(ended, key=lambda lost: (lost.model, lost.priority, lost.tenant_id)):
         settle_share(
             session,
-            chunk_id=chunk.id,
-            fence=chunk.fence,
-            model=chunk.model,
-            priority=chunk.priority,
-            tenant_id=chunk.tenant_id,
-            charged=chunk.estimated_tokens,
+            chunk_id=lost.chunk_id,
+            fence=lost.fence,
+            model=lost.model,
+            priority=lost.priority,
+            tenant_id=lost.tenant_id,
+            charged=lost.estimated_tokens,
         )
 
 
-def _reap(session: Session, storage: Storage, lost: Any) -> str | None:
+def _reap(session: Session, storage: Storage, lost: LostLease) -> str | None:
     """Decide on one lost lease and apply it; return what was counted, None where it has to wait."""
-    losses = lost.losses + 1
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
         _move(session, lost, ChunkState.WITHDRAWN)
         return "num_withdrawn"
-    if losses < SUSPECT_LOSSES:
+    if lost.losses < SUSPECT_LOSSES or not lost.is_counted:
         _move(session, lost, ChunkState.READY)
         return "num_ready"
     try:
         lines = _lines(storage, lost)
     except ServiceError as error:
-        log.error("lost chunk waits for its input chunk_id=%s error=%s", lost.id, error)
+        log.error("lost chunk waits for its input chunk_id=%s error=%s", lost.chunk_id, error)
         return None
     except NotFoundError:
         lost_inputs.fail_batch(session, lost.batch_id)
@@ -107,7 +141,7 @@ def _reap(session: Session, storage: Storage, lost: Any) -> str | None:
     return _reap_suspect(session, lost, lines)
 
 
-def _reap_suspect(session: Session, lost: Any, lines: Sequence[RawLine]) -> str:
+def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> str:
     unfinished = _unfinished(session, lost, lines)
     if not unfinished:
         _move(session, lost, ChunkState.DONE)
@@ -118,11 +152,11 @@ def _reap_suspect(session: Session, lost: Any, lines: Sequence[RawLine]) -> str:
     return "num_split"
 
 
-def _reap_single(session: Session, lost: Any, line: RawLine) -> str:
-    if lost.losses + 1 < POISON_LOSSES:
+def _reap_single(session: Session, lost: LostLease, line: RawLine) -> str:
+    if lost.losses < POISON_LOSSES:
         _move(session, lost, ChunkState.READY)
         return "num_ready"
-    message = f"this line's worker was lost {lost.losses + 1} times while it ran; it was given up and is not billed"
+    message = f"this line's worker was lost {lost.losses} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )
@@ -131,18 +165,18 @@ def _reap_single(session: Session, lost: Any, line: RawLine) -> str:
     return "num_failed"
 
 
-def _lines(storage: Storage, lost: Any) -> list[RawLine]:
+def _lines(storage: Storage, lost: LostLease) -> list[RawLine]:
     content = storage.read_range(lost.object_key, lost.byte_start, lost.byte_end)
     return split_lines(content, first_line=lost.first_line, byte_start=lost.byte_start)
 
 
-def _unfinished(session: Session, lost: Any, lines: Sequence[RawLine]) -> list[RawLine]:
+def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> list[RawLine]:
     day = batch_day(lost.batch_created_at)
     done = done_between(session, day, lost.batch_id, first=lost.first_line, num_lines=lost.num_lines)
     return [line for line in lines if line.line_no not in done]
 
 
-def _split(session: Session, lost: Any, lines: Sequence[RawLine], *, unfinished: Sequence[RawLine]) -> None:
+def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfinished: Sequence[RawLine]) -> None:
     """Replace a chunk by two over the halves of its unfinished lines; by one where a single line is left."""
     middle = len(unfinished) // 2
     for half in (unfinished[:middle], unfinished[middle:]):
@@ -153,41 +187,52 @@ def _split(session: Session, lost: Any, lines: Sequence[RawLine], *, unfinished:
     _move(session, lost, ChunkState.SPLIT)
 
 
-def _child(lost: Any, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
+def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
     """Return a child's columns; finished lines inside its span count as its requests and are not run again.
 
-    A part goes on with the losses it had, so that the next one splits it at once. A single line starts from none: it
-    is failed only for deaths it was in alone, never for those it shared with its neighbours.
+    A part goes on with the losses of the whole, so that the next one splits it at once. A single line starts from none:
+    it is failed only for losses as a chunk of its own, never for those it shared with its neighbours in this one. Other
+    chunks of its worker may be the reason for its first ones; at the last, it has no other suspect beside it.
     """
     return {
-        "parent_id": lost.id,
+        "parent_id": lost.chunk_id,
         "first_line": span[0].line_no,
         "num_lines": span[-1].line_no - span[0].line_no + 1,
         "num_requests": len(span),
         "byte_start": span[0].byte_start,
         "byte_end": span[-1].byte_end,
         "estimated_tokens": lost.estimated_tokens * num_unfinished // lost.num_requests,
-        "losses": 0 if len(span) == 1 else lost.losses + 1,
+        "losses": 0 if len(span) == 1 else lost.losses,
     }
 
 
-def _move(session: Session, lost: Any, after: ChunkState, *, losses: int = 1) -> None:
-    values = {"chunk_id": lost.id, "after": after.value, "sources": sources_of(after), "losses": losses}
+def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
+    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.losses}
     moved = session.execute(_MOVE, values).one_or_none()
-    assert moved is not None, f"chunk {lost.id} is locked by us and leased"
+    assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
 
 
-_LOST: Final = text("""
-    SELECT chunk.*, batch.created_at AS batch_created_at, file.object_key
+_COLUMNS: Final = """
+    chunk.id AS chunk_id, chunk.fence, chunk.batch_id, chunk.tenant_id, chunk.model, chunk.priority, chunk.worker_id,
+    chunk.first_line, chunk.num_lines, chunk.num_requests, chunk.byte_start, chunk.byte_end, chunk.estimated_tokens,
+    chunk.losses AS previous_losses, batch.created_at AS batch_created_at, file.object_key
+"""
+
+_LOST: Final = text(f"""
+    SELECT {_COLUMNS}, chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time() AS is_counted
     FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
     WHERE chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()
     ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
 """)
 
-_LEASED: Final = text("SELECT * FROM chunk WHERE state = 'leased' ORDER BY batch_id, id FOR UPDATE")
+_LEASED: Final = text(f"""
+    SELECT {_COLUMNS}, FALSE AS is_counted
+    FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
+    WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
+""")
 
 _MOVE: Final = text("""
-    UPDATE chunk SET state = :after, losses = losses + :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+    UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
     WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 

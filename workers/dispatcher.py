@@ -70,7 +70,7 @@ class Dispatcher:
         return plan
 
     def _decide(self, session: Session) -> Plan:
-        reap_expired(session, self._storage)
+        reap_expired(session, self._storage, lease=self._settings.lease)
         batches.expire_overdue(session)
         batches.finish_ready(session)
         again = self._settings.hint_again_seconds

@@ -132,7 +132,7 @@ def test_a_lost_lease_without_its_input_does_not_wait_for_ever(session: Session,
         chunks.claim_chunk(session, first, worker_id="w", lease=LEASE)
         session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second' WHERE state = 'leased'"))
         session.commit()
-        assert reap_expired(session, storage) == expected
+        assert reap_expired(session, storage, lease=timedelta(0)) == expected
         session.commit()
     assert codes(session, batch) == ["file_not_found"]
     assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
