@@ -3,11 +3,13 @@
 Every result reaches Postgres through `chunks.flush`, under the claim's fence; a repeated flush bills nothing twice.
 """
 
+import functools
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -34,7 +36,11 @@ log = logging.getLogger(__name__)
 
 ENGINE_PRIORITY: Final = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2}
 STALL_SECONDS: Final = 120.0
-"""An engine silent for longer is taken for wedged: its chunks' leases are no longer extended."""
+"""An engine silent for longer is taken for wedged, a line in preparation for one that never gets through: the leases of
+their chunks are no longer extended."""
+LONG_LINE_BYTES: Final = 64 * 1024
+"""From here on a line is prepared beside the thread that holds the lease. 8 MB take 10 to 14 s to tokenise (demo model,
+2 cores, November 2026), and several chunks may do so at once; a shorter line is not worth another thread."""
 _RETRY_SECONDS: Final = 0.5
 
 T = TypeVar("T")
@@ -152,7 +158,7 @@ class ChunkRun:
         try:
             line = lines.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
             try:
-                prepared = self._prepare(line)
+                prepared = self._prepare(line, size_bytes=len(raw.content))
             except (BodyError, InvalidParamsError) as error:
                 self._progress.unflushed.append(self._refusal(line, error))
             else:
@@ -162,8 +168,21 @@ class ChunkRun:
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
             self._give_up(raw.line_no, lines.custom_id_of(raw.content), error)
 
-    def _prepare(self, line: InputLine) -> PreparedLine:
-        return self._parts.prompts.prepare(line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id)
+    def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
+        prepare = functools.partial(
+            self._parts.prompts.prepare, line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id
+        )
+        return prepare() if size_bytes < LONG_LINE_BYTES else self._hold_lease_during(prepare)
+
+    def _hold_lease_during(self, work: Callable[[], T]) -> T:
+        """Do `work` in another thread; the lease is left to end where that never comes back."""
+        parts, executor = self._parts, ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare")
+        started_at, result = parts.monotonic(), executor.submit(work)
+        executor.shutdown(wait=False)  # once this is done; the lease may be lost before, and nobody waits for it then
+        while not wait([result], timeout=parts.settings.heartbeat_seconds).done:
+            if parts.monotonic() - started_at <= STALL_SECONDS:
+                self._hold_lease_if_due()
+        return result.result()
 
     def _start(self, prepared: PreparedLine, output: list[int]) -> None:
         run = LineRun(

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.answers import Answer, AnswerMaker, LineRun
-from workers.chunk_run import STALL_SECONDS, ChunkRun, Drain, WorkerParts
+from workers.chunk_run import LONG_LINE_BYTES, STALL_SECONDS, ChunkRun, Drain, WorkerParts
 from workers.engine_host import EngineRequest, Owner
 from workers.prompts import PreparedLine, PromptMaker
 
@@ -425,6 +426,99 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
     assert bench.rows(lease) == [(False,)]
     host.answer(1)
     bench.join()
+
+
+class SlowPrompts(PromptMaker):
+    """Begins to prepare a line, and goes on once it may."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+
+    def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
+        self.began.set()
+        assert self.may_go_on.wait(20)
+        return super().prepare(line, endpoint=endpoint, batch_id=batch_id)
+
+
+class LeapingClock:
+    """The real one, ahead by what it was told to leap; `wait_for_looks` until it has been looked at so often."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds, self._num_looks = 0.0, 0
+        self._looked = threading.Condition()
+
+    def __call__(self) -> float:
+        with self._looked:
+            self._num_looks += 1
+            self._looked.notify_all()
+            return time.monotonic() + self._ahead_seconds
+
+    def leap(self, seconds: float) -> None:
+        with self._looked:
+            self._ahead_seconds += seconds
+
+    def wait_for_looks(self, count: int) -> None:
+        with self._looked:
+            wanted = self._num_looks + count
+            assert self._looked.wait_for(lambda: self._num_looks >= wanted, timeout=20)
+
+
+@pytest.fixture
+def slow_prompts(bench: Bench, tokenizer: Any) -> SlowPrompts:
+    prompts = SlowPrompts(tokenizer)
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "prompts": prompts})
+    return prompts
+
+
+def long_line(line: MakeLine) -> dict[str, Any]:
+    return line(0, messages=[{"role": "user", "content": "x" * LONG_LINE_BYTES}])
+
+
+def test_the_lease_is_held_while_a_long_line_is_prepared(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([long_line(line)])
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    with bench.maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
+    bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+    slow_prompts.may_go_on.set()
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+    assert bench.rows(RESULTS) == [(0, 400)]  # longer than the context
+
+
+def test_the_lease_of_a_line_that_never_gets_prepared_is_left_to_end(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([long_line(line)])
+    clock = LeapingClock()
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "monotonic": clock})
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    clock.leap(STALL_SECONDS + 1)
+    clock.wait_for_looks(4)  # an extension that was under way has landed
+    with bench.maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))
+    clock.wait_for_looks(4)
+    assert bench.rows("SELECT lease_until > now() + interval '10 seconds' FROM chunk") == [(False,)]
+    slow_prompts.may_go_on.set()
+    bench.join()
+
+
+def test_a_long_line_of_a_cancelled_batch_is_not_waited_for(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    batch_id = submit_valid([long_line(line)])
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    with bench.maker.begin() as session:
+        batches.cancel_batch(session, tenant.id, batch_id)
+    bench.join()
+    assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    slow_prompts.may_go_on.set()
 
 
 def test_a_break_of_the_database_connection_is_survived(
