@@ -26,7 +26,6 @@ from engine.messages import (
     Fatal,
     FromEngine,
     Ready,
-    Shutdown,
     ToEngine,
     decode_to_engine,
     encode,
@@ -92,7 +91,7 @@ def _load(config: EngineConfig, connection: Connection) -> Engine | None:
 
 
 def _serve(engine: Engine, connection: Connection) -> int:
-    inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
     outbox = Outbox(lambda progress: _send(connection, progress))
     last_put = time.monotonic()
@@ -111,7 +110,7 @@ def _serve(engine: Engine, connection: Connection) -> int:
     return 0
 
 
-def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine], last_put: float) -> bool:
+def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], last_put: float) -> bool:
     """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
     is_idle = not engine.has_work
     while True:
@@ -137,17 +136,19 @@ def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine], last_put:
             engine.abort(message.request_ids)
         elif isinstance(message, AbortChildren):
             engine.abort_children(message.children)
-        elif isinstance(message, Shutdown):
-            return False
+        elif isinstance(message, EOFError | OSError):
+            return False  # the worker has closed its end; whatever runs is dropped
+        elif isinstance(message, Exception):
+            raise message
 
 
-def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine]) -> None:
+def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine | Exception]) -> None:
     """Keep the pipe empty, so that the worker's sends never wait for a step."""
     try:
         while True:
             inbox.put(decode_to_engine(connection.recv_bytes()))
-    except (EOFError, OSError):
-        inbox.put(Shutdown())
+    except Exception as error:  # noqa: BLE001 - the edge of the thread: the loop must hear why nothing more comes
+        inbox.put(error)
 
 
 def _send(connection: Connection, message: FromEngine) -> None:

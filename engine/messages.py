@@ -18,13 +18,13 @@ __all__ = [
     "Add",
     "Configure",
     "Decision",
+    "DecodeError",
     "EngineStats",
     "Fatal",
     "FinishReason",
     "FromEngine",
     "Progress",
     "Ready",
-    "Shutdown",
     "ToEngine",
     "TokenDelta",
     "TokenLogprobs",
@@ -67,10 +67,6 @@ class AbortChildren(msgspec.Struct, frozen=True, tag=True):
     children: list[tuple[int, int]]
 
 
-class Shutdown(msgspec.Struct, frozen=True, tag=True):
-    """End the process; whatever runs is dropped."""
-
-
 class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Say that the model is loaded and warm. `num_kv_blocks` is what requests can use."""
 
@@ -101,7 +97,10 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-ToEngine = Configure | Add | Abort | AbortChildren | Shutdown
+DecodeError = msgspec.DecodeError
+"""What decoding raises on a message that is none, or that has a field of the wrong type."""
+
+ToEngine = Configure | Add | Abort | AbortChildren
 FromEngine = Ready | Progress | Fatal
 
 _encoder = msgspec.msgpack.Encoder()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,12 +24,11 @@ from engine.messages import (
     AbortChildren,
     Add,
     Configure,
+    DecodeError,
     Fatal,
     FromEngine,
     Progress,
     Ready,
-    Shutdown,
-    ToEngine,
     decode_from_engine,
     encode,
 )
@@ -50,9 +51,20 @@ class EngineProcess:
     After EngineDied the object can be started again; nothing of the old process is kept.
     """
 
-    def __init__(self, config: EngineConfig, *, start_timeout_seconds: float = 900.0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        start_timeout_seconds: float = 900.0,
+        pipe_timeout_seconds: float = 240.0,
+    ) -> None:
+        """Take the limits on becoming ready, and on one end of the pipe waiting for the other in a message's middle.
+
+        A process that has read nothing for so long does not read any more: its pipe is emptied while steps run.
+        """
         self.config = config
         self._start_timeout_seconds = start_timeout_seconds
+        self._pipe_timeout_seconds = pipe_timeout_seconds
         self._child: _Child | None = None
         self._connection: Connection | None = None
         self._info: Ready | None = None
@@ -67,6 +79,7 @@ class EngineProcess:
         """
         self.close()
         ours, theirs = multiprocessing.Pipe(duplex=True)
+        _limit_waits(ours, self._pipe_timeout_seconds)
         self._connection = ours
         self._child = _Child(theirs)
         theirs.close()
@@ -142,54 +155,59 @@ class EngineProcess:
             salt=salt,
             output_token_ids=list(output_token_ids),
         )
+        payload = encode(message)  # first: what cannot be sent is not in flight
         with self._state_lock:
             assert request_id not in self._open_children, f"request {request_id} is already in flight"
             self._open_children[request_id] = params.n
-        self._send(message)
+        self._send(payload)
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """End requests at once; each still reports a delta with finish_reason "abort". Raises EngineDied."""
-        self._send(Abort(list(request_ids)))
+        self._send(encode(Abort(list(request_ids))))
 
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
         """End single children, (request id, index) each; each reports "abort" as with `abort`. Raises EngineDied."""
-        self._send(AbortChildren(list(children)))
+        self._send(encode(AbortChildren(list(children))))
 
     def poll(self, timeout_seconds: float) -> Progress | None:
         """Return the next progress, or None when none came in time. Raises EngineDied when the process is gone."""
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             raise self._died()
         try:
-            if not self._connection.poll(timeout_seconds):
+            if not connection.poll(timeout_seconds):
                 return None
-            message = decode_from_engine(self._connection.recv_bytes())
+            message = decode_from_engine(connection.recv_bytes())
+        except DecodeError as error:
+            raise self._died(f"its message cannot be read: {error}") from error
         except (EOFError, OSError) as error:
             raise self._died() from error
         return self._take(message)
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
-        """End the process, by force after the time limit, and drop what it ran. Safe to call again."""
+        """End the process, by force after the time limit, and drop what it ran. Safe to call again.
+
+        A call that waits for the process to read its message ends with EngineDied.
+        """
         connection, self._connection = self._connection, None
         child, self._child = self._child, None
-        if connection is not None and child is not None and child.exit_code is None:
-            try:
-                with self._send_lock:
-                    connection.send_bytes(encode(Shutdown()))
-            except OSError:
-                pass  # it is already gone
         if connection is not None:
-            connection.close()
+            _hang_up(connection)
         if child is not None:
             child.end(timeout_seconds)
+        if connection is not None:
+            with self._send_lock:  # whoever holds it can write no longer
+                connection.close()
         with self._state_lock:
             self._open_children.clear()
 
-    def _send(self, message: ToEngine) -> None:
-        if self._connection is None:
+    def _send(self, payload: bytes) -> None:
+        connection = self._connection
+        if connection is None:
             raise self._died()
         try:
             with self._send_lock:
-                self._connection.send_bytes(encode(message))
+                _send_or_hang_up(connection, payload)
         except OSError as error:
             raise self._died() from error
 
@@ -213,6 +231,35 @@ class EngineProcess:
     def _died(self, reason: str | None = None) -> EngineDied:
         exit_code = self._child.wait(_EXIT_WAIT_SECONDS) if self._child else None
         return EngineDied(exit_code, self.running_request_ids, reason)
+
+
+def _limit_waits(connection: Connection, timeout_seconds: float) -> None:
+    """Have a read or a write fail with OSError that made no progress for so long."""
+    seconds, rest = divmod(timeout_seconds, 1.0)
+    limit = struct.pack("@ll", int(seconds), int(rest * 1e6))  # a C struct timeval
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _send_or_hang_up(connection: Connection, payload: bytes) -> None:
+    try:
+        connection.send_bytes(payload)
+    except OSError:
+        _hang_up(connection)  # half of the message may be in the pipe, so that nothing after it could be read
+        raise
+
+
+def _hang_up(connection: Connection) -> None:
+    """End the pipe in both directions: the process reads what is in it and then its end, and nobody writes any more.
+
+    Unlike a last message this never waits, and unlike closing it leaves other threads their file descriptor.
+    """
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+            pipe.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is closed already, or the process is gone
 
 
 class _Child:
@@ -273,4 +320,4 @@ class _Child:
         """Wait for the process to end and kill it when it does not."""
         if self.wait(timeout_seconds) is None and self._process is not None:
             self._process.kill()
-            self._thread.join()
+            self._thread.join(_EXIT_WAIT_SECONDS)  # a process inside a driver's call dies only after it

@@ -136,7 +136,10 @@ class EngineHost:
         return 0.0 if self._is_restarting else self._monotonic() - self._last_progress
 
     def submit(self, request: EngineRequest, owner: Owner) -> int:
-        """Hand a request over and return its id. Refusals arrive at the owner as a delta with an error."""
+        """Hand a request over and return its id. Refusals arrive at the owner as a delta with an error.
+
+        What cannot be sent at all is raised here, and nothing is kept of it.
+        """
         with self._lock:
             flight = _Flight(next(self._ids), request, owner, request.params.n)
             if self._is_restarting or self._suspects or self._is_isolating():
@@ -172,17 +175,29 @@ class EngineHost:
         request = flight.request
         self._in_engine[flight.request_id] = flight
         flight.open_children = request.params.n
-        self._call_engine(
-            lambda: self._engine.add(
-                flight.request_id,
-                request.prompt_token_ids,
-                request.params,
-                priority=request.priority,
-                deadline=request.deadline,
-                salt=request.salt,
-                output_token_ids=request.output_token_ids,
+        try:
+            self._call_engine(
+                lambda: self._engine.add(
+                    flight.request_id,
+                    request.prompt_token_ids,
+                    request.params,
+                    priority=request.priority,
+                    deadline=request.deadline,
+                    salt=request.salt,
+                    output_token_ids=request.output_token_ids,
+                )
             )
-        )
+        except Exception:
+            del self._in_engine[flight.request_id]
+            raise
+
+    def _let_in(self, flight: _Flight) -> None:
+        """Hand over what had to wait; the owner hears what `submit` would have raised."""
+        try:
+            self._add(flight)
+        except Exception as error:  # noqa: BLE001 - told to the owner; the reader and the other requests go on
+            message = f"The request cannot be handed to the engine: {error}"
+            flight.owner.take(TokenDelta(request_id=flight.request_id, finish_reason=FinishReason.ERROR, error=message))
 
     def _call_engine(self, call: Callable[[], None]) -> None:
         try:
@@ -232,6 +247,7 @@ class EngineHost:
 
     def _recover(self, death: EngineDied) -> bool:
         """Start the engine again and re-run what it took down. Returns False when it does not start."""
+        self._engine.close()  # ends the wait of a call that a silent engine does not read, and that holds the lock
         with self._lock:  # also waits for a call that is under way: it must not reach the new engine
             self._is_restarting = True
             num_requests = len(self._in_engine)
@@ -281,4 +297,4 @@ class EngineHost:
         if not self._suspects and not self._is_isolating():
             held, self._held = self._held, []
             for flight in held:
-                self._add(flight)
+                self._let_in(flight)

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -157,6 +159,74 @@ def test_a_killed_child_is_reported_with_what_was_in_flight_and_can_be_started_a
     process.start()
     process.add(3, model.prompts[3], SamplingParams(temperature=0.0, max_tokens=model.max_tokens[3]))
     assert [token for delta in collect(process) for token in delta.token_ids] == model.expected[3]
+
+
+def add_until_it_is_over(engine: EngineProcess) -> None:
+    for index in range(200):  # more than a pipe holds
+        engine.add(index, [5] * 20_000, SamplingParams(max_tokens=1))
+
+
+def outcome_in_a_thread(call: Callable[[], None]) -> Future[None]:
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except Exception as error:  # noqa: BLE001 - the test reads it
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
+
+
+def test_a_process_that_reads_nothing_more_can_be_closed_whoever_waits_for_it(process: EngineProcess) -> None:
+    pid = process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        adding = outcome_in_a_thread(lambda: add_until_it_is_over(process))
+        num_sent = -1
+        while num_sent < len(process.running_request_ids):
+            num_sent = len(process.running_request_ids)
+            assert not adding.done()
+            time.sleep(0.2)
+        outcome_in_a_thread(lambda: process.close(timeout_seconds=0.2)).result(timeout=20)
+        assert isinstance(adding.exception(timeout=20), EngineDied)
+        assert not is_running(pid)
+    finally:
+        if is_running(pid):
+            os.kill(pid, signal.SIGKILL)
+    process.start()
+
+
+def test_a_process_that_does_not_read_in_time_counts_as_dead(model: TinyModel) -> None:
+    engine = EngineProcess(config_for(model.path), pipe_timeout_seconds=0.3)
+    engine.start()
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EngineDied):
+            add_until_it_is_over(engine)
+        with pytest.raises(EngineDied):
+            engine.poll(0.1)
+    finally:
+        engine.close(timeout_seconds=0.2)
+    assert not engine.is_alive
+
+
+def test_a_request_that_cannot_be_sent_is_not_in_flight(process: EngineProcess) -> None:
+    with pytest.raises(TypeError):
+        process.add(1, [object()], SamplingParams())  # type: ignore[list-item]
+    assert process.running_request_ids == ()
+    process.add(1, [5], SamplingParams(max_tokens=1))
+    assert [delta.request_id for delta in collect(process)] == [1]
+
+
+def test_a_message_that_the_child_cannot_read_ends_it_with_the_reason(process: EngineProcess) -> None:
+    process.add(1, [True, 5], SamplingParams(max_tokens=1))
+    with pytest.raises(EngineDied, match="Expected `int`, got `bool`"):
+        collect(process, timeout_seconds=20)
+    process.start()
 
 
 def test_a_dead_engine_raises_on_add_and_close_may_be_called_again(process: EngineProcess, model: TinyModel) -> None:

@@ -255,6 +255,77 @@ def test_an_engine_silent_for_too_long_is_ended_and_its_requests_run_again() -> 
     host.close()
 
 
+class StuckEngine(FakeEngine):
+    """Its first life reads nothing: whoever hands a request over waits until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for = threading.Event()
+        self._closed = threading.Event()
+
+    def add(self, request_id: int, prompt_token_ids: Sequence[int], params: SamplingParams, **given: object) -> None:
+        if len(self.generations) == 1:
+            self.is_waited_for.set()
+            assert self._closed.wait(30), "nobody closes the engine"
+            raise EngineDied(None, [request_id])
+        super().add(request_id, prompt_token_ids, params)
+
+    def close(self) -> None:
+        self._closed.set()
+        super().close()
+
+
+def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_a_request() -> None:
+    clock = [0.0]
+    engine = StuckEngine()
+    host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
+    host.start()
+    recorder = Recorder()
+    request = EngineRequest(prompt_token_ids=[3], params=SamplingParams())
+    submitting = threading.Thread(target=host.submit, args=(request, recorder), daemon=True)
+    submitting.start()
+    assert engine.is_waited_for.wait(10)
+    clock[0] += WEDGED_SECONDS + 1
+    submitting.join(10)
+    assert not submitting.is_alive()
+    engine.work()
+    assert recorder.wait().token_ids == [3]
+    host.close()
+
+
+class ChoosyEngine(FakeEngine):
+    """Cannot send prompts that begin with 0."""
+
+    def add(self, request_id: int, prompt_token_ids: Sequence[int], params: SamplingParams, **given: object) -> None:
+        if prompt_token_ids[0] == 0:
+            raise TypeError("no such type")
+        super().add(request_id, prompt_token_ids, params)
+
+
+def test_a_request_that_cannot_be_sent_is_raised_and_forgotten() -> None:
+    stage = Stage(ChoosyEngine())
+    with pytest.raises(TypeError, match="no such type"):
+        stage.submit(0)
+    first = stage.submit(1)
+    stage.engine.kill()
+    stage.settle([first])
+    assert first.wait().token_ids == [1]
+    stage.host.close()
+
+
+def test_a_request_that_cannot_be_sent_after_a_restart_fails_alone() -> None:
+    stage = Stage(ChoosyEngine())
+    first, held = stage.submit(1), []
+    stage.engine.during_start = lambda: held.extend([stage.submit(0), stage.submit(2)])
+    stage.engine.kill()
+    stage.settle([first])
+    stage.settle(held)
+    refusal, answer = (recorder.wait() for recorder in held)
+    assert "no such type" in str(refusal.error)
+    assert answer.token_ids == [2]
+    stage.host.close()
+
+
 def test_one_child_is_stopped_and_its_request_goes_on(stage: Stage) -> None:
     recorder = Recorder()
     params = SamplingParams(n=2)
