@@ -28,12 +28,32 @@ _PARALLEL_FROM = 16
 _MAX_SHOWN = 400
 """Characters of llguidance's own message that an error quotes."""
 
+MAX_CHARACTERS = 2**20
+"""Of a JSON schema or a grammar."""
+
+MAX_OPENINGS = 20_000
+"""Opening brackets and lines of a JSON schema or a grammar, each of which may stand for one more level.
+
+llguidance descends into references and rules by recursion, and a stack that overflows ends the process. These bounds
+keep what it needs below `engine.grammar_compiler.STACK_BYTES`. Stack that checking and compiling took, in the worst of
+many shapes (llguidance 1.9.1, x86-64, 2026-11-21):
+  JSON schema: 4.9 KiB for each opening (nested `items`; nested `prefixItems` 3.4; in chains of definitions, arrays 3.7,
+    plain references 3.3, objects and `anyOf` 3), and 0.3 KiB for each name in `required`, which has 5 characters;
+  grammar: 3.1 KiB for each rule that names the next, 2.3 KiB for each terminal (4.7 for one in `~( )`), 1.8 KiB for
+    each parenthesis, of which at most 29 may stand in one another.
+So 20,000 openings need at most 96 MiB, and names in 2**20 characters 64 MiB. All else took the same 52 KiB at every
+length: sequences, alternatives, choices, and regexes, in which llguidance allows 250 levels. Copying a matcher, asking
+for masks and dropping it took 24 KiB whatever was compiled: other threads need no more stack than they have.
+"""
+
 
 def check_grammar(structured: StructuredOutput) -> None:
     """Raise InvalidRequestError with the reason, such as an unsupported keyword's name, if this cannot be compiled.
 
-    Needs no model. Takes about a millisecond, and with tens of thousands of choices seconds.
+    Needs no model. Takes about a millisecond, and with tens of thousands of choices seconds. Like
+    `GrammarTokens.compile` it belongs on a thread of the GrammarCompiler, which has the stack for it.
     """
+    _check_size(structured)
     is_error, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(_source(structured))
     if is_error:
         raise _refusal(structured, messages[0])
@@ -57,6 +77,7 @@ class GrammarTokens:
 
     def compile(self, structured: StructuredOutput) -> Matcher:
         """Return a matcher at the start, its first mask computed. Raises InvalidRequestError with the reason."""
+        _check_size(structured)
         self.load()
         matcher = _llguidance().LLMatcher(self._tokens, _source(structured), log_level=0)
         if not matcher.is_error():
@@ -172,22 +193,37 @@ class MaskFiller:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
 
 
+def _check_size(structured: StructuredOutput) -> None:
+    """Refuse what might need more stack than there is."""
+    text = structured.json if structured.json is not None else structured.grammar
+    if not isinstance(text, str):
+        return
+    title = _TITLES[structured.kind]
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidRequestError(
+            f"The {title} is {len(text)} characters long; {MAX_CHARACTERS} are allowed. Make it shorter."
+        )
+    num_openings = sum(map(text.count, "{[(\n"))
+    if num_openings > MAX_OPENINGS:
+        raise InvalidRequestError(
+            f"The {title} has {num_openings} opening brackets and lines; {MAX_OPENINGS} are allowed. Make it simpler."
+        )
+
+
 def _source(structured: StructuredOutput) -> str:
     """Write the grammar in llguidance's own form."""
-    llguidance = _llguidance()
+    write = _llguidance().LLMatcher
     if structured.json is not None or structured.json_object:
         schema = structured.json if structured.json is not None else {"type": "object"}
         # As defaults, so that a schema's own "x-guidance" wins.
         defaults = {"whitespace_flexible": structured.any_whitespace}
-        source: str = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=defaults)
-    elif structured.regex is not None:
-        source = llguidance.LLMatcher.grammar_from_regex(structured.regex)
-    elif structured.choice is not None:
+        return str(write.grammar_from_json_schema(schema, defaults=defaults))
+    if structured.regex is not None:
+        return str(write.grammar_from_regex(structured.regex))
+    if structured.choice is not None:
         texts = " | ".join(json.dumps(text) for text in structured.choice)
-        source = llguidance.LLMatcher.grammar_from_lark(f"start: {texts}")
-    else:
-        source = llguidance.LLMatcher.grammar_from_lark(structured.grammar)
-    return source
+        return str(write.grammar_from_lark(f"start: {texts}"))
+    return str(write.grammar_from_lark(structured.grammar))
 
 
 def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:

@@ -21,11 +21,20 @@ NUM_THREADS = 2
 MAX_THREADS = 4
 """Threads alive, those included that have run over their time."""
 
+STACK_BYTES = 256 * 2**20
+"""Stack of a thread that compiles, far above what a grammar that is let through needs (`engine.grammar.MAX_OPENINGS`).
+
+It is address space, and becomes memory only as deep as a grammar goes.
+"""
+
 MAX_CACHED = 256
 """Compiled grammars that are kept; the batches of a moment use few."""
 
 _LOOK_SECONDS = 0.05
 """How often one who waits for a single grammar looks whether its time is over."""
+
+_stack_size = threading.Lock()
+"""Held by whoever has changed the stack size of the process's new threads."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -132,7 +141,9 @@ class GrammarCompiler(Generic[T]):
     def _start_threads(self) -> None:
         """Start what may start. With the lock held, as all below but the thread's own functions."""
         while compilation := self._take():
-            threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True).start()
+            _start_with_deep_stack(
+                threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True)
+            )
         if len(self._overdue) >= MAX_THREADS:
             self._refuse_waiting()
 
@@ -187,3 +198,13 @@ class GrammarCompiler(Generic[T]):
             following = self._take()
         self._has_finished.set()
         return following
+
+
+def _start_with_deep_stack(thread: threading.Thread) -> None:
+    """Start a thread; one that is started elsewhere at this moment may get as large a stack, and no smaller one."""
+    with _stack_size:
+        usual_bytes = threading.stack_size(STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(usual_bytes)
