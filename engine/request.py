@@ -124,9 +124,14 @@ class Sequence:
         self.matcher: Matcher | None = None
 
     @property
+    def num_known_tokens(self) -> int:
+        """Return how many tokens the host knows; counted, since a simulated sequence has no `token_ids`."""
+        return self.num_tokens - self.num_pending
+
+    @property
     def num_output_tokens(self) -> int:
         """Return how many tokens were generated so far, those on the device not counted."""
-        return len(self.token_ids) - self.num_prompt_tokens
+        return self.num_known_tokens - self.num_prompt_tokens
 
     @property
     def num_sharable_tokens(self) -> int:

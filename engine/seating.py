@@ -59,7 +59,7 @@ class Seating:
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
         if self.has_prefix_cache:
-            self._in_flight.begin(sequence, len(sequence.token_ids) // self._pool.block_size)
+            self._in_flight.begin(sequence, sequence.num_known_tokens // self._pool.block_size)
 
     def num_missing_blocks(self, sequence: Sequence, count: int) -> int:
         """Return how many more blocks the next `count` tokens need."""

@@ -13,7 +13,7 @@ from engine.plan import SchedulerLimits
 from engine.simulator import SimulatedRequest, SimulationResult, Simulator
 from engine.step_cost import LinearCost, RooflineCost, StepLoad, fit_linear_cost, fit_measured_cost
 
-from .conftest import SimulatedEngine
+from .conftest import SimulatedEngine, expected_output
 
 SECOND_A_STEP = LinearCost(
     per_step=1.0, per_token=0.0, per_seq=0.0, per_context_token=0.0, per_attended=0.0, per_logit_row=0.0
@@ -80,22 +80,48 @@ def test_a_sequence_may_end_before_max_tokens() -> None:
 
 @pytest.mark.parametrize("policy", list(PolicyName))
 @pytest.mark.parametrize("batching", list(Batching))
-def test_it_takes_the_very_steps_that_the_engine_takes(policy: PolicyName, batching: Batching) -> None:
-    settings = {"policy": policy, "batching": batching, "admission": Admission.PROMPT, "enable_prefix_caching": False}
+@pytest.mark.parametrize("admission", list(Admission))
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("has_known_length", [True, False])
+def test_it_takes_the_very_steps_that_the_engine_takes(
+    *, policy: PolicyName, batching: Batching, admission: Admission, caching: bool, has_known_length: bool
+) -> None:
+    settings = {"policy": policy, "batching": batching, "admission": admission, "enable_prefix_caching": caching}
     rng = random.Random(2)
     engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, **settings)
+    shared = [rng.randrange(97) for _ in range(20)]
     requests = []
     for place in range(40):
-        prompt, output = rng.randint(1, 40), rng.randint(1, 30)
+        num_shared = rng.choice([0, 9, 16, 20])
+        prompt = [*shared[:num_shared], 1000 + place, *(rng.randrange(97) for _ in range(rng.randint(0, 20)))]
+        outputs = expected_output(prompt, rng.randint(1, 30))
+        stop = () if has_known_length else (outputs[-1],)
+        num_outputs = len(outputs) if has_known_length else outputs.index(outputs[-1]) + 1
+        max_tokens = num_outputs if has_known_length else min(num_outputs + rng.randint(0, 40), 50)
         deadline = None if place % 3 == 0 else float(rng.randint(20, 300))
-        tenant = f"t{place % 3}"
-        engine.add([1] * prompt, output, priority=place % 2, deadline=deadline, salt=tenant)
-        requests.append(one(prompt, output, priority=place % 2, deadline=deadline, tenant=tenant))
+        asked = {"priority": place % 2, "deadline": deadline}
+        engine.add(prompt, max_tokens, salt=f"t{place % 3}", stop_token_ids=stop, **asked)
+        given = {"has_known_length": has_known_length, "prefix": "shared", "num_prefix_tokens": num_shared, **asked}
+        requests.append(one(len(prompt), num_outputs, max_tokens=max_tokens, tenant=f"t{place % 3}", **given))
     steps = engine.run()
     result = simulate(requests, num_blocks=24, max_num_seqs=6, **settings)
     assert result.number.tolist() == list(engine.finished)
     assert result.counters == engine.scheduler.counters
     assert result.seconds == steps
+
+
+def test_the_forecast_learns_the_share_that_is_generated() -> None:
+    limits = SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=512)
+    simulator = Simulator(SECOND_A_STEP, limits, num_kv_blocks=100)
+    simulator.run([one(50, 16, max_tokens=20, has_known_length=False) for _ in range(150)])
+    assert simulator.scheduler.forecast.share == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_prefix_is_computed_once_for_all_who_come_together() -> None:
+    requests = [one(30, 2, prefix="system", num_prefix_tokens=20) for _ in range(4)]
+    counters = simulate(requests).counters
+    assert counters.num_cached_tokens == 3 * 20
+    assert counters.num_computed_tokens == 20 + 4 * (10 + 1)
 
 
 def test_requests_of_a_tenant_share_the_prefix_they_name_and_no_other() -> None:
