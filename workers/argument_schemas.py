@@ -44,7 +44,7 @@ def arguments_of(function: Mapping[str, Any]) -> list[Argument]:
     if (
         schema.get("type", "object") != "object"
         or type(required) is not list
-        or any(x not in [*values] for x in required)
+        or not all(isinstance(name, str) and name in values for name in required)
     ):
         raise not_kept(function, "parameters that are no object with all required properties")
     for name in values:
@@ -76,14 +76,9 @@ def not_kept(function: Mapping[str, Any], what: str) -> BodyError:
 def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Follow a schema's own reference to the definitions beside it; write a choice of mere types as one type."""
     seen = set()
-    while isinstance(reference := schema.get("$ref"), str) and reference not in seen:
-        seen.add(reference)
-        place = _REFERENCE.fullmatch(reference)
-        definitions = schema.get(place[1]) if place else None
-        target = definitions.get(place[2]) if place and isinstance(definitions, Mapping) else None
-        if not isinstance(target, Mapping):
-            break
-        schema = _within(schema, target)
+    while (target := _target(schema)) is not None and schema["$ref"] not in seen:
+        seen.add(schema["$ref"])
+        schema = target
     branches = schema.get("anyOf")
     if "type" in schema or not isinstance(branches, list) or not all(map(_is_mere_type, branches)):
         return schema
@@ -91,21 +86,26 @@ def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**rest, "type": [kind for branch in branches for kind in _types(branch)]}
 
 
-def kinds_of(schema: Mapping[str, Any], *, max_depth: int = 8) -> frozenset[str] | None:
+def kinds_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the JSON types of the values that a schema allows, or more; None where it may allow all."""
-    if max_depth == 0:  # a definition may refer to itself
-        return None
-    schema = resolved(schema)
-    choices = choices_of(schema)
-    if choices is not None:
-        return frozenset(map(_kind_of, choices))
-    if "type" in schema:
-        return _types(schema)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(branches := schema.get(key), list):
-            kinds = [kinds_of(_within(schema, branch), max_depth=max_depth - 1) for branch in branches]
-            return None if None in kinds else frozenset[str]().union(*filter(None, kinds))
-    return None
+    found: list[frozenset[str]] = []
+    seen: set[str] = set()  # a definition may refer to itself, which adds no type
+    left = [schema]
+    while left:
+        one = left.pop()
+        if (target := _target(one)) is not None:
+            if one["$ref"] not in seen:
+                seen.add(one["$ref"])
+                left.append(target)
+        elif (choices := choices_of(one)) is not None:
+            found.append(frozenset(map(_kind_of, choices)))
+        elif "type" in one:
+            found.append(_types(one))
+        elif (branches := _branches(one)) is not None:
+            left += [_within(one, branch) for branch in branches]
+        else:
+            return None
+    return frozenset[str]().union(*found) if found else None
 
 
 def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
@@ -121,6 +121,19 @@ def has_kind(value: object, kinds: frozenset[str]) -> bool:
     """Tell whether a value is of one of these JSON types; every integer is a number."""
     kind = _kind_of(value)
     return kind in kinds or (kind == "integer" and "number" in kinds)
+
+
+def _target(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the definition that a schema refers to, None where it refers to none beside it."""
+    reference = schema.get("$ref")
+    place = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+    definitions = schema.get(place[1]) if place else None
+    target = definitions.get(place[2]) if place and isinstance(definitions, Mapping) else None
+    return _within(schema, target) if isinstance(target, Mapping) else None
+
+
+def _branches(schema: Mapping[str, Any]) -> list[Any] | None:
+    return next((schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)), None)
 
 
 def _kind_of(value: object) -> str:

@@ -47,7 +47,7 @@ class CallReader:
         try:
             content, written = read_calls(self.form, text, self.schemas)
             calls = [self._call(one) for one in written]
-        except MalformedCall:
+        except (MalformedCall, RecursionError):  # a schema may list values that are nested too deeply to write
             return None
         if not calls:
             return None

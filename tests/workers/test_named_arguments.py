@@ -7,6 +7,7 @@ import pytest
 
 from jobs.body_checks import BodyError
 from jobs.body_tools import Choice, ToolUse
+from workers.argument_schemas import kinds_of
 from workers.tool_calls import CallForm, CallReader, constraint
 
 
@@ -97,6 +98,26 @@ def test_calls_may_share_a_pair_of_tags_or_have_none() -> None:
         found = reader.read(text)
         assert found is not None
         assert [call.arguments for call in found[1]] == ["{}", "{}"]
+
+
+def test_a_definition_of_many_choices_that_are_itself_is_looked_at_once() -> None:
+    endless = {"anyOf": [{"type": "string"}, *[{"$ref": "#/$defs/endless"}] * 1000]}
+    schema = {"$ref": "#/$defs/endless", "$defs": {"endless": endless}}
+    assert kinds_of(schema) == {"string"}
+
+
+def test_the_types_of_every_definition_in_a_long_chain_count() -> None:
+    chain = {f"a{place}": {"oneOf": [{"$ref": f"#/$defs/a{place + 1}"}, {"type": "null"}]} for place in range(5000)}
+    definitions = {**chain, "a5000": {"enum": ["x", 1]}}
+    assert kinds_of({"$ref": "#/$defs/a0", "$defs": definitions}) == {"null", "string", "integer"}
+
+
+def test_a_value_listed_too_deep_to_be_written_leaves_the_output_as_text() -> None:
+    value: Any = "x"
+    for _ in range(990):
+        value = [value]
+    text = "<tool_call>\n<function=f>\n<parameter=a>\nhi\n</parameter>\n</function>\n</tool_call>"
+    assert CallReader.of(CallForm.XML, use({"properties": {"a": {"enum": [value, "a"]}}})).read(text) is None
 
 
 @pytest.mark.parametrize("form", [CallForm.PYTHONIC, CallForm.XML])
