@@ -305,11 +305,8 @@ def _powers_of_two(first: int, last: int) -> list[int]:
     return [first << place for place in range((last // first).bit_length())]
 
 
-def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, ...]:
-    """Return parameters under which every path of the sampler runs.
-
-    Without filters; with all of them, edits and masks; with a top-p that so hot a temperature puts past the candidates.
-    """
+def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:
+    """Return parameters under which every path of the sampler runs: with all filters, edits, masks, and without any."""
     ones = np.ones(count, dtype=np.float32)
     zeros = np.zeros(count, dtype=np.int64)
     plain = SamplingRows(
@@ -322,7 +319,7 @@ def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, ...]:
         positions=zeros,
         num_logprobs=zeros - 1,
     )
-    filtered = replace(
+    return plain, replace(
         plain,
         top_p=ones * np.float32(0.9),
         min_p=ones * np.float32(0.01),
@@ -330,4 +327,3 @@ def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, ...]:
         edits=edits_of_every_kind(count),
         masks=masks,
     )
-    return plain, filtered, replace(plain, top_p=ones * np.float32(0.9), temperature=ones * np.float32(1e6))

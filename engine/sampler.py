@@ -1,8 +1,10 @@
 """Choose one token per row of logits. Rows do not influence each other: a row's token depends on its own logits,
 parameters, seed and position only.
 
-Greedy rows cost one argmax. Rows without top-k and top-p draw from the whole distribution by its cumulative sum, with
-no sort; the others look at their most likely tokens only, and at all of them only where top-p reaches further.
+Greedy rows cost one argmax. The others are drawn by kernels/draw_tokens.py on a GPU, with no sort and nothing that the
+host waits for. On a CPU, rows without top-k and top-p are drawn from the whole distribution by its cumulative sum; the
+others look at their most likely tokens only, and at all of them only where top-p reaches further. The two differ where
+equally likely tokens stand at the edge of what is kept: a CPU may keep some of them, a GPU keeps all.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from engine.logprobs import LogprobRows
 from engine.outputs import TokenLogprobs
 from engine.randomness import uniforms
 from engine.transfer import Download, upload
+from kernels.draw_tokens import draw_tokens
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow."""
@@ -28,8 +31,6 @@ NO_TOKEN = -1
 """Stands for a token where grammar, allowed tokens and bad words together leave none."""
 
 _FIRST_CANDIDATES = 1024
-_WIDE_ROWS = 64
-"""Rows that are looked at whole at a time: sorting 1,024 rows of 128,256 tokens at once takes gigabytes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,20 +122,27 @@ def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> 
         floor = upload(min_p, device) * probabilities.amax(dim=-1)
         probabilities.masked_fill_(probabilities < floor[:, None], 0.0)
     draws = upload(uniforms(rows.seeds[picked], rows.positions[picked]), device)
+    if logits.is_cuda:
+        top_k, top_p = upload(rows.top_k[picked], device), upload(rows.top_p[picked], device)
+        return draw_tokens(probabilities, draws, top_k=top_k, top_p=top_p)
+    return _draw_by_widths(probabilities, draws, rows, picked)
+
+
+def _draw_by_widths(probabilities: Tensor, draws: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> Tensor:
+    """Do what `draw_tokens` does, faster on a CPU: sort as few candidates as may do, and none without a filter."""
     has_filter = (rows.top_k[picked] > 0) | (rows.top_p[picked] < 1.0)
-    tokens = torch.empty(len(picked), dtype=torch.int64, device=device)
+    tokens = torch.empty(len(picked), dtype=torch.int64)
     plain = np.flatnonzero(~has_filter)
     if plain.size:
-        index = _index(plain, logits)
+        index = torch.from_numpy(plain)
         tokens[index] = _inverse(probabilities[index], draws[index])
-    for width in _widths(rows, picked, has_filter, vocab=logits.shape[-1]):
-        group = width.members
-        index = _index(group, logits)
+    for width in _widths(rows, picked, has_filter, vocab=probabilities.shape[-1]):
+        index = torch.from_numpy(width.members)
         tokens[index] = _draw_filtered(
             probabilities[index],
             draws[index],
-            top_k=upload(rows.top_k[picked[group]], device),
-            top_p=upload(rows.top_p[picked[group]], device),
+            top_k=torch.from_numpy(rows.top_k[picked[width.members]]),
+            top_p=torch.from_numpy(rows.top_p[picked[width.members]]),
             width=width.size,
         )
     return tokens
@@ -166,16 +174,13 @@ def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p
     before = best.cumsum(dim=-1) - best
     is_short = ~has_k[:, 0] & (before[:, -1] + best[:, -1] < top_p * mass) & (width < probabilities.shape[-1])
     kept = best.masked_fill(before >= top_p[:, None] * mass[:, None], 0.0)
-    tokens = token_ids.gather(-1, _inverse(kept, draws)[:, None])[:, 0]
+    token_ids, order = token_ids.sort(dim=-1)  # the order in which `draw_tokens` goes through them
+    tokens = token_ids.gather(-1, _inverse(kept.gather(-1, order), draws)[:, None])[:, 0]
     if bool(is_short.any()):  # top-p reaches past the candidates: look at every token
-        for short in torch.split(is_short.nonzero()[:, 0], _WIDE_ROWS):
-            tokens[short] = _draw_filtered(
-                probabilities[short],
-                draws[short],
-                top_k=top_k[short],
-                top_p=top_p[short],
-                width=probabilities.shape[-1],
-            )
+        short = is_short.nonzero()[:, 0]
+        tokens[short] = _draw_filtered(
+            probabilities[short], draws[short], top_k=top_k[short], top_p=top_p[short], width=probabilities.shape[-1]
+        )
     return tokens
 
 

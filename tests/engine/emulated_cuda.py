@@ -19,8 +19,20 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map
 
-from kernels import paged_attention_triton, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv
+from kernels import (
+    draw_tokens,
+    paged_attention_triton,
+    rms_norm,
+    rope,
+    rope_and_write_kv,
+    silu_mul,
+    token_mask,
+    write_kv,
+)
 from kernels.triton_backend import launch
+
+LAUNCHING = (draw_tokens, paged_attention_triton, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv)
+"""The modules that launch kernels."""
 
 DEVICE = torch.device("cuda", 0)
 MEMORY_BYTES, PEAK_BYTES, USED_BYTES = 2**18, 2**15, 2**14
@@ -186,6 +198,6 @@ def emulated_cuda() -> Iterator[EmulatedCuda]:
     }
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
-        for module in (paged_attention_triton, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv):
+        for module in LAUNCHING:
             stack.enter_context(mock.patch.object(module, "launch", launch_on_device))
         yield stack.enter_context(EmulatedCuda())

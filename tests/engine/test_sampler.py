@@ -7,14 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine import sampler
 from engine.edits import Edits
 from engine.errors import InvalidParamsError
-from engine.grammar_masks import RowMasks
 from engine.params import SamplingParams
 from engine.penalties import Pairs
 from engine.randomness import uniforms
-from engine.runner import _warm_up_rows
 from engine.sampler import SamplingRows, sample
 
 
@@ -77,21 +74,6 @@ def test_top_p_looks_past_the_first_candidates_when_it_must() -> None:
     flat = torch.zeros(400, 5000)
     tokens, _ = sample(flat, rows(400, top_p=0.99)).read()
     assert len(set(tokens)) > 350
-
-
-def test_the_warm_up_looks_at_every_token_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    widths = []
-    draw = sampler._draw_filtered
-
-    def draw_and_tell(*tensors: Any, width: int, **filters: Any) -> torch.Tensor:
-        widths.append(width)
-        return draw(*tensors, width=width, **filters)
-
-    monkeypatch.setattr(sampler, "_draw_filtered", draw_and_tell)
-    masks = RowMasks.of_everything(3, vocab_size=5000, device=torch.device("cpu"))
-    for parameters in _warm_up_rows(3, masks):
-        sample(torch.randn(3, 5000), parameters)
-    assert set(widths) == {1024, 5000}
 
 
 def test_a_greedy_row_takes_the_most_likely() -> None:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels import paged_attention_triton as attention_kernels
+from kernels.draw_tokens import draw_tokens_reference, draw_tokens_triton
 from kernels.paged_attention import paged_attention_reference
 from kernels.paged_attention_triton import AttentionConfig, paged_attention_triton
 from kernels.rms_norm import add_rms_norm_reference, add_rms_norm_triton, rms_norm_reference, rms_norm_triton
@@ -99,6 +100,20 @@ def test_the_token_mask_equals_its_twin(vocab: int, dtype: torch.dtype) -> None:
     apply_token_mask_triton(logits, mask, rows)
     apply_token_mask_reference(expected, mask, rows)
     assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 1024, 3000])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(0, 1.0), (0, 0.9), (0, 0.2), (7, 1.0), (40, 0.8), (1, 1.0), (0, 0.0), (5000, 1.0)]
+)
+def test_drawn_tokens_equal_their_twins(vocab: int, top_k: int, top_p: float) -> None:
+    probabilities = (torch.randn(4, vocab) * 3).softmax(dim=-1)
+    probabilities[1, ::2] = 0.0
+    probabilities[2] = 2.0**-12  # all the same; a power of two, so that no order of summing rounds
+    rows = {"top_k": torch.full((4,), top_k), "top_p": torch.full((4,), top_p)}
+    draws = torch.tensor([0.0, 0.3, 0.7, 0.98])  # nearer to 1 the rounding of the sum would tell
+    tokens = draw_tokens_triton(probabilities, draws, **rows)
+    assert tokens.tolist() == draw_tokens_reference(probabilities, draws, **rows).tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -116,6 +116,16 @@ def test_the_silu_kernel_compiles(monkeypatch: pytest.MonkeyPatch, capability: i
     check(kernel, capability)
 
 
+def test_the_drawing_kernel_compiles(monkeypatch: pytest.MonkeyPatch, capability: int) -> None:
+    from kernels import draw_tokens
+
+    kernel = record(monkeypatch, draw_tokens, "_draw_kernel")
+    for vocab in (151_936, 50_257):
+        rows = torch.zeros(64)
+        draw_tokens.draw_tokens_triton(torch.zeros(64, vocab), rows, top_k=rows.long(), top_p=rows)
+    check(kernel, capability, launches=2)
+
+
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
 def test_the_token_mask_kernel_compiles(monkeypatch: pytest.MonkeyPatch, capability: int, dtype: torch.dtype) -> None:
     from kernels import token_mask

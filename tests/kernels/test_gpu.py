@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.draw_tokens import draw_tokens, draw_tokens_reference
 from kernels.packed_linear import Layout, PackedLinear
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from kernels.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
@@ -67,6 +68,24 @@ def test_the_token_mask_equals_its_twin(dtype: torch.dtype) -> None:
     apply_token_mask(logits, mask, rows)
     apply_token_mask_reference(expected, mask, rows)
     assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.9), (50, 1.0), (50, 0.8), (0, 0.0)])
+def test_drawn_tokens_are_kept_ones_and_nearly_always_those_of_the_twin(top_k: int, top_p: float) -> None:
+    probabilities = (randn(200, 128_256, dtype=torch.float32) * 3).softmax(dim=-1)
+    draws = torch.rand(200, device="cuda")
+    rows = {"top_k": torch.full((200,), top_k, device="cuda"), "top_p": torch.full((200,), top_p, device="cuda")}
+    tokens = draw_tokens(probabilities, draws, **rows)
+    twins = draw_tokens_reference(probabilities, draws, **rows)
+    # A draw at the edge of two tokens may go either way: sums of 128,256 numbers round by the order of adding.
+    assert (tokens - twins).abs().le(1).float().mean() > 0.9
+    assert torch.equal(tokens, draw_tokens(probabilities, draws, **rows))
+    drawn = probabilities.gather(-1, tokens[:, None])
+    above = probabilities.masked_fill(probabilities <= drawn, 0.0)
+    if top_k:
+        assert (above > 0.0).sum(dim=-1).max() < top_k
+    elif top_p < 1.0:
+        assert (above.sum(dim=-1) <= max(top_p, 1e-30) + 1e-5).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
