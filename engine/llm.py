@@ -131,7 +131,8 @@ class _Job:
 
     def take(self, delta: TokenDelta) -> bool:
         """Take a delta in; True when a stop string has just ended its child, which the engine is to drop."""
-        self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        if delta.index == 0:  # the others share what the first one has computed, which was not in the cache before
+            self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
         if delta.prompt_logprobs is not None:
             self._prompt_logprobs = delta.prompt_logprobs
         was_stopped = self._children[delta.index].is_stopped

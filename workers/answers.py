@@ -142,7 +142,8 @@ class PromptRun:
         choice = self.choices[delta.index]
         if choice.finish_reason is not None:
             return False  # tokens that were under way when its stop string was found
-        self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
+        if delta.index == 0:  # the others share what the first one has computed, which was not in the cache before
+            self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
         choice.push(delta)
         has_stopped = choice.finish_reason is not None and delta.finish_reason is None
         self.stopped_early |= has_stopped

@@ -51,6 +51,13 @@ def test_results_come_in_order_and_equal_transformers(llm: LLM, worded: TinyMode
         assert result.outputs[0].finish_reason == ("stop" if ended else "length")
 
 
+def test_only_what_was_cached_before_the_request_counts_as_cached(llm: LLM) -> None:
+    prompt = [7] * 70
+    cold, warm = (llm.generate([prompt], SamplingParams(n=3, max_tokens=2, seed=1))[0] for _ in range(2))
+    assert cold.num_cached_tokens == 0
+    assert 0 < warm.num_cached_tokens < len(prompt)
+
+
 def test_text_is_the_full_decode_without_the_end_token(llm: LLM) -> None:
     (result,) = llm.generate("Hello", SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))
     assert result.prompt == "Hello"

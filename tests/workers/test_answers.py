@@ -76,6 +76,16 @@ def test_a_finished_line_has_its_text_and_usage_without_the_stop_token(tokenizer
     }
 
 
+def test_what_the_first_choice_computes_and_the_others_share_was_not_cached(tokenizer: Any) -> None:
+    run, done = start(tokenizer, n=2, max_tokens=1)
+    for index, num_cached_tokens in ((1, 48), (0, 16)):
+        delta = TokenDelta(request_id=0, index=index, token_ids=[5], num_cached_tokens=num_cached_tokens)
+        delta.finish_reason = FinishReason.LENGTH
+        run.prompt_runs[0].take(delta)
+    assert done == [run]
+    assert answer(tokenizer, run)["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
+
+
 def test_a_line_cut_at_its_limit_says_length(tokenizer: Any) -> None:
     run, _ = start(tokenizer, max_tokens=2)
     feed(run, tokenizer.encode("ab", add_special_tokens=False), end=FinishReason.LENGTH)
