@@ -234,15 +234,28 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 
 
 def _eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
-    """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers."""
-    eos = getattr(config, "eos_token_id", None)
-    eos = config.get_text_config(decoder=True).eos_token_id if eos is None else eos
+    """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers.
+
+    Raises ModelLoadError for one that the model lacks: no output could end with it, and forbidding it would fail.
+    """
+    text = config.get_text_config(decoder=True)
+    eos, file = getattr(config, "eos_token_id", None), path / "config.json"
+    eos = text.eos_token_id if eos is None else eos
     generation = path / "generation_config.json"
     if generation.is_file():
         try:
-            eos = json.loads(generation.read_text()).get("eos_token_id", eos)
+            given = json.loads(generation.read_text())
         except ValueError as error:
             raise ModelLoadError(f"{generation} cannot be read as JSON: {error}.") from error
+        if "eos_token_id" in given:
+            eos, file = given["eos_token_id"], generation
     if eos is None:
         return ()
-    return (eos,) if isinstance(eos, int) else tuple(eos)
+    token_ids = (eos,) if isinstance(eos, int) else tuple(eos)
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < text.vocab_size:
+            raise ModelLoadError(
+                f"{file} gives the end-of-sequence token {token_id!r}; the model's {text.vocab_size} tokens are 0 to "
+                f"{text.vocab_size - 1}. Set eos_token_id to one of them, or to null where none ends the output."
+            )
+    return token_ids

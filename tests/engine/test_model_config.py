@@ -1,0 +1,64 @@
+"""What is read of a model's directory before its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ModelLoadError
+from engine.model_config import load_model_config
+
+from .conftest import TINY
+
+VOCAB_SIZE = TINY["vocab_size"]
+
+
+def eos_token_ids(path: Path, *, config: Any, generation: Any = None) -> tuple[int, ...]:
+    """Return the end-of-sequence tokens of a directory with these in its two files."""
+    settings = {**TINY, "model_type": "llama", "eos_token_id": config}
+    (path / "config.json").write_text(json.dumps(settings))
+    if generation is not None:
+        (path / "generation_config.json").write_text(json.dumps(generation))
+    return load_model_config(str(path)).eos_token_ids
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        (2, None, (2,)),
+        ([2, VOCAB_SIZE - 1], None, (2, VOCAB_SIZE - 1)),
+        (None, None, ()),
+        (2, {}, (2,)),
+        (2, {"eos_token_id": [0, 3]}, (0, 3)),
+        (2, {"eos_token_id": None}, ()),
+        (VOCAB_SIZE, {"eos_token_id": 3}, (3,)),
+    ],
+)
+def test_generation_config_decides_which_tokens_end_the_output(
+    tmp_path: Path, config: Any, generation: Any, expected: tuple[int, ...]
+) -> None:
+    assert eos_token_ids(tmp_path, config=config, generation=generation) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "file", "shown"),
+    [
+        (VOCAB_SIZE, None, "config.json", str(VOCAB_SIZE)),
+        ([2, -1], {}, "config.json", "-1"),
+        (2, {"eos_token_id": [2, 50256]}, "generation_config.json", "50256"),
+        (2, {"eos_token_id": "</s>"}, "generation_config.json", "'<'"),
+        (2, {"eos_token_id": [True]}, "generation_config.json", "True"),
+    ],
+)
+def test_an_end_of_sequence_token_that_the_model_lacks_is_refused_with_its_file(
+    tmp_path: Path, config: Any, generation: Any, file: str, shown: str
+) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        eos_token_ids(tmp_path, config=config, generation=generation)
+    assert str(caught.value).startswith(
+        f"{tmp_path / file} gives the end-of-sequence token {shown}; the model's {VOCAB_SIZE} tokens are 0 to "
+        f"{VOCAB_SIZE - 1}."
+    )
