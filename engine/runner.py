@@ -85,8 +85,9 @@ class Runner:
         self._cache = self._new_cache(self.num_kv_blocks + 1)
         if self.device.type == "cuda" and not config.enforce_eager:
             with torch.inference_mode():
-                sizes = {"max_num_seqs": config.max_num_seqs, "max_context_len": max_model_len}
-                self._model.capture_decodes(self._cache, **sizes)
+                self._model.capture_decodes(
+                    self._cache, max_num_seqs=config.max_num_seqs, max_context_len=max_model_len
+                )
         self.swap = self._new_swap_space()
         self.work = WorkCounter(
             self._model.sizes,
