@@ -86,15 +86,21 @@ class Gate:
         self._admission = admission
         self._batching = batching
 
-    def shortage(self, sequence: Sequence, shared: list[int], running: list[Sequence]) -> Shortage | None:
-        """Return what a sequence that can share those blocks lacks beside the running ones; None lets it start."""
+    def shortage(
+        self, sequence: Sequence, shared: list[int], running: list[Sequence], *, num_gained_blocks: int = 0
+    ) -> Shortage | None:
+        """Return what a sequence that can share those blocks lacks beside the running ones; None lets it start.
+
+        `num_gained_blocks` are expected to be available beside those that are, or fewer where it is negative.
+        """
         pool = self._pool
         needed = num_blocks_for(sequence.num_tokens, pool.block_size) - len(shared) + pool.num_unowned(shared)
         if running and self._admission is Admission.PROMPT and self._batching is Batching.CONTINUOUS:
             # One spare block per running sequence keeps a victim from coming back only to be preempted again.
             needed += len(running) if sequence.num_preemptions else 0
-        if needed > pool.num_available:
-            return Shortage(num_needed_blocks=needed, num_available_blocks=pool.num_available)
+        num_available = pool.num_available + num_gained_blocks
+        if needed > num_available:
+            return Shortage(num_needed_blocks=needed, num_available_blocks=num_available)
         if not running:
             return None  # alone it always fits (`can_ever_hold` was checked), so the line can never stand still
         peak = self._peak([*running, sequence], len(shared))

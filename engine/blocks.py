@@ -138,6 +138,13 @@ class BlockPool:
         """Return how many of the blocks are in the free list (sharing them takes them from it)."""
         return sum(1 for block in blocks if self._owners[block] == 0)
 
+    def num_freed_by(self, blocks: Iterable[int], *, kept: Iterable[int]) -> int:
+        """Return how many blocks but the kept ones would become free if owners gave them up, named once for each."""
+        given_up = Counter(blocks)
+        for block in kept:
+            del given_up[block]
+        return sum(1 for block, count in given_up.items() if count == self._owners[block])
+
     def match(self, chain: PrefixChain, token_ids: Sequence[int], max_blocks: int) -> tuple[list[int], int]:
         """Find the longest cached prefix of at most `max_blocks` full blocks; return them and the chain position."""
         blocks: list[int] = []

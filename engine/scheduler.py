@@ -14,8 +14,9 @@ their blocks until then.
 from __future__ import annotations
 
 import time
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -35,6 +36,11 @@ from engine.swap import SwapSpace
 from engine.waiting import WaitingLine
 
 _rank = attrgetter("rank")
+
+
+def _num_tokens_due(sequence: Sequence) -> int:
+    """Return how many tokens a running sequence wants to compute in this step, drafts aside."""
+    return sequence.num_tokens - sequence.num_computed_tokens
 
 
 class Scheduler:
@@ -335,8 +341,8 @@ class Scheduler:
             if self._refused == (sequence, self._num_departures):
                 break  # looking again is for when somebody has left: nothing else makes room
             shared, position = self._seating.find_prefix(sequence)
-            computer = self._seating.computer_of_next(sequence, len(shared))
-            if computer is not None and not self._waiting.is_turn_of_oldest:
+            computer = self._computer_of_next(sequence, shared)
+            if computer is not None:
                 self._log.record_news(sequence, Reason.SHARED_PREFIX, other=computer)
                 self._waiting.remove(sequence)
                 sharers.append(sequence)
@@ -352,6 +358,12 @@ class Scheduler:
             plan.add(sequence, count)
             budget -= count
         self._push_all(sharers)
+
+    def _computer_of_next(self, sequence: Sequence, shared: list[int]) -> Sequence | None:
+        """Return whom the next one in line waits for, since it computes the block after the shared ones."""
+        if self._waiting.is_turn_of_oldest:
+            return None
+        return self._seating.computer_of_next(sequence, len(shared))
 
     def _form_batch(self) -> None:
         """Seat a whole static batch at once; its prompts may take several steps."""
@@ -374,16 +386,65 @@ class Scheduler:
         return (not sequence.is_protected, *self.policy.rank(sequence))
 
     def _yield_to_urgent(self) -> None:
-        """Preempt while a sequence waits that may take the place of the worst and cannot start otherwise."""
-        while self._waiting and self._running:
-            urgent, worst = self._waiting.peek(), self._running[-1]
-            if worst.is_protected or not self.policy.may_preempt(urgent, worst):
-                return
-            if self._seating.has_free_row:
-                shared, _ = self._seating.find_prefix(urgent)
-                if self._gate.shortage(urgent, shared, self._running) is None:
-                    return
-            self._preempt(worst, Reason.PREEMPTED_FOR_URGENT, urgent)
+        """Preempt for the next one in line, if it may take others' places and starts in this step only without them.
+
+        Those that wait for a prefix are passed over as in `_schedule_waiting`; whom they wait for keeps its seat.
+        """
+        passed_over: list[Sequence] = []
+        awaited: set[Sequence] = set()
+        while self._waiting and self._running and len(passed_over) <= self.limits.max_num_seqs:
+            urgent = self._waiting.peek()
+            if not self._may_take_place(urgent, self._running[-1]):
+                break
+            shared, _ = self._seating.find_prefix(urgent)
+            computer = self._computer_of_next(urgent, shared)
+            if computer is None:
+                for victim in self._victims_for(urgent, shared, awaited):
+                    self._preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
+                break
+            awaited.add(computer)
+            self._waiting.remove(urgent)
+            passed_over.append(urgent)
+        self._push_all(passed_over)
+
+    def _may_take_place(self, urgent: Sequence, running: Sequence) -> bool:
+        if running.is_protected or not self.policy.may_preempt(urgent, running):
+            return False
+        # Who is next for its age alone would not be after an older one has joined the line.
+        return not self._waiting.is_turn_of_oldest or urgent.request.arrival <= running.request.arrival
+
+    def _victims_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> list[Sequence]:
+        """Return the fewest of the worst that must go; none if it can start beside them, or could not without them."""
+
+        def has_room(num_victims: int) -> bool:
+            return self._has_room_without(num_victims, urgent, shared)
+
+        candidates = takewhile(
+            lambda running: running not in awaited and self._may_take_place(urgent, running), reversed(self._running)
+        )
+        victims: list[Sequence] = []
+        while not has_room(len(victims)):
+            more = list(islice(candidates, max(1, len(victims))))
+            if not more:
+                return []
+            victims += more
+        victims = victims[: bisect_left(range(len(victims)), True, key=has_room)]
+        num_tokens = sum(_num_tokens_due(running) for running in self._running[: len(self._running) - len(victims)])
+        return victims if num_tokens < self.limits.max_num_batched_tokens else []
+
+    def _has_room_without(self, num_victims: int, sequence: Sequence, shared: list[int]) -> bool:
+        """Tell whether a waiting sequence would find a seat and blocks in this step, were that many of the worst gone.
+
+        What the others need in this step is theirs first. More victims never make less room.
+        """
+        if not self._seating.has_free_row and not num_victims:
+            return False
+        num_staying = len(self._running) - num_victims
+        staying = self._running[:num_staying]
+        freed = (block for victim in self._running[num_staying:] for block in victim.block_ids)
+        num_gained = self.pool.num_freed_by(freed, kept=shared)
+        num_gained -= sum(self._seating.num_missing_blocks(running, _num_tokens_due(running)) for running in staying)
+        return self._gate.shortage(sequence, shared, staying, num_gained_blocks=num_gained) is None
 
     def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
         """Seat the sequence that is next in line."""
@@ -413,7 +474,8 @@ class Scheduler:
         sequence.draft_token_ids = []
         sequence.queued_at = self.pace.now()
         self.counters.num_preemptions += 1
-        self.forecast.raise_after_preemption()
+        if reason is Reason.PREEMPTED_FOR_BLOCKS:
+            self.forecast.raise_after_preemption()
         self._waiting.push(sequence)
 
     def _withdraw(self, sequence: Sequence) -> None:
