@@ -173,7 +173,8 @@ def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p
     mass = torch.where(has_k[:, 0], best.sum(dim=-1), probabilities.sum(dim=-1))
     before = best.cumsum(dim=-1) - best
     is_short = ~has_k[:, 0] & (before[:, -1] + best[:, -1] < top_p * mass) & (width < probabilities.shape[-1])
-    kept = best.masked_fill(before >= top_p[:, None] * mass[:, None], 0.0)
+    is_past = (before >= top_p[:, None] * mass[:, None]) & (places > 0)  # a tiny top_p is 0 in fp32
+    kept = best.masked_fill(is_past, 0.0)
     token_ids, order = token_ids.sort(dim=-1)  # the order in which `draw_tokens` goes through them
     tokens = token_ids.gather(-1, _inverse(kept.gather(-1, order), draws)[:, None])[:, 0]
     if bool(is_short.any()):  # top-p reaches past the candidates: look at every token

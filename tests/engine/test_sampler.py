@@ -59,6 +59,11 @@ def test_top_p_leaves_the_smallest_set_that_reaches_p() -> None:
     assert torch.allclose(frequencies(top_p=0.85), expected, atol=0.012)
 
 
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_a_top_p_that_is_zero_in_fp32_leaves_the_most_likely(top_k: int) -> None:
+    assert frequencies(50, top_p=1e-46, top_k=top_k)[3] == 1.0
+
+
 def test_min_p_leaves_what_is_near_the_most_likely() -> None:
     expected = torch.zeros(6)
     expected[[3, 4]] = LOGITS[[3, 4]].softmax(-1)
