@@ -196,12 +196,17 @@ def _text_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
         "tokens": [token.token for token in tokens],
         "token_logprobs": [_finite(token.logprob) for token in tokens],
-        "top_logprobs": [
-            None if token.logprob is None else {other.token: _finite(other.logprob) for other in token.top}
-            for token in tokens
-        ],
+        "top_logprobs": [None if token.logprob is None else _likeliest(token) for token in tokens],
         "text_offset": offsets,
     }
+
+
+def _likeliest(token: TokenLogprob) -> dict[str, float | None]:
+    """Return the alternatives by their text, with the token itself; of equal texts the likeliest counts."""
+    found: dict[str, float | None] = {}
+    for one in (*token.top, token):
+        found.setdefault(one.token, _finite(one.logprob))
+    return found
 
 
 def _finite(logprob: float | None) -> float | None:

@@ -56,12 +56,12 @@ class ShownLogprobs:
 
 
 def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
-    """Return a token's text and its bytes, which differ when it holds only a part of a character.
+    """Return a token's text within a running text, and its bytes, which differ when it holds a part of a character.
 
     Knows the two spellings of partial characters: byte-level BPE (GPT-2's table of 256 printable characters) and byte
     fallback (`<0x0A>`).
     """
-    text: str = tokenizer.decode([token_id], skip_special_tokens=False)
+    text = _text_after_other(tokenizer, token_id)
     if "\ufffd" not in text:
         return text, text.encode()
     spelled: str = tokenizer.convert_ids_to_tokens(token_id)
@@ -71,6 +71,15 @@ def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
     if all(character in table for character in spelled):
         return text, bytes(table[character] for character in spelled)
     return text, text.encode()
+
+
+def _text_after_other(tokenizer: Any, token_id: int) -> str:
+    """Return what a token adds to a text: SentencePiece's decoders strip the space of a token that stands first."""
+    decode = getattr(tokenizer, "backend_tokenizer", tokenizer).decode  # as the answer's text is decoded
+    before: list[int] = tokenizer.encode("a", add_special_tokens=False)
+    start: str = decode(before, skip_special_tokens=False)
+    text: str = decode([*before, token_id], skip_special_tokens=False)
+    return text.removeprefix(start) if text.startswith(start) else decode([token_id], skip_special_tokens=False)
 
 
 def _byte_level_table() -> dict[str, int]:

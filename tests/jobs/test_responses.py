@@ -49,7 +49,15 @@ def test_a_completion_body_is_what_the_client_reads() -> None:
     assert logprobs.tokens == ["Hé", "y"]
     assert logprobs.text_offset == [0, 2]
     assert logprobs.token_logprobs == [-0.5, -1.0]
-    assert logprobs.top_logprobs == [{"x": MIN_LOGPROB}, {}]
+    assert logprobs.top_logprobs == [{"x": MIN_LOGPROB, "Hé": -0.5}, {"y": -1.0}]
+
+
+def test_of_alternatives_with_the_same_text_the_likeliest_is_shown() -> None:
+    top = [TokenLogprob(token=" a", logprob=logprob, token_bytes=b" a") for logprob in (-0.25, -3.0)]
+    token = TokenLogprob(token=" a", logprob=-3.0, token_bytes=b" a", top=top)
+    choice = GeneratedChoice(index=0, text=" a", finish_reason="stop", logprobs=[token])
+    body = text_completion_body("cmpl-1", "m", created=5, choices=[choice], usage=USAGE)
+    assert body["choices"][0]["logprobs"]["top_logprobs"] == [{" a": -0.25}]
 
 
 def test_without_logprobs_the_field_is_null() -> None:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from engine.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
@@ -192,8 +194,8 @@ def test_an_echo_is_the_prompt_before_the_text_with_its_log_probabilities(tokeni
     shown = choice["logprobs"]
     assert shown["tokens"] == pieces(tokenizer, 1, 5, 6, *output)
     assert shown["token_logprobs"] == [None, -3.0, -0.25, *[-0.125] * len(output)]
-    alternatives = [{piece: value} for piece, value in zip(pieces(tokenizer, 8, 6), (-0.5, -0.25), strict=True)]
-    assert shown["top_logprobs"][:3] == [None, *alternatives]
+    best, second, third = pieces(tokenizer, 8, 5, 6)
+    assert shown["top_logprobs"][:3] == [None, {best: -0.5, second: -3.0}, {third: -0.25}]
     assert shown["text_offset"][:2] == [0, len(pieces(tokenizer, 1)[0])]
     assert "prompt_logprobs" not in choice
     assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, len(output))
@@ -230,15 +232,37 @@ def test_the_bytes_of_a_character_split_over_tokens_join_to_it(tokenizer: Any) -
     assert b"".join(token_piece(tokenizer, token_id)[1] for token_id in token_ids).strip() == "€".encode()
 
 
-def test_byte_fallback_tokens_give_their_byte() -> None:
-    class Fallback:
-        def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-            return "\ufffd"
+@pytest.fixture(scope="module")
+def llama_2() -> Any:
+    """Return a tokenizer whose decoder strips a leading space and joins bytes, as Llama 2 and Mistral 7B have it."""
+    words = ["<unk>", "▁the", "the", "▁Hello", "a", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocabulary = {word: token_id for token_id, word in enumerate(words)}
+    model = models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>")
+    backend = Tokenizer(model)
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
 
-        def convert_ids_to_tokens(self, token_id: int) -> str:
-            return "<0xE2>"
 
-    assert token_piece(Fallback(), 7)[1] == b"\xe2"
+def test_a_byte_fallback_token_gives_its_byte(llama_2: Any) -> None:
+    token_ids = llama_2.convert_tokens_to_ids(["<0xE2>", "<0x82>", "<0xAC>", "<0x0A>"])
+    assert b"".join(token_piece(llama_2, token_id)[1] for token_id in token_ids) == "€\n".encode()
+
+
+def test_the_tokens_join_to_the_text_where_the_decoder_strips_a_leading_space(llama_2: Any) -> None:
+    token_ids = llama_2.convert_tokens_to_ids(["▁Hello", "▁the", "the", "▁", "▁the"])
+    run, _ = start(llama_2, endpoint=COMPLETION_ENDPOINT, logprobs=2, max_tokens=5)
+    likeliest = llama_2.convert_tokens_to_ids(["▁the", "the"])
+    top = TokenLogprobs(logprob=-4.0, rank=9, top_token_ids=likeliest, top_logprobs=[-0.125, -3.0])
+    delta = TokenDelta(request_id=0, token_ids=token_ids, logprobs=[top] * 5, finish_reason=FinishReason.LENGTH)
+    run.prompt_runs[0].take(delta)
+    (choice,) = answer(llama_2, run)["choices"]
+    shown = choice["logprobs"]
+    assert shown["tokens"] == [" Hello", " the", "the", " ", " the"]
+    assert "".join(shown["tokens"]) == choice["text"]
+    assert shown["text_offset"] == [0, 6, 10, 13, 14]
+    assert shown["top_logprobs"][0] == {" the": -0.125, "the": -3.0, " Hello": -4.0}
 
 
 READER = CallReader(form=CallForm.HERMES, names=frozenset({"total"}), is_parallel=True)
