@@ -333,10 +333,12 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
         sharers: list[Sequence] = []
+        num_rows = self.limits.max_sampled_rows - sum(plan.num_sampled)  # drafts may leave fewer than there are seats
         while self._waiting and len(sharers) <= self.limits.max_num_seqs:
             sequence = self._waiting.peek()
-            if not self._seating.has_free_row or budget <= 0:
-                self._log.record_news(sequence, Reason.NO_BUDGET if budget <= 0 else Reason.NO_SEAT)
+            is_step_full = budget <= 0 or num_rows <= 0
+            if not self._seating.has_free_row or is_step_full:
+                self._log.record_news(sequence, Reason.NO_BUDGET if is_step_full else Reason.NO_SEAT)
                 break
             if self._refused == (sequence, self._num_departures):
                 break  # looking again is for when somebody has left: nothing else makes room
@@ -357,6 +359,7 @@ class Scheduler:
             self._seating.grow(sequence, self._seating.num_missing_blocks(sequence, count))
             plan.add(sequence, count)
             budget -= count
+            num_rows -= plan.num_sampled[-1]
         self._push_all(sharers)
 
     def _computer_of_next(self, sequence: Sequence, shared: list[int]) -> Sequence | None:

@@ -138,6 +138,19 @@ def test_drafts_take_everything_when_those_that_wait_have_no_seat() -> None:
     assert engine.scheduler.schedule().counts == [1 + 10, 1]
 
 
+def test_drafts_and_those_that_start_sample_no_more_rows_than_a_step_may() -> None:
+    engine = decoding(2, budget=2048, max_num_seqs=256, num_blocks=4000)
+    limit = engine.scheduler.limits.max_sampled_rows
+    for place in range(254):
+        engine.add([place % 50, 3, place], 4)
+    draft_for_all(engine, engine.scheduler.draft_room() // 2)
+    plan = engine.scheduler.schedule()
+    assert sum(plan.num_sampled) == limit == 256
+    assert 2 < len(plan.sequences) < limit
+    engine.scheduler.advance(plan)
+    assert len(engine.scheduler.schedule().sequences) == 256
+
+
 def test_drafts_preempt_nobody() -> None:
     engine = decoding(3, budget=32, num_blocks=7, admission=Admission.PROMPT)
     draft_for_all(engine, 8)
