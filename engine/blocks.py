@@ -74,6 +74,7 @@ class BlockPool:
         self._content_of: list[bytes] = [b""] * num_blocks
         self._parent_of = [NO_PARENT] * num_blocks
         self._serial_of = [NO_PARENT] * num_blocks
+        self._findable_serials = {NO_PARENT}
         self._next_serial = NO_PARENT + 1
 
     @property
@@ -161,12 +162,18 @@ class BlockPool:
     def publish(self, block: int, *, digest: bytes, content: bytes, parent: int) -> int:
         """Let a fully computed block be found; return the chain position after it.
 
-        The same content computed twice keeps the first block. After a collision nothing further is published.
+        The same content computed twice keeps the first block, unless what it followed can be found no longer: then
+        neither can it, and this one takes its place. After a collision nothing further is published.
         """
         if parent == UNPUBLISHED or self._digest_of[block] is not None:
             return UNPUBLISHED
         existing = self._by_digest.get(digest)
-        if existing is not None:
+        if existing is not None and self._is_orphan(existing):
+            self._forget(existing)
+            if self._owners[existing] == 0:
+                self._free.remove(existing)
+                self._free.append_first(existing)
+        elif existing is not None:
             is_same = self._parent_of[existing] == parent and self._content_of[existing] == content
             return self._serial_of[existing] if is_same else UNPUBLISHED
         self._by_digest[digest] = block
@@ -174,6 +181,7 @@ class BlockPool:
         self._content_of[block] = content
         self._parent_of[block] = parent
         self._serial_of[block] = self._next_serial
+        self._findable_serials.add(self._next_serial)
         self._next_serial += 1
         return self._serial_of[block]
 
@@ -192,11 +200,18 @@ class BlockPool:
         assert num_free + num_cached_free + len(owners) == self.capacity, "a block is lost"
         for digest, block in self._by_digest.items():
             assert self._digest_of[block] == digest, f"block {block} is found under a digest that is not its own"
+        serials = {self._serial_of[block] for block in self._by_digest.values()}
+        assert self._findable_serials == {NO_PARENT, *serials}, "a serial is lost"
+
+    def _is_orphan(self, block: int) -> bool:
+        """Tell whether the block that this one follows was handed out for something else; serials never come again."""
+        return self._parent_of[block] not in self._findable_serials
 
     def _forget(self, block: int) -> None:
         digest = self._digest_of[block]
         assert digest is not None
         del self._by_digest[digest]
+        self._findable_serials.remove(self._serial_of[block])
         self._digest_of[block] = None
         self._content_of[block] = b""
 

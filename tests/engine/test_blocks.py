@@ -95,6 +95,35 @@ def test_the_same_content_computed_twice_keeps_the_first_block() -> None:
     pool.check_integrity([])
 
 
+@pytest.mark.parametrize("is_owned", [True, False])
+def test_a_block_that_lost_its_parent_is_replaced_when_its_content_is_computed_again(*, is_owned: bool) -> None:
+    pool, blocks = cached_pool(num_blocks=6)
+    held = blocks[1:] if is_owned else []
+    pool.release(blocks[:1])
+    if not is_owned:
+        pool.release(blocks[1:])
+    pool.release(pool.allocate(3))  # the two plain ones, and the first of the chain
+    again = pool.allocate(2)
+    publish(pool, pool.chain(""), again)
+    pool.check_integrity([*held, *again])
+    assert pool.match(pool.chain(""), TOKENS, 3)[0] == again
+    if not is_owned:
+        assert pool.allocate(1) == blocks[1:2], "what lost its content is reused first"
+    else:
+        pool.release(held)
+        pool.check_integrity(again)
+
+
+def test_a_block_with_a_parent_is_not_replaced_by_one_of_the_same_digest() -> None:
+    pool = BlockPool(8, 4, digest=lambda content: content[-16:])  # of a block's own tokens alone
+    first, other = pool.allocate(2), pool.allocate(2)
+    publish(pool, pool.chain(""), first, [1, 2, 3, 4, 9, 9, 9, 9])
+    publish(pool, pool.chain(""), other, [5, 6, 7, 8, 9, 9, 9, 9])
+    assert pool.match(pool.chain(""), [1, 2, 3, 4, 9, 9, 9, 9], 2)[0] == first
+    assert pool.match(pool.chain(""), [5, 6, 7, 8, 9, 9, 9, 9], 2)[0] == other[:1]
+    pool.check_integrity([*first, *other])
+
+
 def test_the_integrity_check_notices_a_leak() -> None:
     pool, blocks = cached_pool()
     with pytest.raises(AssertionError, match="refcount"):

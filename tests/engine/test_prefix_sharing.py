@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.blocks import sha256_digest
+from engine.config import Admission
 from engine.plan import StepPlan
 
 from .conftest import SimulatedEngine, expected_output
@@ -56,6 +57,25 @@ def test_a_leader_that_goes_away_holds_nobody_up(end: str) -> None:
     assert set(engine.finished) >= set(sharers)
     # Each computes its own last token and one of its two outputs; an abort after 30 tokens loses half a block of 4.
     assert tokens_computed(engine) == len(PREFIX) + 2 * 2 + (2 if end == "abort" else 0)
+
+
+@pytest.mark.parametrize("num_prompt_tokens", [7, 8, 9, 12])
+def test_a_conversation_is_found_again_though_its_beginning_was_evicted_once(num_prompt_tokens: int) -> None:
+    engine = SimulatedEngine(num_blocks=41, max_num_batched_tokens=256, max_model_len=160, admission=Admission.PROMPT)
+    prompt = list(range(10, 10 + num_prompt_tokens))
+    engine.add(prompt, 2)
+    engine.run()
+    first_turn = engine.add(prompt, 40)
+    for _ in range(30):
+        engine.step()
+    engine.add([90 + place % 7 for place in range(engine.scheduler.pool.num_available * 4 - 1)], 1)  # evicts
+    engine.run()
+    second_turn = [*engine.finished[first_turn][0].token_ids[:-1], 5, 6, 7]
+    ids = []
+    for _ in range(2):
+        ids.append(engine.add(second_turn, 1))
+        engine.run()
+    assert engine.finished[ids[1]][0].num_cached_tokens == (len(second_turn) - 1) // 4 * 4
 
 
 def test_two_salts_never_wait_for_each_other() -> None:
