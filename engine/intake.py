@@ -104,5 +104,5 @@ def _check_any_token_left(params: SamplingParams, info: EngineInfo) -> None:
 
 def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
     for token_id in token_ids:
-        if token_id >= vocab_size:
+        if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(f"{name} has {token_id}; ids run from 0 to {vocab_size - 1}.")

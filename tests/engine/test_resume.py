@@ -77,6 +77,7 @@ def test_an_output_as_long_as_this_engine_allows_has_ended(model: TinyModel) -> 
     [
         (GREEDY, [5] * 24, "nothing is left"),
         (GREEDY, [256], "output_token_ids has 256"),
+        (GREEDY, [5, -1], "output_token_ids has -1; ids run from 0 to 255"),
         (SamplingParams(n=2, max_tokens=24), [5], "n = 2"),
     ],
 )
