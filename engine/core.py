@@ -141,14 +141,12 @@ class Engine:
     def abort(self, request_ids: Iterable[int]) -> None:
         """End requests at once; the next step reports "abort" for each unfinished child, and no token."""
         for request_id in request_ids:
-            for sequence in (*self._grammars.abort(request_id), *self.scheduler.abort(request_id)):
-                self._untold.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
+            self._abort(request_id)
 
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
         """End single children, given as (request id, index); otherwise as `abort`. The others go on."""
         for request_id, index in children:
-            for sequence in self.scheduler.abort(request_id, index=index):
-                self._untold.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
+            self._abort(request_id, index=index)
 
     def step(self) -> list[TokenDelta]:
         """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts.
@@ -211,6 +209,11 @@ class Engine:
             num_joules_total=self._energy.joules,
             timings=self._recorder.timings,
         )
+
+    def _abort(self, request_id: int, *, index: int | None = None) -> None:
+        waiting = self._grammars.abort(request_id, index=index)
+        for sequence in (*waiting, *self.scheduler.abort(request_id, index=index)):
+            self._untold.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def _start_compiled(self) -> None:
         """Let the requests run whose grammar is compiled by now; answer those whose grammar cannot be used."""

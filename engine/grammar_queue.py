@@ -49,10 +49,18 @@ class GrammarQueue:
         ready = [self._waiting.pop(request_id) for request_id in done]
         return [Compiled(sequences, compilation.compiled, compilation.error) for compilation, sequences in ready]
 
-    def abort(self, request_id: int) -> list[Sequence]:
-        """Drop a request and return its children; none when it does not wait here."""
-        _, sequences = self._waiting.pop(request_id, (None, []))
-        return sequences
+    def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
+        """Drop a request's children, or only child `index`, and return them; none when it does not wait here."""
+        if request_id not in self._waiting:
+            return []
+        compilation, sequences = self._waiting[request_id]
+        dropped = [sequence for sequence in sequences if index is None or sequence.index == index]
+        left = [sequence for sequence in sequences if sequence not in dropped]
+        if left:
+            self._waiting[request_id] = compilation, left
+        else:
+            del self._waiting[request_id]
+        return dropped
 
     def wait(self, seconds: float) -> None:
         """Return when a grammar was compiled, or after the given time."""

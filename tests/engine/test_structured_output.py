@@ -443,6 +443,19 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled(model_path: Path
     assert not engine.has_work
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_one_child_can_be_aborted_while_its_grammar_is_compiled(
+    index: int, model_path: Path, slow: SlowGrammars
+) -> None:
+    engine = Engine(EngineConfig(model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False))
+    engine.add(1, [5, 6, 7], params=SamplingParams(n=2, structured=StructuredOutput(choice=["yes", "no"])))
+    engine.abort_children([(1, index), (1, index), (1, 7), (9, 0)])
+    assert [(delta.index, delta.finish_reason) for delta in engine.step()] == [(index, "abort")]
+    slow.release.set()
+    ended = [delta for delta in run_to_end(engine) if delta.finish_reason is not None]
+    assert [(delta.index, delta.finish_reason) for delta in ended] == [(1 - index, "stop")]
+
+
 def test_a_slow_grammar_fails_its_own_request_only(model_path: Path, slow: SlowGrammars) -> None:
     config = EngineConfig(
         model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False, grammar_timeout_seconds=1e-9
