@@ -145,9 +145,14 @@ class Sequence:
         return self.num_tokens - 1 if is_scored else len(scored or ())
 
     @property
+    def num_due_tokens(self) -> int:
+        """Return how many tokens, drafts aside, are to be computed before the next one can be sampled."""
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
     def num_uncomputed_tokens(self) -> int:
-        """Return how many tokens, drafts included, are to be computed before the next one can be sampled."""
-        return self.num_tokens + len(self.draft_token_ids) - self.num_computed_tokens
+        """Return the same with the drafts."""
+        return self.num_due_tokens + len(self.draft_token_ids)
 
     @property
     def has_prompt_computed(self) -> bool:

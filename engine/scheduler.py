@@ -14,9 +14,8 @@ their blocks until then.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable, Iterable
-from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -33,14 +32,10 @@ from engine.policies import Policy, PriorityPolicy, SchedulerView
 from engine.request import Sequence
 from engine.seating import Seating
 from engine.swap import SwapSpace
+from engine.victims import VictimChoice
 from engine.waiting import WaitingLine
 
 _rank = attrgetter("rank")
-
-
-def _num_tokens_due(sequence: Sequence) -> int:
-    """Return how many tokens a running sequence wants to compute in this step, drafts aside."""
-    return sequence.num_tokens - sequence.num_computed_tokens
 
 
 class Scheduler:
@@ -75,6 +70,9 @@ class Scheduler:
         self.pace = Pace(clock, self.forecast, max_num_batched_tokens=limits.max_num_batched_tokens)
         self._seating = Seating(pool, limits, has_prefix_cache=enable_prefix_caching)
         self._gate = Gate(pool, self.forecast, admission=admission, batching=batching)
+        self._victims = VictimChoice(
+            pool, self._seating, self._gate, max_num_batched_tokens=limits.max_num_batched_tokens
+        )
         self.policy = PriorityPolicy() if policy is None else policy
         find_prefix = self._seating.find_prefix
         self.policy.attach(
@@ -215,7 +213,7 @@ class Scheduler:
         """
         if self._batching is Batching.STATIC:
             return 0
-        needed = sum(sequence.num_tokens - sequence.num_computed_tokens for sequence in self._running)
+        needed = sum(sequence.num_due_tokens for sequence in self._running)
         rows = self.limits.max_sampled_rows - len(self._running)
         room = max(0, min(rows, self.limits.max_num_batched_tokens - needed))
         return room // 2 if self._waiting and self._seating.has_free_row else room
@@ -355,7 +353,7 @@ class Scheduler:
                 self._log.record_news(sequence, Reason.NO_BLOCKS, shortage=shortage)
                 break
             self._start(sequence, shared, position)
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            count = min(sequence.num_due_tokens, budget)
             self._seating.grow(sequence, self._seating.num_missing_blocks(sequence, count))
             plan.add(sequence, count)
             budget -= count
@@ -402,52 +400,25 @@ class Scheduler:
             shared, _ = self._seating.find_prefix(urgent)
             computer = self._computer_of_next(urgent, shared)
             if computer is None:
-                for victim in self._victims_for(urgent, shared, awaited):
-                    self._preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
+                self._send_out_for(urgent, shared, awaited)
                 break
             awaited.add(computer)
             self._waiting.remove(urgent)
             passed_over.append(urgent)
         self._push_all(passed_over)
 
+    def _send_out_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> None:
+        def may_go(running: Sequence) -> bool:
+            return running not in awaited and self._may_take_place(urgent, running)
+
+        for victim in self._victims.victims_for(urgent, shared, self._running, may_go):
+            self._preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
+
     def _may_take_place(self, urgent: Sequence, running: Sequence) -> bool:
         if running.is_protected or not self.policy.may_preempt(urgent, running):
             return False
         # Who is next for its age alone would not be after an older one has joined the line.
         return not self._waiting.is_turn_of_oldest or urgent.request.arrival <= running.request.arrival
-
-    def _victims_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> list[Sequence]:
-        """Return the fewest of the worst that must go; none if it can start beside them, or could not without them."""
-
-        def has_room(num_victims: int) -> bool:
-            return self._has_room_without(num_victims, urgent, shared)
-
-        candidates = takewhile(
-            lambda running: running not in awaited and self._may_take_place(urgent, running), reversed(self._running)
-        )
-        victims: list[Sequence] = []
-        while not has_room(len(victims)):
-            more = list(islice(candidates, max(1, len(victims))))
-            if not more:
-                return []
-            victims += more
-        victims = victims[: bisect_left(range(len(victims)), True, key=has_room)]
-        num_tokens = sum(_num_tokens_due(running) for running in self._running[: len(self._running) - len(victims)])
-        return victims if num_tokens < self.limits.max_num_batched_tokens else []
-
-    def _has_room_without(self, num_victims: int, sequence: Sequence, shared: list[int]) -> bool:
-        """Tell whether a waiting sequence would find a seat and blocks in this step, were that many of the worst gone.
-
-        What the others need in this step is theirs first. More victims never make less room.
-        """
-        if not self._seating.has_free_row and not num_victims:
-            return False
-        num_staying = len(self._running) - num_victims
-        staying = self._running[:num_staying]
-        freed = (block for victim in self._running[num_staying:] for block in victim.block_ids)
-        num_gained = self.pool.num_freed_by(freed, kept=shared)
-        num_gained -= sum(self._seating.num_missing_blocks(running, _num_tokens_due(running)) for running in staying)
-        return self._gate.shortage(sequence, shared, staying, num_gained_blocks=num_gained) is None
 
     def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
         """Seat the sequence that is next in line."""
