@@ -124,8 +124,14 @@ class DecisionLog:
         return [decision for decision in self._recent if decision.request_id == request_id]
 
 
-def sentence(decision: Decision, name: Callable[[int], str] = "request {}".format) -> str:
-    """Return the decision as one English sentence; `name` says what a request is called."""
+def sentence(decision: Decision) -> str:
+    """Return the decision as one English sentence, with when it was made and about whom."""
+    who = f"request {decision.request_id}[{decision.index}]"
+    return f"{decision.seconds:.3f} s, step {decision.step}: {who} {outcome(decision)}."
+
+
+def outcome(decision: Decision, name: Callable[[int], str] = "request {}".format) -> str:
+    """Return what became of the sequence, as the end of a sentence; `name` says what other requests are called."""
     other = "" if decision.other_request_id is None else name(decision.other_request_id)
     blocks = f"{decision.num_needed_blocks} blocks are needed and {decision.num_available_blocks} available"
     match decision.reason:
@@ -147,4 +153,4 @@ def sentence(decision: Decision, name: Callable[[int], str] = "request {}".forma
             what = f"was preempted for {other}: {blocks}"
         case Reason.PREEMPTED_FOR_URGENT:
             what = f"was preempted: {other} is more urgent"
-    return f"{decision.seconds:.3f} s, step {decision.step}: {name(decision.request_id)}[{decision.index}] {what}."
+    return what

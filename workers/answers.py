@@ -150,6 +150,12 @@ class PromptRun:
         return has_stopped
 
 
+def _name(prepared: PreparedLine, batch_id: str, place: int) -> str:
+    """Return what logs call a prompt, its line counted from 1 as in messages to users."""
+    line = f"{batch_id} line {prepared.line.line_no + 1} custom_id={prepared.line.custom_id}"
+    return f"{line} prompt {place + 1}" if len(prepared.prompts) > 1 else line
+
+
 class LineRun:
     """One line while it is in the engine: a PromptRun for each of its prompts."""
 
@@ -169,7 +175,7 @@ class LineRun:
         self._num_open = len(prepared.prompts)
         self.prompt_runs = [
             PromptRun(
-                f"{batch_id} line {prepared.line.line_no} prompt {place}",
+                _name(prepared, batch_id, place),
                 [_Choice(tokenizer, prompt, prepared.params) for _ in range(prepared.params.n)],
                 self._prompt_done,
                 on_stopped,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
-from engine.decisions import sentence
+from engine.decisions import outcome
 from engine.errors import EngineDied, EngineStartError
 from engine.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.params import SamplingParams
@@ -225,7 +225,10 @@ class EngineHost:
     def _log_decisions(self, decisions: Sequence[Decision]) -> None:
         """Tell why requests wait or gave way, before the outputs: with the last of them a request is forgotten."""
         for decision in decisions:
-            log.info("scheduled %s", sentence(decision, self._name_of))
+            name = self._name_of(decision.request_id)
+            flight = self._in_engine.get(decision.request_id)
+            choice = f" choice {decision.index + 1}" if flight is not None and flight.request.params.n > 1 else ""
+            log.info("%s%s %s", name, choice, outcome(decision, self._name_of))
 
     def _name_of(self, request_id: int) -> str:
         flight = self._in_engine.get(request_id)

@@ -4,7 +4,7 @@ import pytest
 
 from engine.admission import Shortage
 from engine.config import Admission, PolicyName
-from engine.decisions import Decision, DecisionLog, Reason, sentence
+from engine.decisions import Decision, DecisionLog, Reason, outcome, sentence
 from engine.params import SamplingParams
 from engine.plan import SchedulerCounters
 from engine.request import Request, Sequence
@@ -207,7 +207,6 @@ def test_every_reason_has_a_sentence(reason: Reason, text: str) -> None:
     assert set(Reason) >= {reason}
 
 
-def test_a_sentence_may_call_requests_by_name() -> None:
-    names = {1: "line 8", 2: "line 9"}
-    text = sentence(decision(Reason.PREEMPTED_FOR_URGENT), names.__getitem__)
-    assert text == "1.500 s, step 0: line 8[0] was preempted: line 9 is more urgent."
+def test_an_outcome_may_call_other_requests_by_name() -> None:
+    names = {2: "line 9"}
+    assert outcome(decision(Reason.PREEMPTED_FOR_URGENT), names.__getitem__) == "was preempted: line 9 is more urgent"

@@ -155,7 +155,7 @@ def test_a_request_gets_its_tokens(stage: Stage) -> None:
 
 def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="workers.engine_host")
-    recorders = [stage.submit(7, "batch_a line 3 prompt 0"), stage.submit(8, "batch_b line 1 prompt 0")]
+    recorders = [stage.submit(7, "batch_a line 3"), stage.submit(8, "batch_b line 1")]
     stage.engine.decisions = [
         Decision(
             step=4, seconds=2.5, request_id=2, index=0, reason=Reason.BEHIND, other_request_id=1, waited_seconds=1.0
@@ -164,8 +164,8 @@ def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, capl
     ]
     stage.settle(recorders)
     assert caplog.messages == [
-        "scheduled 2.500 s, step 4: batch_b line 1 prompt 0[0] waits behind batch_a line 3 prompt 0, which is next.",
-        "scheduled 2.500 s, step 4: request 99[1] is next and waits: every seat of the batch is taken.",
+        "batch_b line 1 waits behind batch_a line 3, which is next",
+        "request 99 is next and waits: every seat of the batch is taken",
     ]
 
 
