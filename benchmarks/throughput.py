@@ -28,6 +28,7 @@ class ThroughputReport:
 
     `cpu_seconds` is the process's CPU time: on a machine that is busy with other things, compare that.
     `joules_per_output_token` is the whole GPU's energy, prefill and idle time included; None where nothing counts it.
+    Prompts of failed requests are not counted; `first_error` says why the first of them failed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ThroughputReport:
     drafted_tokens: int = 0
     acceptance_rate: float = 0.0
     joules_per_output_token: float | None = None
+    first_error: str | None = None
 
 
 _COMPARED = (
@@ -80,18 +82,23 @@ def measure_engine(config: EngineConfig, requests: list[WorkloadRequest]) -> Thr
     """Load the model, replay the workload in real time, and report; loading and warm-up are not counted."""
     engine = Engine(config)
     watch = _Stopwatch()
-    num_added = num_failed = 0
+    num_added = 0
+    errors: dict[int, str] = {}  # of failed requests, in the order they failed
     while num_added < len(requests) or engine.has_work:
         now = watch.wall_seconds
         while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
             _add(engine, num_added, requests[num_added])
             num_added += 1
         if engine.has_work:
-            num_failed += sum(delta.finish_reason is FinishReason.ERROR for delta in engine.step())
+            errors |= {
+                delta.request_id: delta.error or "it failed"
+                for delta in engine.step()
+                if delta.finish_reason is FinishReason.ERROR
+            }
         else:
             time.sleep(max(0.0, requests[num_added].arrival_seconds - now))
     return _report(
-        f"{config.batching}-{config.max_num_seqs}", requests, num_failed, times=watch.both(), stats=engine.stats()
+        f"{config.batching}-{config.max_num_seqs}", requests, errors, times=watch.both(), stats=engine.stats()
     )
 
 
@@ -109,7 +116,7 @@ def measure_transformers(
         watch = _Stopwatch()
         for batch in batches:
             generate_padded(loaded, batch)
-    return _report(f"transformers-{batch_size}", requests, 0, times=watch.both(), stats=None)
+    return _report(f"transformers-{batch_size}", requests, {}, times=watch.both(), stats=None)
 
 
 def generate_padded(model: Any, batch: list[WorkloadRequest]) -> list[list[int]]:
@@ -175,23 +182,37 @@ def main(argv: list[str] | None = None) -> int:
             enable_prefix_caching=not arguments.no_prefix_caching,
             speculation=Speculation(arguments.speculation),
         )
-        if arguments.compare:
-            reports = []
-            for report in compare(
-                config,
-                requests,
-                static_batch_sizes=arguments.static_batch_sizes,
-                transformers_batch_sizes=arguments.batch_sizes,
-            ):
-                reports.append(report)
-                print(f"{report.name}: {report.output_tokens_per_second:.1f} output tok/s", file=sys.stderr)
-        else:
-            reports = [measure_engine(config, requests)]
+        reports = _measured(config, requests, arguments)
     except (EngineError, WorkloadError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(_as_json(reports) if arguments.json else render(reports))
+    last = reports[-1]
+    if last.num_failed:
+        count = f"{last.num_failed} of {last.num_requests} requests failed"
+        print(f"error: {count}, the first: {last.first_error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _measured(
+    config: EngineConfig, requests: list[WorkloadRequest], arguments: argparse.Namespace
+) -> list[ThroughputReport]:
+    """Return the runs that the command line asks for; where requests fail, that run alone: no ratio to it holds."""
+    if not arguments.compare:
+        return [measure_engine(config, requests)]
+    reports = []
+    for report in compare(
+        config,
+        requests,
+        static_batch_sizes=arguments.static_batch_sizes,
+        transformers_batch_sizes=arguments.batch_sizes,
+    ):
+        if report.num_failed:
+            return [report]
+        reports.append(report)
+        print(f"{report.name}: {report.output_tokens_per_second:.1f} output tok/s", file=sys.stderr)
+    return reports
 
 
 def render(reports: list[ThroughputReport]) -> str:
@@ -224,17 +245,18 @@ def _short(request: WorkloadRequest) -> WorkloadRequest:
 def _report(
     name: str,
     requests: list[WorkloadRequest],
-    num_failed: int,
+    errors: dict[int, str],
     *,
     times: dict[str, float],
     stats: EngineStats | None,
 ) -> ThroughputReport:
-    prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
+    prompt_tokens = sum(len(request.prompt_token_ids) for place, request in enumerate(requests) if place not in errors)
     output_tokens = stats.num_output_tokens_total if stats else sum(request.max_tokens for request in requests)
     return ThroughputReport(
         name=name,
         num_requests=len(requests),
-        num_failed=num_failed,
+        num_failed=len(errors),
+        first_error=next(iter(errors.values()), None),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         wall_seconds=times["wall_seconds"],

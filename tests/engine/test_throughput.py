@@ -47,6 +47,30 @@ def test_a_run_reports_what_it_did(model: Path, workload: Path, capsys: pytest.C
     assert 0.0 < run["kv_waste"] < 1.0
 
 
+@pytest.mark.parametrize("more", [[], ["--compare"]])
+def test_failed_requests_fail_the_run_and_their_prompts_are_not_counted(
+    more: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "beyond.jsonl"
+    lines = [{"prompt_token_ids": ids, "max_tokens": 2} for ids in ([5, 6, 7], [9_000_000], [9_000_001])]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    assert main([*arguments(model, path), *more]) == 1
+    printed = capsys.readouterr()
+    (run,) = json.loads(printed.out)["runs"]
+    assert (run["num_failed"], run["prompt_tokens"]) == (2, 3)
+    assert printed.err.startswith("error: 2 of 3 requests failed, the first: The prompt has token id 9000000; ids run")
+
+
+def test_when_every_request_fails_nothing_was_fast(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "beyond.jsonl"
+    path.write_text(json.dumps({"prompt_token_ids": [9_000_000], "max_tokens": 2}))
+    assert main(arguments(model, path)) == 1
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["output_tokens_per_second"], run["total_tokens_per_second"]) == (0, 0)
+
+
 def test_a_run_with_speculation_gives_as_many_tokens_and_reports_its_drafts(
     model: Path, workload: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
