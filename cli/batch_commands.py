@@ -82,6 +82,7 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
 @app.command()
 def show(batch_id: BatchId, as_json: AsJson = False) -> None:
     """Show one batch."""
+    from cli.batch_fields import batch_fields
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.table import print_fields
     from cli.watch import describe_errors
@@ -92,8 +93,7 @@ def show(batch_id: BatchId, as_json: AsJson = False) -> None:
     if as_json:
         print(batch.to_json())
         return
-    shown = {name: value for name, value in batch.to_dict().items() if value is not None and name != "errors"}
-    print_fields(shown)
+    print_fields(batch_fields(batch.to_dict()))
     if batch.errors:
         print(describe_errors(batch))
 

@@ -6,19 +6,24 @@ from datetime import UTC, datetime
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print `rows`; only a terminal gets the header and the layout."""
+    """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in texts:
-            print("\t".join(row))
+        for line in (header, *texts):
+            print("\t".join(line))
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*header, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    first, *others = header
+    # The first column names the row and is pasted into the next command, so the others make room for it.
+    table.add_column(first, no_wrap=True, min_width=max(map(len, (first, *(row[0] for row in texts)))))
+    for name in others:
+        table.add_column(name, overflow="fold")
     for row in texts:
         table.add_row(*row)
-    Console().print(table, markup=False)
+    Console().print(table, markup=False, crop=False)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

@@ -99,11 +99,14 @@ def test_a_file_goes_up_and_comes_down_unchanged(server: Tokenmill, batch_file: 
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_listed_files_are_tab_separated_in_a_pipe_and_gone_once_deleted(server: Tokenmill, batch_file: Path) -> None:
+def test_listed_files_are_tab_separated_below_a_header_and_gone_once_deleted(
+    server: Tokenmill, batch_file: Path
+) -> None:
     file_id = server("files", "upload", batch_file).stdout.strip()
-    listed = server("files", "list", "--limit", "1").stdout.split("\t")
+    header, listed = (line.split("\t") for line in server("files", "list", "--limit", "1").stdout.splitlines())
+    assert header == ["id", "purpose", "bytes", "created", "name"]
     assert listed[:3] == [file_id, "batch", str(batch_file.stat().st_size)]
-    assert listed[4] == "in.jsonl\n"
+    assert listed[4] == "in.jsonl"
     assert server("files", "delete", file_id).stdout == f"deleted {file_id}\n"
     assert file_id not in server("files", "list").stdout
 
@@ -123,12 +126,17 @@ def test_a_batch_is_created_from_a_local_file_with_the_endpoint_of_its_lines(
 def test_a_batch_is_created_from_an_uploaded_file(server: Tokenmill, batch_file: Path) -> None:
     file_id = server("files", "upload", batch_file).stdout.strip()
     batch_id = server("batch", "create", file_id, "--endpoint", "/v1/completions", "--window", "2h").stdout.strip()
-    assert f"input_file_id      {file_id}" in server("batch", "show", batch_id).stdout
+    shown = server("batch", "show", batch_id).stdout.splitlines()
+    assert shown[0].split() == ["status", "validating"]
+    assert f"input_file_id      {file_id}" in shown
+    assert "lines              0 done, 0 failed of 0" in shown
+    assert "cost               0 micro-units of currency" in shown
 
 
 def test_the_newest_batches_are_listed_first(server: Tokenmill, batch_file: Path) -> None:
     batch_ids = [server("batch", "create", batch_file).stdout.strip() for _ in range(2)]
-    rows = [line.split("\t") for line in server("batch", "list", "--limit", "2").stdout.splitlines()]
+    header, *rows = [line.split("\t") for line in server("batch", "list", "--limit", "2").stdout.splitlines()]
+    assert header[:2] == ["id", "status"]
     assert [row[0] for row in rows] == batch_ids[::-1]
     assert rows[0][1:2] == ["validating"]
 

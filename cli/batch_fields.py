@@ -1,0 +1,33 @@
+"""A batch as people read it, field by field: times as dates, counts and amounts with their units. No HTTP."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from cli.table import when
+
+_NOT_SHOWN: Final = ("errors", "object")
+
+
+def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is known of a Batch object of the wire, its status first; `errors` are left to the caller."""
+    known = {name: value for name, value in batch.items() if value not in (None, {}) and name not in _NOT_SHOWN}
+    ordered = {"status": known.pop("status"), **known}
+    return {name: text for field, value in ordered.items() for name, text in _shown(field, value)}
+
+
+def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the lines of one field; one that we do not know is shown as it came."""
+    if name.endswith("_at"):
+        yield name, when(value)
+    elif name == "request_counts":
+        yield "lines", f"{value['completed']} done, {value['failed']} failed of {value['total']}"
+    elif name == "usage":
+        cached = value["input_tokens_details"]["cached_tokens"]
+        yield "input", f"{value['input_tokens']} tokens, {cached} of them cached"
+        yield "output", f"{value['output_tokens']} tokens"
+    elif name == "cost_micros":
+        yield "cost", f"{value} micro-units of currency"
+    elif name == "metadata":
+        yield name, " ".join(f"{key}={word}" for key, word in value.items())
+    else:
+        yield name, str(value)

@@ -1,0 +1,43 @@
+"""How `tokenmill batch show` puts a batch."""
+
+from typing import Any
+
+from cli.batch_fields import batch_fields
+
+BATCH: dict[str, Any] = {
+    "id": "batch_1",
+    "object": "batch",
+    "errors": None,
+    "input_file_id": "file_1",
+    "status": "completed",
+    "output_file_id": None,
+    "created_at": 1_700_000_000,
+    "request_counts": {"total": 3, "completed": 2, "failed": 1},
+    "usage": {
+        "input_tokens": 12,
+        "input_tokens_details": {"cached_tokens": 4},
+        "output_tokens": 30,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 42,
+    },
+    "metadata": {"team": "a=b", "run": "7"},
+    "cost_micros": 99,
+}
+
+
+def test_a_batch_is_shown_with_dates_and_units_and_its_status_first() -> None:
+    assert list(batch_fields(BATCH).items()) == [
+        ("status", "completed"),
+        ("id", "batch_1"),
+        ("input_file_id", "file_1"),
+        ("created_at", "2023-11-14T22:13:20Z"),
+        ("lines", "2 done, 1 failed of 3"),
+        ("input", "12 tokens, 4 of them cached"),
+        ("output", "30 tokens"),
+        ("metadata", "team=a=b run=7"),
+        ("cost", "99 micro-units of currency"),
+    ]
+
+
+def test_a_server_that_counts_no_tokens_is_shown_without_them() -> None:
+    assert batch_fields({"status": "validating", "usage": None, "metadata": {}}) == {"status": "validating"}

@@ -1,0 +1,51 @@
+"""Tables: whole ids in a terminal of any width, tabs and a header in a pipe."""
+
+import io
+import sys
+
+import pytest
+
+from cli.table import print_table
+
+ID = "batch_" + "0123456789abcdef" * 2
+HEADER = ("id", "status", "done", "failed", "total", "created")
+ROW = (ID, "in_progress", 12, 0, 200, "2026-11-21T15:57:10Z")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_in_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> list[str]:
+    """Return the lines of the table in a terminal of that width."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    print_table(HEADER, [ROW])
+    return terminal.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 60, 40])
+def test_an_id_stays_whole_where_the_table_is_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    lines = shown_in_terminal(monkeypatch, columns=columns)
+    assert any(ID in line for line in lines)
+    assert "…" not in "".join(lines)
+
+
+def test_at_80_columns_only_the_time_takes_a_second_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, first, second = shown_in_terminal(monkeypatch, columns=80)
+    assert first.split()[:5] == [ID, "in_progress", "12", "0", "200"]
+    assert first.split()[5] + second.strip() == "2026-11-21T15:57:10Z"
+    assert len(first) <= 80
+
+
+def test_a_pipe_gets_the_header_too_also_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(HEADER, [ROW])
+    print_table(HEADER, [])
+    header = "id\tstatus\tdone\tfailed\ttotal\tcreated\n"
+    assert capsys.readouterr().out == f"{header}{ID}\tin_progress\t12\t0\t200\t2026-11-21T15:57:10Z\n{header}"
