@@ -10,29 +10,44 @@ from typing import Any, Final, Protocol, TextIO
 
 _RATE_WINDOW_SECONDS: Final = 10.0
 _LINE_EVERY_SECONDS: Final = 10.0
+_SHORTEST_AVERAGE_SECONDS: Final = 5  # servers tell whole seconds, so over a shorter time the rate would be a guess
+
+ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """One look at a batch. `total` is 0 until its file is validated; tokens are those of finished lines."""
+    """One look at a batch. `total` is 0 until its file is validated; tokens are those of finished lines.
+
+    `average` is output tokens per second from the batch's creation to its end, None before and for a short one.
+    """
 
     status: str
     done: int
     failed: int
     total: int
     output_tokens: int
+    average: float | None = None
 
     @classmethod
     def of(cls, batch: Any) -> "BatchProgress":
         """Read an openai Batch; servers leave out counts they do not know yet."""
         counts, usage = batch.request_counts, getattr(batch, "usage", None)
+        output_tokens = usage.output_tokens if usage else 0
+        seconds = _seconds_taken(batch) if batch.status in ENDED else 0
         return cls(
             status=batch.status,
             done=counts.completed + counts.failed if counts else 0,
             failed=counts.failed if counts else 0,
             total=counts.total if counts else 0,
-            output_tokens=usage.output_tokens if usage else 0,
+            output_tokens=output_tokens,
+            average=output_tokens / seconds if seconds >= _SHORTEST_AVERAGE_SECONDS else None,
         )
+
+
+def _seconds_taken(batch: Any) -> int:
+    ends = (batch.completed_at, batch.failed_at, batch.expired_at, batch.cancelled_at)
+    return max((end - batch.created_at for end in ends if end is not None), default=0)
 
 
 @dataclass(slots=True)
@@ -108,7 +123,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Writes a line when the status changes and every ten seconds in between."""
+    """Writes a line when the status changes and every ten seconds in between; the end is for the caller to tell."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float]) -> None:
         self._stream = stream
@@ -120,6 +135,8 @@ class PlainDisplay:
     def show(self, progress: BatchProgress) -> None:
         now = self._monotonic()
         self._rate.add(now, progress)
+        if progress.status in ENDED:
+            return
         if progress.status == self._last_status and now - self._last_line_at < _LINE_EVERY_SECONDS:
             return
         self._last_status, self._last_line_at = progress.status, now
@@ -130,16 +147,20 @@ class PlainDisplay:
 
 
 def rate_and_eta(rate: Rate, progress: BatchProgress) -> str:
-    """Return such as `812 tok/s  ETA 0:03:20  2 failed`."""
-    parts = []
-    if rate.tokens_per_second > 0:
-        parts.append(f"{rate.tokens_per_second:,.0f} tok/s")
+    """Return such as `812 output tok/s  ETA 0:03:20  2 failed`; the rate is that of now, at the end the average."""
+    has_ended = progress.status in ENDED
+    parts = [shown_rate(progress.average if has_ended else rate.tokens_per_second)]
     left = rate.seconds_left(progress)
-    if left is not None and progress.done < progress.total:
+    if left is not None and progress.done < progress.total and not has_ended:
         parts.append(f"ETA {clock(left)}")
     if progress.failed:
         parts.append(f"{progress.failed} failed")
-    return "  ".join(parts)
+    return "  ".join(part for part in parts if part)
+
+
+def shown_rate(tokens_per_second: float | None) -> str:
+    """Return such as `812 output tok/s`; nothing for no rate."""
+    return f"{tokens_per_second:,.0f} output tok/s" if tokens_per_second else ""
 
 
 def clock(seconds: float) -> str:

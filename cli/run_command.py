@@ -40,6 +40,7 @@ def run(
     The lines' own model name may be anything: the model given here is served under it. Failed lines go to
     OUT.errors.jsonl. Interrupted, even by kill -9, the same command goes on where it was.
     """
+    from cli.input_check import require_valid
     from cli.output_path import require_replaceable
     from cli.run_state import outputs_are_intact, run_folder, scan_input
     from cli.up_command import default_data_dir
@@ -49,9 +50,12 @@ def run(
     scan = scan_input(input_path)
     served = _served_model(model, scan)
     folder = run_folder(data_dir or default_data_dir(), scan=scan, model=served.path, output=output)
-    if outputs_are_intact(folder.read()):
-        _say(f"{output} is already complete ({scan.num_lines} lines). Remove it to run again.")
+    state = folder.read()
+    if outputs_are_intact(state):
+        _say(f"{output} is already complete ({_lines(scan.num_lines)}). Remove it to run again.")
         return
+    if state.file_id is None:  # else an earlier start has checked it
+        require_valid(input_path, endpoint=scan.endpoint, model=served.name)
     _run_in(folder, input_path, output, scan=scan, served=served)
 
 
@@ -60,7 +64,7 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
     from cli.embedded.sockets import free_port
     from cli.stack import StackOptions, running_stack
     from cli.supervisor import StopRequestedError
-    from cli.watch import describe_errors, watch_batch
+    from cli.watch import average_rate, describe_errors, watch_batch
 
     options = StackOptions(
         data_dir=folder.stack,
@@ -69,7 +73,7 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
         max_deaths=_MAX_DEATHS,
         environment={"TOKENMILL_DRAIN_SECONDS": _DRAIN_SECONDS},
     )
-    _say(f"loading {served.path} for {scan.num_lines} lines")
+    _say(f"loading {served.path} for {_lines(scan.num_lines)}")
     try:
         with running_stack(options, say=_say, say_step=lambda _step: None) as stack:
             client = make_client(stack.base_url, stack.api_key)
@@ -84,7 +88,7 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
         folder.forget_stack()
     if batch.status != "completed":
         raise ServiceError(f"the batch {batch.status}:\n{describe_errors(batch)}")
-    _report(batch, written)
+    _report(batch, written, rate=average_rate(batch))
 
 
 def _served_model(given: str | None, scan: "InputScan") -> "ServedModel":
@@ -159,14 +163,19 @@ def errors_path(output: Path) -> Path:
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
 
 
-def _report(batch: Any, written: list[Path]) -> None:
+def _report(batch: Any, written: list[Path], *, rate: str) -> None:
     counts = batch.request_counts
-    tokens = batch.usage.output_tokens if batch.usage else 0
-    _say(f"{counts.completed} of {counts.total} lines completed, {tokens:,} tokens, written to {written[0]}")
+    tokens = f"{batch.usage.output_tokens if batch.usage else 0:,} output tokens"
+    made = f"{tokens} ({rate})" if rate else tokens
+    _say(f"{counts.completed} of {_lines(counts.total)} completed, {made}, written to {written[0]}")
     if len(written) > 1:
-        _say(f"{counts.failed} {'line' if counts.failed == 1 else 'lines'} failed, see {written[1]}")
+        _say(f"{_lines(counts.failed)} failed, see {written[1]}")
     if counts.completed == 0 and counts.failed:
         raise typer.Exit(1)
+
+
+def _lines(count: int) -> str:
+    return f"{count} line" if count == 1 else f"{count} lines"
 
 
 def _require_apart(input_path: Path, output: Path) -> None:

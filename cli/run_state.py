@@ -14,7 +14,6 @@ from cli.data_dir import write_secret
 from jobs.errors import InputError
 
 _STATE: Final = "state.json"
-_READ_BYTES: Final = 1 << 20
 _MAX_NAMES: Final = 20
 
 
@@ -74,7 +73,7 @@ def run_folder(base: Path, *, scan: InputScan, model: str, output: Path) -> RunF
 
 
 def scan_input(path: Path) -> InputScan:
-    """Read the whole file once, with memory that does not grow. Bad lines are left to the server's validation.
+    """Read the whole file once, with memory that does not grow. Bad lines are left to validation.
 
     Raises InputError where it cannot be read or holds no line.
     """

@@ -1,15 +1,14 @@
 """Follows one batch until it ends."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.progress import BatchProgress, progress_display
+from cli.progress import ENDED, BatchProgress, progress_display, shown_rate
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _POLL_SECONDS: Final = 0.4
 _PATIENCE_SECONDS: Final = 60.0  # how long a server may be away before we give up
 
@@ -50,8 +49,7 @@ def counts_of(batch: Any) -> tuple[int, int, int]:
 
 def describe_end(batch: Any) -> str:
     """Return what came of a batch, and how to read why lines failed."""
-    done, failed, total = counts_of(batch)
-    lines = [f"{batch.status}: {done} done, {failed} failed of {total}"]
+    lines = [_outcome(batch)]
     if batch.errors:
         lines.append(describe_errors(batch))
     if batch.error_file_id:
@@ -59,13 +57,31 @@ def describe_end(batch: Any) -> str:
     return "\n".join(lines)
 
 
-def describe_errors(batch: Any, *, most: int = 10) -> str:
+def _outcome(batch: Any) -> str:
+    done, failed, total = counts_of(batch)
+    if batch.status == "failed" and total == 0:  # a server counts the lines once all of them are good
+        return "failed validation:"
+    counted = f"{batch.status}: {done} done, {failed} failed of {total}"
+    rate = average_rate(batch)
+    return f"{counted}, {rate}" if rate else counted
+
+
+def average_rate(batch: Any) -> str:
+    """Return such as `812 output tok/s`, from a batch's creation to its end; empty where that is not known."""
+    return shown_rate(BatchProgress.of(batch).average)
+
+
+def describe_errors(batch: Any) -> str:
     """Return the listed errors of a failed batch, one a line."""
-    listed = (batch.errors.data if batch.errors else None) or []
+    return describe_listed((batch.errors.data if batch.errors else None) or [])
+
+
+def describe_listed(errors: Sequence[Any], *, most: int = 10) -> str:
+    """Return errors of a batch, or the first of them, one a line."""
     lines = [
         f"  line {error.line}: {error.message} ({error.code})" if error.line else f"  {error.message} ({error.code})"
-        for error in listed[:most]
+        for error in errors[:most]
     ]
-    if len(listed) > most:
-        lines.append(f"  … and {len(listed) - most} more")
+    if len(errors) > most:
+        lines.append(f"  … and {len(errors) - most} more")
     return "\n".join(lines)

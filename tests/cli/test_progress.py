@@ -1,6 +1,7 @@
 """Progress for terminals and for pipes."""
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,22 +16,48 @@ def progress(
     return BatchProgress(status=status, done=done, failed=failed, total=total, output_tokens=tokens)
 
 
+def ended(counts: SimpleNamespace | None, **changes: object) -> SimpleNamespace:
+    """Return an openai Batch as far as it is read here; it took ten seconds."""
+    known: dict[str, object] = {
+        "status": "completed", "request_counts": counts, "usage": None, "errors": None, "error_file_id": None,
+        "created_at": 1_000, "completed_at": 1_010, "failed_at": None, "expired_at": None, "cancelled_at": None,
+    }  # fmt: skip
+    return SimpleNamespace(**(known | changes))
+
+
 def test_the_end_of_a_batch_says_where_to_read_why_lines_failed() -> None:
     counts = SimpleNamespace(completed=5, failed=2, total=7)
-    batch = SimpleNamespace(status="completed", request_counts=counts, errors=None, error_file_id="file_9")
+    batch = ended(counts, usage=SimpleNamespace(output_tokens=1234), error_file_id="file_9")
     assert describe_end(batch).splitlines() == [
-        "completed: 5 done, 2 failed of 7",
+        "completed: 5 done, 2 failed of 7, 123 output tok/s",
         "  why lines failed: tokenmill files download file_9 -o errors.jsonl",
     ]
+
+
+@pytest.mark.parametrize("counts", [None, SimpleNamespace(completed=0, failed=0, total=0)])
+def test_a_batch_that_failed_validation_is_said_to_have_with_its_bad_lines(counts: SimpleNamespace | None) -> None:
     listed = SimpleNamespace(data=[SimpleNamespace(line=3, message="no JSON", code="invalid_json_line")])
-    batch = SimpleNamespace(status="failed", request_counts=None, errors=listed, error_file_id=None)
-    assert describe_end(batch).splitlines() == [
-        "failed: 0 done, 0 failed of 0",
-        "  line 3: no JSON (invalid_json_line)",
-    ]
+    batch = ended(counts, status="failed", errors=listed)
+    assert describe_end(batch).splitlines() == ["failed validation:", "  line 3: no JSON (invalid_json_line)"]
 
 
-def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds() -> None:
+def test_the_average_is_of_the_whole_life_of_a_batch_and_unknown_where_the_clock_is_too_coarse() -> None:
+    counts, usage = SimpleNamespace(completed=7, failed=0, total=7), SimpleNamespace(output_tokens=3000)
+    assert BatchProgress.of(ended(counts, usage=usage)).average == 300.0
+    assert BatchProgress.of(ended(counts, usage=usage, completed_at=1_004)).average is None
+    assert BatchProgress.of(ended(counts, usage=usage, status="in_progress")).average is None
+
+
+def test_the_end_shows_the_average_and_guesses_no_time_left() -> None:
+    rate = Rate()
+    rate.add(0.0, progress(0))
+    rate.add(1.0, progress(50, tokens=1000))
+    now = progress(50, tokens=1000, failed=2)
+    assert rate_and_eta(rate, now) == "1,000 output tok/s  ETA 0:00:01  2 failed"
+    assert rate_and_eta(rate, replace(now, status="cancelled", average=75.0)) == "75 output tok/s  2 failed"
+
+
+def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds_until_the_end() -> None:
     stream, now = io.StringIO(), [100.0]
     display = PlainDisplay(stream, monotonic=lambda: now[0])
     display.show(progress(0, total=0, status="validating"))
@@ -42,9 +69,8 @@ def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds() -> N
     assert stream.getvalue().splitlines() == [
         "validating",
         "in progress  0/100",
-        "in progress  10/100  50 tok/s  ETA 0:01:30",
-        "in progress  20/100  50 tok/s  ETA 0:01:20",
-        "completed  100/100  150 tok/s  3 failed",
+        "in progress  10/100  50 output tok/s  ETA 0:01:30",
+        "in progress  20/100  50 output tok/s  ETA 0:01:20",
     ]
 
 

@@ -92,14 +92,12 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
     assert (process.returncode, "is already complete" in said) == (0, True)
 
 
-def test_a_run_whose_file_is_refused_leaves_no_stack_behind(tmp_path: Path) -> None:
+def test_a_broken_file_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("{")
     with _start(tmp_path) as process:
-        said = process.communicate(timeout=200)[1]
-    assert process.returncode == 1
-    assert "starting" not in said  # the steps of an ordinary start
-    assert said.endswith(
-        "tokenmill: the batch failed:\n"
-        "  line 1: this line is not valid JSON: unexpected end of data at character 2 (invalid_json_line)\n"
-    )
-    assert [path.name for path in tmp_path.glob("data/runs/*/*")] == ["state.json"]
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert said.startswith(f"tokenmill: {tmp_path}/in.jsonl fails validation:\n  line 1: this line is not valid JSON")
+    assert said.endswith("(invalid_json_line)\n")
+    assert said.count("\n") == 2
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,46 @@
+"""What `tokenmill run` refuses before it loads a model: what the server would."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.input_check import require_valid
+from jobs.errors import InputError
+
+COMPLETIONS = "/v1/completions"
+
+
+def line(custom_id: str, *, model: str = "m", url: str = COMPLETIONS) -> str:
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": model, "prompt": "x"}})
+
+
+def write(folder: Path, *lines: str) -> Path:
+    path = folder / "in.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_file_of_good_lines_passes(tmp_path: Path) -> None:
+    require_valid(write(tmp_path, line("a"), "", line("b")), endpoint=COMPLETIONS, model="m")
+
+
+def test_every_bad_line_is_listed_with_its_number(tmp_path: Path) -> None:
+    path = write(tmp_path, line("a"), "[]", line("a"), line("c", model="other"))
+    with pytest.raises(InputError) as refusal:
+        require_valid(path, endpoint=COMPLETIONS, model="m")
+    first, *listed = refusal.value.message.splitlines()
+    assert first == f"{path} fails validation:"
+    assert [problem.split(":")[0] for problem in listed] == ["  line 2", "  line 3", "  line 4"]
+    assert 'the model "other" does not exist; known are: m (model_not_found)' in listed[2]
+
+
+def test_a_file_with_too_many_lines_is_refused_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENMILL_MAX_BATCH_LINES", "1")
+    with pytest.raises(InputError, match=r"has 2 requests and 1 are allowed; split it \(too_many_tasks\)"):
+        require_valid(write(tmp_path, line("a"), line("b")), endpoint=COMPLETIONS, model="m")
+
+
+def test_an_endpoint_that_is_not_offered_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Invalid endpoint: '/v1/embeddings'"):
+        require_valid(write(tmp_path, line("a", url="/v1/embeddings")), endpoint="/v1/embeddings", model="m")
