@@ -24,6 +24,7 @@ FIRST_TENANT: Final = "default"
 _MODEL_READY_SECONDS: Final = 3600.0  # a large model is loaded, or fetched from the hub first
 _WORKER_STOP_MARGIN_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 2.0
+_URLS: Final = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,11 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStack:
+    """`environment` has the URLs that roles started elsewhere on this machine need, too."""
+
     base_url: str
     api_key: str
+    environment: Mapping[str, str]
     supervisor: Supervisor
 
 
@@ -71,10 +75,14 @@ def running_stack(
                 options.model,
                 is_ours="TOKENMILL_DATABASE_URL" not in os.environ,
             )
-            say_step(f"starting the API and the worker for {options.model.path}")
+            what = "the API and the worker" if options.num_workers else "the API"
+            say_step(f"starting {what} for {options.model.path}")
             supervisor.start(_role_specs(options, data_dir, environment))
             yield RunningStack(
-                base_url=f"http://{_shown_host(options.host)}:{options.port}/v1", api_key=api_key, supervisor=supervisor
+                base_url=f"http://{_shown_host(options.host)}:{options.port}/v1",
+                api_key=api_key,
+                environment={name: environment[name] for name in _URLS},
+                supervisor=supervisor,
             )
         finally:
             (data_dir.run / "database_url").unlink(missing_ok=True)

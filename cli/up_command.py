@@ -1,6 +1,7 @@
 """`tokenmill up`: the whole service in the foreground of one terminal."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +34,12 @@ def up(
         str | None, typer.Option(help="Model folder or Hugging Face id [default: the demo model of a checkout]")
     ] = None,
     served_name: Annotated[str | None, typer.Option(help="The name requests use [default: from --model]")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Engines to run; with several, one per GPU.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Engines to run; with several, one per GPU; 0 to start workers yourself.")
+    ] = 1,
+    show_env: Annotated[
+        bool, typer.Option("--show-env", help="Also print what to export for `tokenmill worker` in another terminal.")
+    ] = False,
 ) -> None:
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
     from cli.served_model import choose_model
@@ -51,6 +57,8 @@ def up(
         with running_stack(options, say=_say) as stack:
             _say(f"ready: model {options.model.name!r}, data and logs in {options.data_dir.absolute()}")
             print(f"export TOKENMILL_BASE_URL={stack.base_url} TOKENMILL_API_KEY={stack.api_key}", flush=True)
+            if show_env:
+                print("export " + shlex.join(f"{name}={url}" for name, url in stack.environment.items()), flush=True)
             stack.supervisor.watch()
             _say("stopping (Ctrl-C again to stop at once)")
     except StopRequestedError:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,13 +10,18 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
 
 import psutil
 import psycopg
 import pytest
+from kombu import Connection
+from typer.testing import CliRunner
 
 from cli.data_dir import locked
 from cli.embedded.sockets import free_port
+from cli.main import app
 from cli.served_model import ServedModel
 from cli.stack import _prepare_database, _shown_host, _with_gpu
 from jobs.errors import ConflictError
@@ -109,10 +115,10 @@ def test_a_data_directory_is_free_again_once_its_owner_is_done(tmp_path: Path) -
 
 
 @contextmanager
-def _up(data_dir: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _up(data_dir: Path, port: int, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `tokenmill up` until it has printed its exports; yield the process and that line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
-    command = [sys.executable, "-m", "cli.main", "up", "--data-dir", str(data_dir), "--port", str(port)]
+    command = [sys.executable, "-m", "cli.main", "up", "--data-dir", str(data_dir), "--port", str(port), *more]
     with (
         (data_dir.parent / "up.err").open("w") as errors,
         subprocess.Popen(
@@ -139,6 +145,19 @@ def _ours(data_dir: Path) -> list[psutil.Process]:
     ]
 
 
+def _assert_a_role_can_be_started_with(printed: IO[str] | None) -> None:
+    """Read the line of `--show-env` as a shell does, and ask the database and the broker that it names."""
+    assert printed is not None
+    command, *pairs = shlex.split(printed.readline())
+    variables = dict(pair.split("=", 1) for pair in pairs)
+    assert (command, len(variables)) == ("export", 3)
+    listed = CliRunner().invoke(app, ["models", "list"], env=variables, catch_exceptions=False)
+    assert "demo\t" in listed.stdout
+    with Connection(variables["TOKENMILL_REDIS_URL"]) as broker:
+        broker.ensure_connection(max_retries=1)
+    assert Path(urlsplit(variables["TOKENMILL_STORAGE_URL"]).path).is_dir()
+
+
 @pytest.mark.timeout(600)  # two starts of everything
 def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(tmp_path: Path) -> None:
     data_dir, port = tmp_path / "data", free_port()
@@ -156,8 +175,10 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(tmp_path: Path)
         process.wait(10)
         _, alive = psutil.wait_procs(children, timeout=30)
         assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []
-    with _up(data_dir, port) as (process, second):
+    with _up(data_dir, port, "--workers", "0", "--show-env") as (process, second):
         assert second == first
+        _assert_a_role_can_be_started_with(process.stdout)
+        assert not any("worker" in child.cmdline() for child in _ours(data_dir))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert _ours(data_dir) == []
