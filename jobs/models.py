@@ -1,6 +1,7 @@
 """The models that batches may name."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
@@ -20,7 +21,10 @@ def add_model(
     _check(name, path)
     _check_prices(name, (input_price_micros, output_price_micros))
     row = insert(Model).values(
-        name=name, path=path, input_price_micros=input_price_micros, output_price_micros=output_price_micros
+        name=name,
+        path=stored_path(path),
+        input_price_micros=input_price_micros,
+        output_price_micros=output_price_micros,
     )
     model: Model | None = session.scalar(row.on_conflict_do_nothing().returning(Model))
     if model is None:
@@ -35,9 +39,10 @@ def add_model(
 def put_model(session: Session, name: str, path: str) -> Model:
     """Add a model, or point the one of this name at `path`; its prices stay."""
     _check(name, path)
-    row = insert(Model).values(name=name, path=path)
+    stored = stored_path(path)
+    row = insert(Model).values(name=name, path=stored)
     model = session.scalar(
-        row.on_conflict_do_update(index_elements=[Model.name], set_={"path": path}).returning(Model),
+        row.on_conflict_do_update(index_elements=[Model.name], set_={"path": stored}).returning(Model),
         execution_options={"populate_existing": True},
     )
     assert isinstance(model, Model)
@@ -75,6 +80,15 @@ def find_model(session: Session, name: str) -> Model:
             f"The model {name!r} does not exist; known are: {known}.", param="model", code="model_not_found"
         )
     return model
+
+
+def stored_path(path: str) -> str:
+    """Return the absolute path of a folder of this machine, so that a worker started elsewhere finds it.
+
+    A hub id, or a folder that only other machines have, stays as it is.
+    """
+    folder = Path(path).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else path
 
 
 def _check(name: str, path: str) -> None:

@@ -45,27 +45,34 @@ class GpuWorkerApp(Celery):
 def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[str], EngineConfig]) -> None:
     """Serve `model` until SIGTERM. `path` registers it under that directory; without it, it must be registered.
 
-    `engine` makes the engine's configuration from the model's path. Raises NotFoundError for an unknown model.
+    `engine` makes the engine's configuration from the model's path. Raises NotFoundError for an unknown model,
+    InputError where its folder or tokenizer cannot be read, and registers nothing then.
     """
     logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
-    with transaction(maker) as session:
-        if path is not None:
-            models.put_model(session, model, path)
-        config = engine(models.find_model(session, model).path)
+    config = engine(_registered_path(maker, model) if path is None else models.stored_path(path))
     worker_id = new_id("worker")
     host = EngineHost(EngineProcess(config), on_gone=_leave)
+    make_parts = _parts_maker(host, config.model, model=model, sessions=maker, settings=settings)
+    if path is not None:  # only now: a model that cannot be served here must not become known
+        with transaction(maker) as session:
+            models.put_model(session, model, path)
     app = make_app(settings.redis_url, queue=model_queue(model), app_class=GpuWorkerApp)
     app.chunk_service = ChunkService(
         worker_id=worker_id,
         model=model,
         host=host,
-        make_parts=_parts_maker(host, config.model, model=model, sessions=maker, settings=settings),
+        make_parts=make_parts,
         sessions=maker,
         settings=settings,
     )
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
     sys.exit(run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=settings.worker_chunks))
+
+
+def _registered_path(maker: sessionmaker[Session], model: str) -> str:
+    with transaction(maker) as session:
+        return models.find_model(session, model).path
 
 
 def _leave(reason: str) -> None:

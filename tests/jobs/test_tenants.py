@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -94,6 +96,20 @@ def test_models_are_added_once_and_listed_by_name(session: Session) -> None:
         models.add_model(session, "a", "elsewhere")
     assert [model.name for model in models.list_models(session)] == ["a", "org/big"]
     assert models.find_model(session, "org/big").output_price_micros == 7
+
+
+def test_a_local_folder_is_stored_as_its_absolute_path(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "nn").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, path in [("a", "org/nn"), ("b", "./org/nn"), ("c", "~/org/nn")]:
+        models.add_model(session, name, path)
+        assert models.find_model(session, name).path == str(tmp_path / "org" / "nn")
+    assert models.put_model(session, "c", "org").path == str(tmp_path / "org")
+    for elsewhere in ("org/of-the-hub", "/models/of-a-worker", "./of-a-worker"):
+        assert models.put_model(session, "c", elsewhere).path == elsewhere
 
 
 def test_putting_a_model_changes_its_path_and_keeps_its_prices(session: Session) -> None:

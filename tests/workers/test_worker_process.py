@@ -1,6 +1,7 @@
 """The GPU worker as a process of its own, on the demo model: killed engines, absent brokers, orderly ends."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,7 +50,9 @@ MakeLines = Callable[[int, int], list[dict[str, Any]]]
 
 
 class WorkerProcess:
-    def __init__(self, *, database_url: str, redis_url: str, storage: Storage, settings: Settings, log: Path) -> None:
+    def __init__(
+        self, *, database_url: str, redis_url: str, storage: Storage, settings: Settings, log: Path, path: Path
+    ) -> None:
         given = settings.model_dump() | {
             "database_url": database_url,
             "redis_url": redis_url,
@@ -59,7 +62,7 @@ class WorkerProcess:
         self.log = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "worker", "--model", "demo", "--path", str(DEMO_MODEL)],
+                [sys.executable, "-m", "cli.main", "worker", "--model", "demo", "--path", str(path)],
                 stdout=out,
                 stderr=out,
                 cwd=ROOT,
@@ -86,13 +89,14 @@ StartWorker = Callable[..., WorkerProcess]
 def start_worker(database_url: str, storage: Storage, settings: Settings, tmp_path: Path) -> Iterator[StartWorker]:
     started: list[WorkerProcess] = []
 
-    def start(redis_url: str) -> WorkerProcess:
+    def start(redis_url: str, *, path: Path = DEMO_MODEL) -> WorkerProcess:
         worker = WorkerProcess(
             database_url=database_url,
             redis_url=redis_url,
             storage=storage,
             settings=settings,
             log=tmp_path / "worker.log",
+            path=path,
         )
         started.append(worker)
         return worker
@@ -175,3 +179,17 @@ def test_a_worker_without_a_broker_helps_itself(
     watch.until("SELECT count(*) = 20 FROM result")
     watch.until("SELECT bool_and(state = 'done') FROM chunk")
     assert worker.stop() == 0, worker.log.read_text()[-3000:]
+
+
+@pytest.mark.parametrize("files", [(), ("config.json",)])
+def test_a_worker_that_cannot_read_its_model_ends_and_registers_nothing(
+    start_worker: StartWorker, watch: Watch, tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "nn"
+    for name in files:
+        folder.mkdir()
+        shutil.copy(DEMO_MODEL / name, folder)
+    worker = start_worker(NO_BROKER, path=folder)
+    assert worker.process.wait(WAIT_SECONDS) == 2
+    assert str(folder) in worker.log.read_text()
+    assert watch.value("SELECT count(*) FROM model") == 0
