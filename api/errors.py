@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobs.bodies import ENDPOINTS
 from jobs.errors import InputError, ServiceError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ _HTTP_CODES: Final = {
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_supported",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
 }
+
+# What OpenAI answers at once, and this service in batches only, or not at all.
+_ONLINE_PATHS: Final = frozenset({*ENDPOINTS, "/v1/responses", "/v1/embeddings"})
 
 
 def error_response(
@@ -90,12 +94,22 @@ async def _answer_http_exception(request: Request, error: Exception) -> JSONResp
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
-        message = f"Unknown request URL: {request.method} {request.url.path}. Check the path for typos."
+        message = _unknown_url(request.method, request.url.path)
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{request.method} is not allowed on {request.url.path}. Use {allowed}."
     code = _HTTP_CODES.get(HTTPStatus(error.status_code), "invalid_request")
     return error_response(error.status_code, message, code=code, headers=error.headers)
+
+
+def _unknown_url(method: str, path: str) -> str:
+    if path not in _ONLINE_PATHS:
+        return f"Unknown request URL: {method} {path}. Check the path for typos."
+    endpoints = path if path in ENDPOINTS else " or ".join(ENDPOINTS)
+    return (
+        f"{method} {path} is not served: this is a batch service. Write the requests as the lines of a file, upload it "
+        f"with POST /v1/files and purpose batch, and send its id to POST /v1/batches with endpoint {endpoints}."
+    )
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -77,7 +77,11 @@ def test_a_fact_is_not_to_be_tried_again() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
-    [("GET", "/nowhere", 404, "unknown_url"), ("DELETE", "/echo", 405, "method_not_supported")],
+    [
+        ("GET", "/nowhere", 404, "unknown_url"),
+        ("POST", "/v1/responses", 404, "unknown_url"),
+        ("DELETE", "/echo", 405, "method_not_supported"),
+    ],
 )
 def test_an_unknown_route_answers_in_the_envelope(method: str, path: str, status: int, code: str) -> None:
     answer = ask(method, path)

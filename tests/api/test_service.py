@@ -143,3 +143,21 @@ def test_metrics_come_without_postgres_too(cut_off: str) -> None:
     found = scrape(f"{cut_off}/metrics")
     assert found["tokenmill_database_up"] == {(): 0}
     assert found["tokenmill_http_requests_total"]["GET", "/healthz", "200"] >= 1
+
+
+def test_a_request_for_an_answer_at_once_is_told_how_to_make_a_batch(client: OpenAI) -> None:
+    chat, completions = "/v1/chat/completions", "/v1/completions"
+    hello: Any = [{"role": "user", "content": "hello"}]
+    calls: list[tuple[str, str, Callable[[], Any]]] = [
+        (chat, chat, lambda: client.chat.completions.create(model="m", messages=hello)),
+        (completions, completions, lambda: client.completions.create(model="m", prompt="hello")),
+        ("/v1/responses", f"{chat} or {completions}", lambda: client.responses.create(model="m", input="hello")),
+        ("/v1/embeddings", f"{chat} or {completions}", lambda: client.embeddings.create(model="m", input="hello")),
+    ]
+    for path, endpoint, call in calls:
+        with pytest.raises(openai.NotFoundError) as caught:
+            call()
+        assert caught.value.code == "unknown_url"
+        assert f"POST {path} is not served: this is a batch service." in caught.value.message
+        assert "upload it with POST /v1/files and purpose batch" in caught.value.message
+        assert f"POST /v1/batches with endpoint {endpoint}." in caught.value.message
