@@ -15,6 +15,8 @@ from jobs.errors import InputError
 BOM: Final = b"\xef\xbb\xbf"
 MAX_SHOWN: Final = 80
 """Characters of a wrong value that an error message quotes."""
+MAX_LEVELS: Final = 1024
+"""Of objects and arrays in one another, the line itself included: what orjson reads."""
 
 
 class RawLine(NamedTuple):
@@ -111,7 +113,7 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str) -> InputLine:
     try:
         line = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise LineProblem("invalid_json_line", _why_no_json(raw, error), line_no=line_no) from None
+        raise _unread(raw, error, line_no=line_no) from None
     if type(line) is not dict:
         message = f"this line is {_kind(line)}; it must be a JSON object with custom_id, method, url and body"
         raise LineProblem("invalid_json_line", message, line_no=line_no)
@@ -212,12 +214,23 @@ def _cleaned(content: bytes, line_no: int) -> bytes:
     return b"" if content.isspace() else content
 
 
+def _unread(raw: bytes, error: orjson.JSONDecodeError, *, line_no: int) -> LineProblem:
+    """Say why a line was not read."""
+    if error.msg == "depth limit exceeded":
+        message = f"this line is nested more than {MAX_LEVELS} levels deep; make it flatter"
+        return LineProblem("invalid_request", message, line_no=line_no)
+    return LineProblem("invalid_json_line", _why_no_json(raw, error), line_no=line_no)
+
+
 def _why_no_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
     try:
         raw.decode()
     except UnicodeDecodeError as wrong:
         return f"this line is not UTF-8 from its byte {wrong.start + 1} on; save the file as UTF-8"
-    return f"this line is not valid JSON: {error.msg} at character {error.pos + 1}"
+    place = f"character {error.pos + 1}"
+    if error.msg.startswith("invalid literal"):  # orjson guesses from the first letter which one was meant
+        return f"this line is not valid JSON from its {place} on"
+    return f"this line is not valid JSON: {error.msg} at {place}"
 
 
 def _problem_of(line: dict[str, Any], *, line_no: int, endpoint: str) -> LineProblem:
@@ -239,7 +252,7 @@ def _complaint(line: dict[str, Any], endpoint: str) -> tuple[str, str, str]:
     if method != "POST":
         return "invalid_request", "method", f'method {_given(line, "method")}; it must be "POST"'
     if url != endpoint:
-        return "url_mismatch", "url", f"url {_given(line, 'url')}; this batch's endpoint is {endpoint!r}"
+        return "url_mismatch", "url", f"url {_given(line, 'url')}; this batch's endpoint is {shown(endpoint)}"
     if type(body) is not dict:
         return "invalid_request", "body", f"body {_given(line, 'body')}; it must be an object, the request itself"
     return "invalid_request", "body.model", f"body.model {_given(body, 'model')}; name the model as a string"

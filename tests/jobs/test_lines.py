@@ -120,6 +120,9 @@ def test_a_good_line_is_read() -> None:
     [
         (b'{"custom_id": ', "invalid_json_line", None, "not valid JSON"),
         (b'{"custom_id": "a", oops}', "invalid_json_line", None, "expected a string key at character 20"),
+        (b"this is not json", "invalid_json_line", None, "this line is not valid JSON from its character 1 on"),
+        (b'{"custom_id": nul}', "invalid_json_line", None, "this line is not valid JSON from its character 15 on"),
+        (b"[" * 1025 + b"]" * 1025, "invalid_request", None, "is nested more than 1024 levels deep"),
         (b"\xff\xfe", "invalid_json_line", None, "not UTF-8 from its byte 1 on"),
         ('{"custom_id": "Ü'.encode("latin-1"), "invalid_json_line", None, "not UTF-8 from its byte 16 on"),
         (b"[1]", "invalid_json_line", None, "an array"),
@@ -130,7 +133,7 @@ def test_a_good_line_is_read() -> None:
         (without("method"), "invalid_request", "method", "is missing"),
         (with_change(method="GET"), "invalid_request", "method", '"GET"'),
         (without("url"), "url_mismatch", "url", "is missing"),
-        (with_change(url="/v1/embeddings"), "url_mismatch", "url", "/v1/chat/completions"),
+        (with_change(url="/v1/x"), "url_mismatch", "url", f'url is "/v1/x"; this batch\'s endpoint is "{CHAT}"'),
         (without("body"), "invalid_request", "body", "is missing"),
         (with_change(body="hello"), "invalid_request", "body", '"hello"'),
         (with_change(body={"messages": []}), "invalid_request", "body.model", "is missing"),
