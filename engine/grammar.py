@@ -28,6 +28,10 @@ _PARALLEL_FROM = 16
 _MAX_SHOWN = 400
 """Characters of llguidance's own message that an error quotes."""
 
+_COERCE = "Enable 'coerce_one_of' option"
+_COERCE_IN_A_SCHEMA = 'Set "x-guidance": {"coerce_one_of": true} in the schema'
+"""How an option that llguidance names is given here."""
+
 MAX_CHARACTERS = 2**20
 """Of a JSON schema or a grammar."""
 
@@ -231,6 +235,9 @@ def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
     if unsupported is not None:
         names = ", ".join(json.loads(unsupported[1]))
         return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
+    if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
+        message = cause[1]  # before it stands a grammar that the user has not written
+    message = message.replace(_COERCE, _COERCE_IN_A_SCHEMA)
     return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {_shortened(message)}.")
 
 

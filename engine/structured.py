@@ -10,14 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InvalidParamsError
+from engine.errors import InvalidParamsError, InvalidRequestError
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+MAX_LEVELS = 124
+"""Of objects and arrays in one another in a JSON schema, itself included.
+
+serde_json, with which llguidance reads it, stops at 128, and three of these go around the schema (llguidance 1.9.1).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutput:
-    """Constrain the output to one kind of text. Raises InvalidParamsError unless exactly one kind is given.
+    """Constrain the output to one kind of text.
+
+    Raises InvalidParamsError unless exactly one kind is given, InvalidRequestError for a schema of too many levels.
 
     `json` is a JSON schema, as text or as an object, and is kept as text (the order of `properties` is the order of
     the output); `json_object=True` is any JSON object. `regex` must match the whole output, `choice` lists the texts
@@ -54,13 +62,38 @@ class StructuredOutput:
 
 
 def _schema_text(schema: object) -> str:
+    """Write a schema as text. Raises InvalidRequestError for one that is nested deeper than llguidance reads."""
     try:
         parsed = json_module.loads(schema) if isinstance(schema, str) else schema
-        if isinstance(parsed, Mapping):
-            return json_module.dumps(dict(parsed), ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError) as error:
+        text = json_module.dumps(dict(parsed), ensure_ascii=False) if isinstance(parsed, Mapping) else None
+    except (TypeError, ValueError) as error:
         raise InvalidParamsError(f"json is no JSON schema: {error}.") from error
-    raise InvalidParamsError(f"json is {type(parsed).__name__}; it must be a JSON schema: an object, or its text.")
+    except RecursionError:
+        raise _too_deep("too many") from None
+    if text is None:
+        raise InvalidParamsError(f"json is {type(parsed).__name__}; it must be a JSON schema: an object, or its text.")
+    num_levels = num_levels_of(parsed)
+    if num_levels > MAX_LEVELS:
+        raise _too_deep(num_levels)
+    return text
+
+
+def num_levels_of(value: object) -> int:
+    """Return how many objects and arrays stand in one another, `value` included."""
+    num_levels = 0
+    inner: list[Any] = [value]
+    while inner:
+        num_levels += 1
+        parts = (part for one in inner for part in (one.values() if isinstance(one, Mapping) else one))
+        inner = [part for part in parts if isinstance(part, Mapping | list | tuple)]
+    return num_levels
+
+
+def _too_deep(num_levels: int | str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The JSON schema is nested {num_levels} levels deep; {MAX_LEVELS} are allowed. Make it flatter, or put inner "
+        "parts under $defs and refer to them."
+    )
 
 
 def _choices(choices: object) -> tuple[str, ...]:

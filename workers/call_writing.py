@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.structured import StructuredOutput
+from engine.structured import MAX_LEVELS, StructuredOutput, num_levels_of
 from jobs.body_checks import BodyError
 from jobs.body_tools import Choice, ToolUse
 from workers.argument_schemas import json_rule
@@ -32,14 +32,21 @@ def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]
     rules = [*start(layout, special_ids), *_calls(layout, tool_use, special_ids)]
     for place, tool in enumerate(tool_use.callable):
         function = function_of(tool)
+        _check_levels(function)
         before = tuple(part.replace(_NAME, function["name"]) for part in layout.own)
         rules.append(f"f{place}: {_written(before, special_ids)} a{place} {_written(layout.after, special_ids)}")
-        try:
-            rules += layout.arguments(f"a{place}", function)
-        except RecursionError:
-            message = f"the parameters of the function {function['name']} are nested too deeply; make them simpler"
-            raise BodyError("tools", message, code="unsupported_structure") from None
+        rules += layout.arguments(f"a{place}", function)
     return StructuredOutput(grammar="\n".join([*rules, ""]))
+
+
+def _check_levels(function: Mapping[str, Any]) -> None:
+    num_levels = num_levels_of(function.get("parameters") or {})
+    if num_levels > MAX_LEVELS:
+        message = (
+            f"the parameters of the function {function['name']} are nested {num_levels} levels deep; {MAX_LEVELS} are "
+            "allowed. Make them flatter"
+        )
+        raise BodyError("tools", message, code="unsupported_structure")
 
 
 def _required_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:

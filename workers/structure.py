@@ -6,7 +6,7 @@ Asks llguidance, once for each schema or grammar, whether it can be kept; knows 
 import functools
 from typing import Final
 
-from engine.errors import InvalidParamsError
+from engine.errors import InvalidParamsError, InvalidRequestError
 from engine.grammar import check_grammar
 from engine.grammar_compiler import MAX_THREADS, GrammarCompiler
 from engine.structured import StructuredOutput
@@ -16,6 +16,8 @@ from jobs.body_structure import Structure
 CHECK_SECONDS: Final = 10.0
 """How long a check may take, as long as the engine compiles (`EngineConfig.grammar_timeout_seconds`)."""
 
+_UNSUPPORTED: Final = "unsupported_structure"
+
 
 def structured_output(structure: Structure) -> StructuredOutput:
     """Return the engine's form. Raises BodyError when it cannot be kept, with an unsupported keyword's name."""
@@ -23,6 +25,8 @@ def structured_output(structure: Structure) -> StructuredOutput:
         structured = StructuredOutput(**structure.fields)
     except InvalidParamsError as error:
         raise BodyError(structure.param, str(error)) from None
+    except InvalidRequestError as error:
+        raise BodyError(structure.param, str(error), code=_UNSUPPORTED) from None
     check_structure(structured, param=structure.param)
     return structured
 
@@ -31,7 +35,7 @@ def check_structure(structured: StructuredOutput, *, param: str) -> None:
     """Raise BodyError, naming `param`, when a structure cannot be kept, or it takes too long to tell."""
     problem = _checks().compile(structured).error
     if problem is not None:
-        raise BodyError(param, problem, code="unsupported_structure")
+        raise BodyError(param, problem, code=_UNSUPPORTED)
 
 
 class _Checks:

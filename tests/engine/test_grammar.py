@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from engine.errors import InvalidParamsError, InvalidRequestError
 from engine.grammar import check_grammar
 from engine.params import SamplingParams
-from engine.structured import StructuredOutput
+from engine.structured import MAX_LEVELS, StructuredOutput
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,10 @@ from engine.structured import StructuredOutput
         ({"type": "strin"}, r"The JSON schema cannot be used: Invalid type: strin"),
         ({"$ref": "#/$defs/x"}, r"Pointer '/\$defs/x' does not exist"),
         ({"type": "string", "format": "color"}, r"Unknown format: color"),
+        (
+            {"oneOf": [{"type": "string"}, {"maxLength": 3}]},
+            'Set "x-guidance": \\{"coerce_one_of": true\\} in the schema to approximate oneOf with anyOf\\.$',
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_kept_is_refused_with_the_reason(schema: dict[str, Any], reason: str) -> None:
@@ -32,8 +38,11 @@ def test_a_schema_that_cannot_be_kept_is_refused_with_the_reason(schema: dict[st
 @pytest.mark.parametrize(
     ("structured", "reason"),
     [
-        (StructuredOutput(regex="a("), r"The regex cannot be used: .*unclosed group"),
-        (StructuredOutput(regex="(?=a)"), r"look-around"),
+        (StructuredOutput(regex="a("), r"^The regex cannot be used: unclosed group\.$"),
+        (
+            StructuredOutput(regex="(?=a)\nb"),
+            r"^The regex cannot be used: look-around, including look-ahead and look-behind, is not supported\.$",
+        ),
         (StructuredOutput(grammar="start: other"), r'The grammar cannot be used: .*unknown name: "other"'),
     ],
 )
@@ -72,6 +81,26 @@ def test_what_can_be_compiled_is_accepted(structured: StructuredOutput) -> None:
 def test_a_structured_output_without_sense_is_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidParamsError, match=reason):
         StructuredOutput(**fields)
+
+
+LEVELS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "items": lambda inner: {"items": inner},
+    "properties": lambda inner: {"type": "object", "properties": {"a": inner}},
+    "branches": lambda inner: {"anyOf": [inner, {"type": "null"}]},
+}
+
+
+@pytest.mark.parametrize("kind", LEVELS)
+def test_a_schema_is_accepted_up_to_the_deepest_level_allowed(kind: str) -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    num_levels, added = 1, 1 if kind == "items" else 2
+    while num_levels + added <= MAX_LEVELS:
+        schema, num_levels = LEVELS[kind](schema), num_levels + added
+    check_grammar(StructuredOutput(json=schema))
+    deeper = LEVELS[kind](schema)
+    for given in (deeper, json.dumps(deeper)):
+        with pytest.raises(InvalidRequestError, match=f"nested {num_levels + added} levels deep; {MAX_LEVELS} are"):
+            StructuredOutput(json=given)
 
 
 def test_a_schema_keeps_its_order_as_text() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from engine.structured import MAX_LEVELS
 from jobs.body_checks import BodyError
 from jobs.body_tools import Choice, ToolUse
 from workers.argument_schemas import kinds_of
@@ -169,9 +170,9 @@ def test_what_a_text_between_tags_cannot_keep_is_refused_in_a_required_call(sche
 
 
 @pytest.mark.parametrize("form", CallForm)
-def test_parameters_nested_without_end_are_refused(form: CallForm) -> None:
+def test_parameters_nested_too_deeply_are_refused_with_the_depth_and_the_limit(form: CallForm) -> None:
     schema: dict[str, Any] = {}
     for _ in range(5000):
         schema = {"type": "array", "items": schema}
-    with pytest.raises(BodyError, match="nested too deeply"):
+    with pytest.raises(BodyError, match=f"of the function f are nested 5003 levels deep; {MAX_LEVELS} are allowed"):
         constraint(form, use({"properties": {"a": schema}}, Choice.REQUIRED), {})

@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from engine.config import EngineConfig
 from engine.errors import InvalidRequestError
 from engine.grammar_compiler import MAX_THREADS
-from engine.structured import StructuredOutput
+from engine.structured import MAX_LEVELS, StructuredOutput
 from jobs.body_checks import BodyError
+from jobs.body_structure import Structure
 from workers import structure
 
 PATIENCE_SECONDS = 60.0
@@ -83,3 +85,21 @@ def test_checks_are_refused_while_too_many_slow_ones_run(checks: Checks) -> None
 
 def test_a_check_has_as_long_as_the_engine_compiles() -> None:
     assert EngineConfig(model="m").grammar_timeout_seconds == structure.CHECK_SECONDS
+
+
+@pytest.mark.parametrize("num_levels", [MAX_LEVELS + 1, 300, 1000, 2000])
+def test_a_schema_that_is_too_deep_is_refused_with_its_depth_and_the_limit(num_levels: int) -> None:
+    deep = Structure(param="guided_json", fields={"json": nested_arrays(num_levels)})
+    with pytest.raises(BodyError) as caught:
+        structure.structured_output(deep)
+    assert (caught.value.param, caught.value.code) == ("guided_json", "unsupported_structure")
+    depth = "too many" if num_levels >= 1000 else num_levels
+    sentence = f"The JSON schema is nested {depth} levels deep; {MAX_LEVELS} are allowed."
+    assert str(caught.value).startswith(sentence)
+
+
+def nested_arrays(num_levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(num_levels - 1):
+        schema = {"items": schema}
+    return schema
