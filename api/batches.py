@@ -1,17 +1,20 @@
 """`/v1/batches`: submit, look at, list and cancel batches, and read finished lines while one runs."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
+from sqlalchemy.orm import Session
 
 from api.auth import TenantDep
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel, list_json
 from api.services import ServicesDep, SessionDep
-from jobs import batches
+from jobs import batches, fleet
 from jobs.results import read_finished_lines
 from jobs.states import InvalidLines, Priority
 from jobs.submission import CreateBatch
+from jobs.tables import Batch
 from jobs.wire import batch_json
 
 MAX_PAGE: Final = 100
@@ -70,23 +73,23 @@ def create(
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
-    return batch_json(batches.create_batch(session, tenant, wanted, services.settings))
+    return _shown(session, batches.create_batch(session, tenant, wanted, services.settings))
 
 
 @router.get("")
 def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> dict[str, Any]:
     page = batches.list_batches(session, tenant.id, after=query.after, limit=query.limit)
-    return list_json([batch_json(batch) for batch in page.data], has_more=page.has_more)
+    return list_json(_all_shown(session, page.data), has_more=page.has_more)
 
 
 @router.get("/{batch_id}")
 def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
-    return batch_json(batches.get_batch(session, tenant.id, batch_id))
+    return _shown(session, batches.get_batch(session, tenant.id, batch_id))
 
 
 @router.post("/{batch_id}/cancel")
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
-    return batch_json(batches.cancel_batch(session, tenant.id, batch_id))
+    return _shown(session, batches.cancel_batch(session, tenant.id, batch_id))
 
 
 @router.get("/{batch_id}/results")
@@ -107,3 +110,12 @@ def results(
         "x-batch-status": str(status),
     }
     return Response(page.content, media_type="application/x-ndjson", headers=headers)
+
+
+def _shown(session: Session, batch: Batch) -> dict[str, Any]:
+    return _all_shown(session, [batch])[0]
+
+
+def _all_shown(session: Session, found: Sequence[Batch]) -> list[dict[str, Any]]:
+    live = fleet.live_models(session)
+    return [batch_json(batch) | {"waits_for": fleet.waits_for(batch, live)} for batch in found]

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,7 +10,8 @@ from sqlalchemy import ColumnElement, func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.tables import Chunk, Worker
+from jobs.states import BatchState
+from jobs.tables import Batch, Chunk, Worker
 
 # Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
 LIVE_WITHIN: Final = timedelta(seconds=15)
@@ -57,6 +58,16 @@ def live_workers(session: Session, *, model: str | None = None, within: timedelt
 def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[str]:
     """Return the models that a live worker serves, by name."""
     return list(session.scalars(select(Worker.model).where(_is_live(within)).distinct().order_by(Worker.model)))
+
+
+def waits_for(batch: Batch, live: Collection[str]) -> str | None:
+    """Return what a batch in progress lacks, as a sentence for its owner; `live` are the `live_models`."""
+    if batch.state != BatchState.IN_PROGRESS or batch.model in live:
+        return None
+    return (
+        f"No running worker serves the model {batch.model!r}. The batch goes on as soon as one is started "
+        f"(`tokenmill worker --model {batch.model}`)."
+    )
 
 
 def hint_allowance(

@@ -10,6 +10,11 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types import Batch
+from sqlalchemy.orm import Session
+
+from jobs import fleet
+from jobs.storage import Storage
+from jobs.validation import validate_batch
 
 Submit = Callable[..., Batch]
 
@@ -41,6 +46,27 @@ def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> No
     assert batch.model_extra is not None
     assert (batch.model_extra["priority"], batch.model_extra["invalid_lines"]) == ("urgent", "skip")
     assert submit(client).model_extra == {**batch.model_extra, "priority": "normal", "invalid_lines": "fail"}
+
+
+def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
+    client: OpenAI, deployment: Any, submit: Submit
+) -> None:
+    batch_id = submit(client).id
+
+    def waits_for() -> list[Any]:
+        found = (client.batches.retrieve(batch_id), client.batches.list().data[0])
+        return [batch.model_extra["waits_for"] for batch in found if batch.model_extra]
+
+    assert waits_for() == [None, None]
+    with Session(deployment.engine) as session, session.begin():
+        storage = Storage(deployment.settings.storage_url)
+        assert validate_batch(session, storage, batch_id, settings=deployment.settings) == "in_progress"
+    (reason, same) = waits_for()
+    assert reason == same
+    assert reason.startswith("No running worker serves the model 'org/tiny'.")
+    with Session(deployment.engine) as session, session.begin():
+        fleet.register(session, worker_id="w", model="org/tiny", max_chunks=1, max_model_len=64)
+    assert waits_for() == [None, None]
 
 
 def test_the_client_pages_through_all_batches_newest_first(client: OpenAI, submit: Submit) -> None:

@@ -77,6 +77,14 @@ def test_models_without_a_live_worker_are_not_served(session: Session) -> None:
     assert fleet.live_models(session) == ["m"]
 
 
+def test_a_batch_in_progress_waits_for_a_live_worker_of_its_model(session: Session, make_batch: Make) -> None:
+    batch = make_batch(state="in_progress", model="org/m")
+    assert "`tokenmill worker --model org/m`" in str(fleet.waits_for(batch, ["other"]))
+    assert fleet.waits_for(batch, ["org/m", "other"]) is None
+    assert fleet.waits_for(make_batch(state="completed", model="org/m"), []) is None
+    assert fleet.waits_for(make_batch(), []) is None
+
+
 def test_the_allowance_is_a_spare_hint_beside_full_workers(session: Session, batch: Batch) -> None:
     assert fleet.hint_allowance(session, "m") == 0
     register(session, "a", max_chunks=3)
