@@ -6,6 +6,7 @@ transformers reads the file (it knows every old spelling); nothing here loads we
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
+
+log = logging.getLogger(__name__)
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -236,7 +239,8 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 def _eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
     """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers.
 
-    Raises ModelLoadError for one that the model lacks: no output could end with it, and forbidding it would fail.
+    One that the model lacks is left out, with a warning: no output could end with it, and forbidding it would fail.
+    Raises ModelLoadError for what is no token id.
     """
     text = config.get_text_config(decoder=True)
     eos, file = getattr(config, "eos_token_id", None), path / "config.json"
@@ -249,13 +253,10 @@ def _eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
             raise ModelLoadError(f"{generation} cannot be read as JSON: {error}.") from error
         if "eos_token_id" in given:
             eos, file = given["eos_token_id"], generation
-    if eos is None:
-        return ()
-    token_ids = (eos,) if isinstance(eos, int) else tuple(eos)
+    token_ids = eos if isinstance(eos, list | tuple) else [] if eos is None else [eos]
     for token_id in token_ids:
-        if type(token_id) is not int or not 0 <= token_id < text.vocab_size:
-            raise ModelLoadError(
-                f"{file} gives the end-of-sequence token {token_id!r}; the model's {text.vocab_size} tokens are 0 to "
-                f"{text.vocab_size - 1}. Set eos_token_id to one of them, or to null where none ends the output."
-            )
-    return token_ids
+        if type(token_id) is not int:
+            raise ModelLoadError(f"{file} gives the end-of-sequence token {token_id!r}; it must be a token's number.")
+        if not 0 <= token_id < text.vocab_size:
+            log.warning("%s: no output ends with token %d, the model has %d tokens", file, token_id, text.vocab_size)
+    return tuple(token_id for token_id in token_ids if 0 <= token_id < text.vocab_size)

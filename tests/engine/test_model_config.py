@@ -44,21 +44,26 @@ def test_generation_config_decides_which_tokens_end_the_output(
 
 
 @pytest.mark.parametrize(
-    ("config", "generation", "file", "shown"),
+    ("config", "generation", "file", "expected"),
     [
-        (VOCAB_SIZE, None, "config.json", str(VOCAB_SIZE)),
-        ([2, -1], {}, "config.json", "-1"),
-        (2, {"eos_token_id": [2, 50256]}, "generation_config.json", "50256"),
-        (2, {"eos_token_id": "</s>"}, "generation_config.json", "'<'"),
-        (2, {"eos_token_id": [True]}, "generation_config.json", "True"),
+        (VOCAB_SIZE, None, "config.json", ()),
+        ([2, -1], {}, "config.json", (2,)),
+        (2, {"eos_token_id": [2, 50256]}, "generation_config.json", (2,)),
     ],
 )
-def test_an_end_of_sequence_token_that_the_model_lacks_is_refused_with_its_file(
-    tmp_path: Path, config: Any, generation: Any, file: str, shown: str
+def test_an_end_of_sequence_token_that_the_model_lacks_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: Any, generation: Any, file: str, expected: tuple[int, ...]
+) -> None:
+    assert eos_token_ids(tmp_path, config=config, generation=generation) == expected
+    (message,) = caplog.messages
+    assert message.startswith(f"{tmp_path / file}: no output ends with token")
+
+
+@pytest.mark.parametrize(("generation", "shown"), [("</s>", "'</s>'"), (["</s>"], "'</s>'"), ([True], "True")])
+def test_an_end_of_sequence_token_that_is_no_number_is_refused_with_its_file(
+    tmp_path: Path, generation: Any, shown: str
 ) -> None:
     with pytest.raises(ModelLoadError) as caught:
-        eos_token_ids(tmp_path, config=config, generation=generation)
-    assert str(caught.value).startswith(
-        f"{tmp_path / file} gives the end-of-sequence token {shown}; the model's {VOCAB_SIZE} tokens are 0 to "
-        f"{VOCAB_SIZE - 1}."
-    )
+        eos_token_ids(tmp_path, config=2, generation={"eos_token_id": generation})
+    file = tmp_path / "generation_config.json"
+    assert str(caught.value) == f"{file} gives the end-of-sequence token {shown}; it must be a token's number."
