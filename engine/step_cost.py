@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
@@ -59,7 +60,10 @@ def load_of(plan: StepPlan) -> StepLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """A sum of non-negative parts, each in seconds per unit of the load; `per_step` is paid once."""
+    """A sum of non-negative parts, each in seconds per unit of the load; `per_step` is paid once.
+
+    Tokens past the first `knee_tokens` cost `per_token_past_knee` more: up to there a step waits for the weights.
+    """
 
     per_step: float
     per_token: float
@@ -67,6 +71,8 @@ class LinearCost:
     per_context_token: float
     per_attended: float
     per_logit_row: float
+    per_token_past_knee: float = 0.0
+    knee_tokens: int = 0
 
     def seconds(self, load: StepLoad) -> float:
         return (
@@ -76,6 +82,7 @@ class LinearCost:
             + self.per_context_token * load.num_context_tokens
             + self.per_attended * load.num_attended
             + self.per_logit_row * load.num_logit_rows
+            + self.per_token_past_knee * max(0, load.num_tokens - self.knee_tokens)
         )
 
 
@@ -118,8 +125,15 @@ class RooflineCost:
 
 
 _NUM_REWEIGHINGS = 5
-_LEAST_STEPS = 12
+_LEAST_STEPS = 14
 """Twice as many steps as a LinearCost has parts: with fewer of a kind, that kind is fitted to all steps."""
+
+_KNEES = (8, 16, 32, 64, 128, 256)
+_WORTH_A_KNEE = 0.95
+"""A knee is believed when it leaves at most so much of the error that there is without one."""
+
+_USUAL_ERRORS = 3.0
+"""Times the median error from which on a step counts as interrupted, and for less."""
 
 
 def fit_measured_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> MeasuredCost:
@@ -141,21 +155,36 @@ def fit_linear_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> Line
     Needs at least as many steps as there are parts. A part that would come out negative is left at zero and the others
     are fitted again, so that no load can get a cost below that of a smaller one.
     """
-    names = [field.name for field in fields(LinearCost)]
-    assert len(loads) == len(seconds) >= len(names), f"{len(loads)} steps are too few to fit {len(names)} parts"
+    assert len(loads) == len(seconds) >= len(fields(LinearCost)) - 1, f"{len(loads)} steps are too few to fit"
+    measured = np.array(seconds, dtype=np.float64)
+    straight, least_error = _fit(loads, measured, knee_tokens=0)
+    bent, error = min((_fit(loads, measured, knee_tokens=knee) for knee in _KNEES), key=itemgetter(1))
+    return bent if error < _WORTH_A_KNEE * least_error else straight
+
+
+def _fit(loads: Sequence[StepLoad], measured: npt.NDArray[np.float64], *, knee_tokens: int) -> tuple[LinearCost, float]:
+    """Return the best parts for a knee (none at 0 tokens), and the mean relative error that they leave."""
     rows = [
-        (1, load.num_tokens, load.num_seqs, load.num_context_tokens, load.num_attended, load.num_logit_rows)
+        (
+            *(1, load.num_tokens, load.num_seqs, load.num_context_tokens, load.num_attended, load.num_logit_rows),
+            max(0, load.num_tokens - knee_tokens) if knee_tokens else 0,
+        )
         for load in loads
     ]
-    measured = np.array(seconds, dtype=np.float64)
     matrix = np.array(rows, dtype=np.float64)
-    predicted = np.ones_like(measured)
+    predicted, trust = np.ones_like(measured), np.ones_like(measured)
     for _ in range(_NUM_REWEIGHINGS):
         # The noise of a step grows with its length, so an error counts relative to it: to the predicted length,
         # because relative to the measured one the steps that something interrupted would count for next to nothing.
-        parts = _non_negative_least_squares(matrix / predicted[:, None], measured / predicted)
+        weights = trust / predicted
+        parts = _non_negative_least_squares(matrix * weights[:, None], measured * weights)
         predicted = np.maximum(matrix @ parts, measured.min())
-    return LinearCost(**dict(zip(names, parts.tolist(), strict=True)))
+        errors = np.abs(matrix @ parts - measured) / predicted
+        usual = _USUAL_ERRORS * float(np.median(errors)) + 1e-9
+        trust = np.sqrt(np.minimum(1.0, usual / np.maximum(errors, usual)))
+    names = [field.name for field in fields(LinearCost) if field.name != "knee_tokens"]
+    cost = LinearCost(**dict(zip(names, parts.tolist(), strict=True)), knee_tokens=knee_tokens)
+    return cost, float(np.mean(np.minimum(errors, usual)))
 
 
 def _non_negative_least_squares(

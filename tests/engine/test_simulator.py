@@ -198,6 +198,24 @@ def test_a_fit_has_no_negative_part() -> None:
     assert fitted.per_token == pytest.approx(1e-3, rel=0.1)
 
 
+def test_a_fit_finds_the_knee_up_to_which_tokens_cost_little() -> None:
+    loads = [replace(load, num_tokens=tokens) for tokens, load in enumerate(random_loads(120), start=1)]
+    seconds = [0.01 + 1e-4 * max(0, load.num_tokens - 32) for load in loads]
+    fitted = fit_linear_cost(loads, seconds)
+    assert (fitted.knee_tokens, fitted.per_token_past_knee) == (32, pytest.approx(1e-4))
+    assert fitted.seconds(loads[3]) == pytest.approx(0.01)
+
+
+def test_a_fit_is_not_led_astray_by_interrupted_steps() -> None:
+    loads = random_loads(200)
+    seconds = [0.01 + 1e-4 * load.num_tokens for load in loads]
+    for place in range(0, 200, 10):
+        seconds[place] *= 2
+    fitted = fit_linear_cost(loads, seconds)
+    for load in loads:
+        assert fitted.seconds(load) == pytest.approx(0.01 + 1e-4 * load.num_tokens, rel=0.02)
+
+
 def test_steps_of_one_token_a_sequence_are_fitted_apart_where_there_are_enough() -> None:
     mixed = random_loads(40)
     decodes = [replace(load, num_tokens=load.num_seqs, num_attended=load.num_context_tokens) for load in mixed]
