@@ -141,11 +141,6 @@ class SamplingParams:
         """Tell whether the most likely token is always taken."""
         return self.temperature == 0.0 or self.top_k == 1
 
-    @property
-    def has_filter(self) -> bool:
-        """Tell whether top-k or top-p cuts the distribution, which needs the most likely tokens in order."""
-        return self.top_k > 1 or self.top_p < 1.0
-
 
 def _set_tuples(params: SamplingParams) -> None:
     # None is what clients send for "not given"; it and () mean the same here.

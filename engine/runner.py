@@ -1,7 +1,7 @@
 """Run one step on the device: copy the inputs over, forward, sample. Knows plans and tensors, no queues.
 
-`forward` and `sample` only start the device's work and do not wait for it, but for prompts' log-probabilities, a top-p
-without top-k and swapped blocks; the host waits when it reads the samples.
+`forward` and `sample` only start the device's work and do not wait for it, but for prompts' log-probabilities and
+swapped blocks; the host waits when it reads the samples.
 """
 
 from __future__ import annotations
