@@ -1,12 +1,11 @@
-"""Batches: create, look at, list, cancel, the one writer of their state, and the sweeps that move them on.
+"""A batch's life: create, look at, list, cancel, and the one writer of its state.
 
 Knows no HTTP and no contents of lines. Locks in the order chunk → batch → budget.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import ColumnElement, Select, exists, func, literal_column, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs import budgets, chunks
@@ -19,25 +18,8 @@ from jobs.partitions import batch_day, ensure_result_partition
 from jobs.settings import Settings
 from jobs.states import BatchState, IllegalMoveError, require_move, sources_of
 from jobs.submission import CreateBatch, check_file, check_request, parse_window
-from jobs.tables import Batch, Chunk, Tenant
+from jobs.tables import Batch, Tenant
 
-__all__ = [
-    "CreateBatch",
-    "cancel_batch",
-    "create_batch",
-    "due_for_finalizing",
-    "due_for_validation",
-    "expire_overdue",
-    "finish_ready",
-    "get_batch",
-    "list_batches",
-    "lock_batch",
-    "move_batch",
-    "overdue_finalizing",
-    "overdue_validation",
-]
-
-_SWEEP_LIMIT: Final = 100  # batches moved or hinted in one tick
 _RETRY_MINUTES: Final = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
 _MOMENT: Final[dict[BatchState, str]] = {
     state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
@@ -158,53 +140,6 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
         raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
 
 
-def expire_overdue(session: Session) -> list[str]:
-    """Move batches whose window is over towards expired; their finished lines are written out first."""
-    movable = [state.value for state in (BatchState.VALIDATING, BatchState.IN_PROGRESS)]
-    overdue = select(Batch).where(_is_in(movable), Batch.expires_at <= func.now())
-    moved = _locked(session, overdue)
-    for batch in moved:
-        move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.EXPIRED)
-        chunks.withdraw_open(session, batch.id)
-    return [batch.id for batch in moved]
-
-
-def finish_ready(session: Session) -> list[str]:
-    """Move batches in progress whose every line has a result to finalizing."""
-    answered = Batch.num_completed + Batch.num_failed >= Batch.num_requests
-    finished = select(Batch).where(_is_in([BatchState.IN_PROGRESS.value]), answered, ~_has_chunk("ready", "leased"))
-    moved = _locked(session, finished)
-    for batch in moved:
-        move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
-    return [batch.id for batch in moved]
-
-
-def due_for_validation(session: Session, *, again_seconds: float) -> list[str]:
-    """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
-    return _hint(session, _is_in([BatchState.VALIDATING.value]), again_seconds=again_seconds)
-
-
-def due_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
-    """Return batches whose files can be written, and note the hint; those hinted within `again_seconds` are left out.
-
-    An expired or cancelled batch waits until its workers have given their chunks back or lost them; chunks that came
-    back to the queue since are withdrawn here.
-    """
-    for batch_id in session.scalars(select(Batch.id).where(_is_ending(), _has_chunk("ready")).limit(_SWEEP_LIMIT)):
-        chunks.withdraw_open(session, batch_id)
-    return _hint(session, _awaits_files(), again_seconds=again_seconds)
-
-
-def overdue_validation(session: Session, *, hinted_before_seconds: float) -> list[str]:
-    """Return batches whose hint to validate nobody answered, or none came, for that long: for a broker that is away."""
-    return _overdue(session, _is_in([BatchState.VALIDATING.value]), seconds=hinted_before_seconds)
-
-
-def overdue_finalizing(session: Session, *, hinted_before_seconds: float) -> list[str]:
-    """As `overdue_validation`, for batches whose files can be written."""
-    return _overdue(session, _awaits_files(), seconds=hinted_before_seconds)
-
-
 def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> None:
     """Let equal creates pass one by one: a retry must see what the first try, perhaps still running, commits."""
     twins = f"key {wanted.idempotency_key}" if wanted.idempotency_key is not None else fingerprint
@@ -227,47 +162,6 @@ def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fing
     recent = Batch.created_at > func.now() - text(f"interval '{_RETRY_MINUTES} minutes'")
     same = mine.where(Batch.fingerprint == fingerprint, Batch.idempotency_key.is_(None), recent)
     return session.scalar(same.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(1))
-
-
-def _is_in(states: Sequence[str]) -> ColumnElement[bool]:
-    # Literals, not parameters: the planner matches them with the predicate of the partial index.
-    return Batch.state.in_([literal_column(f"'{state}'") for state in states])
-
-
-def _has_chunk(*states: str) -> ColumnElement[bool]:
-    listed = ", ".join(f"'{state}'" for state in states)
-    return exists().where(Chunk.batch_id == Batch.id, literal_column(f"chunk.state IN ({listed})"))
-
-
-def _is_ending() -> ColumnElement[bool]:
-    return _is_in([BatchState.FINALIZING.value, BatchState.CANCELLING.value])
-
-
-def _awaits_files() -> ColumnElement[bool]:
-    return _is_ending() & ~_has_chunk("ready", "leased")
-
-
-def _hinted_before(seconds: float) -> ColumnElement[bool]:
-    return Batch.hinted_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-
-
-def _locked(session: Session, query: Select[Batch]) -> Sequence[Batch]:
-    """Return rows nobody else holds: a busy batch is moved at a later tick rather than waited for."""
-    locked = query.order_by(Batch.id).limit(_SWEEP_LIMIT).with_for_update(skip_locked=True, key_share=True)
-    return session.scalars(locked, execution_options={"populate_existing": True}).all()
-
-
-def _hint(session: Session, due: ColumnElement[bool], *, again_seconds: float) -> list[str]:
-    batches = _locked(session, select(Batch).where(due, Batch.hinted_at.is_(None) | _hinted_before(again_seconds)))
-    ids = [batch.id for batch in batches]
-    session.execute(update(Batch).where(Batch.id.in_(ids)).values(hinted_at=func.now()))
-    return ids
-
-
-def _overdue(session: Session, due: ColumnElement[bool], *, seconds: float) -> list[str]:
-    waiting = func.coalesce(Batch.hinted_at, Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
-    long_ago = waiting < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    return list(session.scalars(select(Batch.id).where(due, long_ago).order_by(Batch.id).limit(_SWEEP_LIMIT)))
 
 
 def _not_found(batch_id: str) -> NotFoundError:

@@ -16,7 +16,7 @@ from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches
+from jobs import sweeps
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
 from jobs.results import finalise_batch
@@ -82,8 +82,8 @@ class Control:
     def _help_once(self) -> None:
         overdue_seconds = self._settings.claim_alone_seconds
         with transaction(self._sessions) as session:
-            validate = batches.overdue_validation(session, hinted_before_seconds=overdue_seconds)
-            finalise = batches.overdue_finalizing(session, hinted_before_seconds=overdue_seconds)
+            validate = sweeps.overdue_validation(session, hinted_before_seconds=overdue_seconds)
+            finalise = sweeps.overdue_finalizing(session, hinted_before_seconds=overdue_seconds)
         for batch_id in validate:
             _attempt(self.validate, batch_id)
         for batch_id in finalise:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, fairshare, fleet
+from jobs import fairshare, fleet, sweeps
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.losses import reap_expired
@@ -71,12 +71,12 @@ class Dispatcher:
 
     def _decide(self, session: Session) -> Plan:
         reap_expired(session, self._storage, lease=self._settings.lease)
-        batches.expire_overdue(session)
-        batches.finish_ready(session)
+        sweeps.expire_overdue(session)
+        sweeps.finish_ready(session)
         again = self._settings.hint_again_seconds
         return Plan(
-            validate=batches.due_for_validation(session, again_seconds=again),
-            finalise=batches.due_for_finalizing(session, again_seconds=again),
+            validate=sweeps.pick_for_validation(session, again_seconds=again),
+            finalise=sweeps.pick_for_finalizing(session, again_seconds=again),
             run=self._pick_chunks(session),
         )
 

@@ -13,7 +13,7 @@ from openai import OpenAI
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs import batches, chunks
+from jobs import chunks, sweeps
 from jobs.lines import error_line, output_line
 from jobs.partitions import partition_name
 from jobs.recording import LineResult
@@ -59,7 +59,7 @@ class Worker:
     def finish(self) -> None:
         with self._transaction() as session:
             chunks.complete(session, self.claim)
-            batches.finish_ready(session)
+            sweeps.finish_ready(session)
         with self._transaction() as session:
             finalise_batch(session, Storage(self.deployment.settings.storage_url), self.batch_id)
 

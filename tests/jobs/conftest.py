@@ -17,7 +17,7 @@ from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
-from jobs.tables import Batch, File, Tenant
+from jobs.tables import Batch, Chunk, File, Tenant
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +55,7 @@ def tenant(session: Session) -> Tenant:
 
 MakeFile = Callable[..., File]
 MakeBatch = Callable[..., Batch]
+MakeChunk = Callable[..., Chunk]
 
 
 @pytest.fixture
@@ -108,6 +109,32 @@ def make_batch(session: Session, tenant: Tenant, make_file: MakeFile) -> MakeBat
             budgets.reserve(session, batch.tenant_id, batch.reserved_tokens)
         session.commit()
         return batch
+
+    return make
+
+
+@pytest.fixture
+def make_chunk(session: Session) -> MakeChunk:
+    """Insert a chunk of a batch, ready unless its `state` is given; keywords override its columns."""
+
+    def make(batch: Batch, **columns: Any) -> Chunk:
+        values: dict[str, Any] = {
+            "batch_id": batch.id,
+            "tenant_id": batch.tenant_id,
+            "model": "m",
+            "priority": batch.priority,
+            "expires_at": batch.expires_at,
+            "first_line": 0,
+            "num_lines": 4,
+            "num_requests": 3,
+            "byte_start": 0,
+            "byte_end": 9,
+            "estimated_tokens": 50,
+        }
+        chunk = Chunk(**values | columns)
+        session.add(chunk)
+        session.commit()
+        return chunk
 
     return make
 

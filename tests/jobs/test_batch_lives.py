@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, budgets, chunks, files, models
+from jobs import batches, budgets, chunks, files, models, sweeps
 from jobs.audit import audit
-from jobs.batches import CreateBatch
 from jobs.lines import output_line
 from jobs.profile import FileProfiler
 from jobs.recording import LineResult
@@ -19,6 +18,7 @@ from jobs.results import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
+from jobs.submission import CreateBatch
 from jobs.tables import Batch, Tenant
 from jobs.validation import validate_batch
 
@@ -57,7 +57,7 @@ def submit(session: Session, storage: Storage, tenant: Tenant, settings: Setting
         wanted = CreateBatch(input_file_id=file.id, endpoint=CHAT, completion_window="24h", **wishes)
         batch = batches.create_batch(session, tenant, wanted, settings)
         session.commit()
-        assert batches.due_for_validation(session, again_seconds=10) == [batch.id]
+        assert sweeps.pick_for_validation(session, again_seconds=10) == [batch.id]
         validate_batch(session, storage, batch.id, settings=settings)
         session.commit()
         return batch
@@ -87,7 +87,7 @@ def run_chunk(session: Session) -> None:
 
 
 def end(session: Session, storage: Storage, batch: Batch) -> None:
-    assert batches.due_for_finalizing(session, again_seconds=10) == [batch.id]
+    assert sweeps.pick_for_finalizing(session, again_seconds=10) == [batch.id]
     session.commit()
     finalise_batch(session, storage, batch.id)
     session.commit()
@@ -110,9 +110,9 @@ def test_a_batch_that_completes(
     assert budgets.quota(session, tenant.id).available == 10_000 - reserved
     for _ in range(3):
         assert clean(maker, storage)
-        assert batches.finish_ready(session) == []
+        assert sweeps.finish_ready(session) == []
         run_chunk(session)
-    assert batches.finish_ready(session) == [batch.id]
+    assert sweeps.finish_ready(session) == [batch.id]
     end(session, storage, batch)
     assert (batch.state, batch.num_completed, batch.error_file_id) == (BatchState.COMPLETED, 10, None)
     quota = budgets.quota(session, tenant.id)
@@ -140,7 +140,7 @@ def test_a_batch_whose_window_ends_on_the_way(
     batch = submit([line(index) for index in range(10)])
     run_chunk(session)
     session.execute(text("UPDATE batch SET expires_at = now()"))
-    assert batches.expire_overdue(session) == [batch.id]
+    assert sweeps.expire_overdue(session) == [batch.id]
     session.commit()
     end(session, storage, batch)
     assert (batch.state, batch.num_completed, batch.num_failed) == (BatchState.EXPIRED, 4, 6)
@@ -157,7 +157,7 @@ def test_a_batch_with_bad_lines_fails_or_goes_on_without_them(
     assert clean(maker, storage)
     batch = submit(lines, invalid_lines=InvalidLines.SKIP)
     assert (batch.num_requests, batch.num_failed) == (7, 3)
-    while batches.finish_ready(session) == []:
+    while sweeps.finish_ready(session) == []:
         assert clean(maker, storage)
         run_chunk(session)
     end(session, storage, batch)

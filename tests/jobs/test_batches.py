@@ -8,11 +8,11 @@ from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, budgets, files, partitions, tenants
-from jobs.batches import CreateBatch
 from jobs.errors import ConflictError, InputError, NotFoundError, OverBudgetError, TooLargeError
 from jobs.settings import Settings
 from jobs.states import BatchState, ChunkState, IllegalMoveError, InvalidLines, Priority
-from jobs.tables import Batch, Chunk, File, Tenant
+from jobs.submission import CreateBatch
+from jobs.tables import Batch, File, Tenant
 
 Make = Callable[..., Any]
 CHAT = "/v1/chat/completions"
@@ -25,16 +25,6 @@ def wanted(file: File, **changes: Any) -> CreateBatch:
 
 def create(session: Session, tenant: Tenant, file: File, **changes: Any) -> Batch:
     return batches.create_batch(session, tenant, wanted(file, **changes), SETTINGS)
-
-
-def add_chunk(session: Session, batch: Batch, state: ChunkState = ChunkState.READY) -> Chunk:
-    chunk = Chunk(
-        batch_id=batch.id, tenant_id=batch.tenant_id, model="m", priority=batch.priority, expires_at=batch.expires_at,
-        first_line=0, num_lines=1, num_requests=1, byte_start=0, byte_end=10, estimated_tokens=1, state=state,
-    )  # fmt: skip
-    session.add(chunk)
-    session.commit()
-    return chunk
 
 
 # Creating
@@ -287,10 +277,10 @@ def test_a_batch_that_waits_or_runs_can_be_cancelled(
 
 
 def test_cancelling_withdraws_waiting_chunks_and_leaves_leased_ones_to_their_workers(
-    session: Session, tenant: Tenant, make_batch: Make
+    session: Session, tenant: Tenant, make_batch: Make, make_chunk: Make
 ) -> None:
     batch = make_batch(state=BatchState.IN_PROGRESS, num_requests=2)
-    ready, leased = add_chunk(session, batch), add_chunk(session, batch, ChunkState.LEASED)
+    ready, leased = make_chunk(batch), make_chunk(batch, state=ChunkState.LEASED)
     batches.cancel_batch(session, tenant.id, batch.id)
     session.refresh(ready)
     session.refresh(leased)
@@ -346,96 +336,7 @@ def test_a_move_from_a_state_that_is_no_longer_true_is_refused(
         batches.move_batch(session, batch, BatchState.IN_PROGRESS)
 
 
-# Sweeping
-
-
-def test_a_batch_past_its_window_heads_for_expired(session: Session, make_batch: Make) -> None:
-    past = datetime.now(UTC) - timedelta(seconds=1)
-    overdue = {make_batch(state=state, expires_at=past).id for state in ("validating", "in_progress")}
-    make_batch(state="in_progress")
-    make_batch(state="completed", expires_at=past)
-    assert set(batches.expire_overdue(session)) == overdue
-    assert batches.expire_overdue(session) == []
-    for batch_id in overdue:
-        batch = session.get_one(Batch, batch_id)
-        assert (batch.state, batch.outcome) == (BatchState.FINALIZING, BatchState.EXPIRED)
-
-
-def test_expiry_withdraws_waiting_chunks(session: Session, make_batch: Make) -> None:
-    batch = make_batch(state="in_progress", expires_at=datetime.now(UTC) - timedelta(seconds=1))
-    chunk = add_chunk(session, batch)
-    batches.expire_overdue(session)
-    session.refresh(chunk)
-    assert chunk.state == ChunkState.WITHDRAWN
-
-
-def test_a_batch_with_every_answer_and_no_open_chunk_is_finished(session: Session, make_batch: Make) -> None:
-    done = make_batch(state="in_progress", num_requests=3, num_completed=2, num_failed=1)
-    add_chunk(session, done, ChunkState.DONE)
-    unanswered = make_batch(state="in_progress", num_requests=3, num_completed=2)
-    add_chunk(session, unanswered, ChunkState.DONE)
-    still_open = make_batch(state="in_progress", num_requests=1, num_completed=1)
-    add_chunk(session, still_open, ChunkState.LEASED)
-    assert batches.finish_ready(session) == [done.id]
-    assert (done.state, done.outcome) == (BatchState.FINALIZING, BatchState.COMPLETED)
-    assert {unanswered.state, still_open.state} == {BatchState.IN_PROGRESS}
-
-
-def test_a_batch_is_hinted_for_validation_once_in_a_while(session: Session, make_batch: Make) -> None:
-    batch = make_batch()
-    make_batch(state="in_progress")
-    assert batches.due_for_validation(session, again_seconds=10) == [batch.id]
-    session.commit()
-    assert batches.due_for_validation(session, again_seconds=10) == []
-    session.execute(update(Batch).values(hinted_at=text("now() - interval '11 s'")))
-    assert batches.due_for_validation(session, again_seconds=10) == [batch.id]
-
-
-def test_files_are_due_when_no_worker_holds_a_chunk(session: Session, make_batch: Make) -> None:
-    finalizing = make_batch(state="finalizing", outcome="completed")
-    cancelling = make_batch(state="cancelling")
-    chunk = add_chunk(session, cancelling, ChunkState.LEASED)
-    assert batches.due_for_finalizing(session, again_seconds=10) == [finalizing.id]
-    session.execute(update(Chunk).where(Chunk.id == chunk.id).values(state=ChunkState.WITHDRAWN))
-    assert batches.due_for_finalizing(session, again_seconds=10) == [cancelling.id]
-    assert batches.due_for_finalizing(session, again_seconds=10) == []
-
-
-def test_a_chunk_that_comes_back_after_the_cancel_is_withdrawn(
-    session: Session, maker: sessionmaker[Session], tenant: Tenant, make_batch: Make
-) -> None:
-    """A claim under way holds its chunk while the batch is cancelled; the cancel passes over it, the sweep does not."""
-    batch = make_batch(state="in_progress", num_requests=1)
-    chunk = add_chunk(session, batch)
-    with maker.begin() as claiming:
-        claiming.execute(select(Chunk).where(Chunk.id == chunk.id).with_for_update())
-        batches.cancel_batch(session, tenant.id, batch.id)
-        session.commit()
-        assert batches.due_for_finalizing(session, again_seconds=10) == []
-        session.commit()
-    assert batches.due_for_finalizing(session, again_seconds=10) == [batch.id]
-    session.refresh(chunk)
-    assert chunk.state == ChunkState.WITHDRAWN
-
-
-def test_unanswered_hints_are_found_without_a_broker(session: Session, make_batch: Make) -> None:
-    fresh = make_batch()
-    assert batches.overdue_validation(session, hinted_before_seconds=3) == []
-    age(session, fresh, minutes=1)
-    assert batches.overdue_validation(session, hinted_before_seconds=3) == [fresh.id]
-    batches.due_for_validation(session, again_seconds=10)
-    assert batches.overdue_validation(session, hinted_before_seconds=3) == []
-    old = make_batch(state="finalizing", outcome="completed", finalizing_at=datetime.now(UTC) - timedelta(seconds=9))
-    assert batches.overdue_finalizing(session, hinted_before_seconds=3) == [old.id]
-
-
-def test_a_sweep_passes_over_a_batch_that_is_busy(
-    session: Session, maker: sessionmaker[Session], make_batch: Make
-) -> None:
-    busy, free = make_batch(), make_batch()
-    with maker.begin() as other:
-        batches.lock_batch(other, busy.id)
-        assert batches.due_for_validation(session, again_seconds=10) == [free.id]
+# The input file
 
 
 def test_the_input_of_a_live_batch_cannot_be_deleted(session: Session, tenant: Tenant, make_file: Make) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from jobs import budgets, fleet, metrics, tenants
 from jobs.states import ChunkState
-from jobs.tables import Batch, Chunk, Worker
+from jobs.tables import Batch, Worker
 
 Make = Callable[..., Any]
 
@@ -29,16 +29,6 @@ def batch(make_batch: Make) -> Batch:
     batch = make_batch(state="in_progress")
     assert isinstance(batch, Batch)
     return batch
-
-
-def add_chunk(session: Session, batch: Batch, **columns: Any) -> None:
-    values: dict[str, Any] = {
-        "batch_id": batch.id, "tenant_id": batch.tenant_id, "model": "m", "priority": "normal",
-        "expires_at": batch.expires_at, "first_line": 0, "num_lines": 4, "num_requests": 3, "byte_start": 0,
-        "byte_end": 9, "estimated_tokens": 50,
-    }  # fmt: skip
-    session.add(Chunk(**values | columns))
-    session.commit()
 
 
 def test_a_worker_is_live_until_it_falls_silent_or_stops(session: Session) -> None:
@@ -85,48 +75,52 @@ def test_a_batch_in_progress_waits_for_a_live_worker_of_its_model(session: Sessi
     assert fleet.waits_for(make_batch(), []) is None
 
 
-def test_the_allowance_is_a_spare_hint_beside_full_workers(session: Session, batch: Batch) -> None:
+def test_the_allowance_is_a_spare_hint_beside_full_workers(session: Session, batch: Batch, make_chunk: Make) -> None:
     assert fleet.hint_allowance(session, "m") == 0
     register(session, "a", max_chunks=3)
     register(session, "b", max_chunks=2)
     assert fleet.hint_allowance(session, "m") == 7
     for worker_id in ("a", "a", "b"):
-        add_chunk(session, batch, state=ChunkState.LEASED, worker_id=worker_id)
-    add_chunk(session, batch, hinted_at=datetime.now(UTC))
-    add_chunk(session, batch)
+        make_chunk(batch, state=ChunkState.LEASED, worker_id=worker_id)
+    make_chunk(batch, hinted_at=datetime.now(UTC))
+    make_chunk(batch)
     assert fleet.hint_allowance(session, "m") == 3
     assert fleet.hint_allowance(session, "other") == 0
 
 
-def test_what_a_dead_worker_holds_takes_nothing_from_its_successor(session: Session, batch: Batch) -> None:
+def test_what_a_dead_worker_holds_takes_nothing_from_its_successor(
+    session: Session, batch: Batch, make_chunk: Make
+) -> None:
     register(session, "dead")
     silence(session, "dead", 60)
-    add_chunk(session, batch, state=ChunkState.LEASED, worker_id="dead")
+    make_chunk(batch, state=ChunkState.LEASED, worker_id="dead")
     register(session, "successor", max_chunks=3)
     assert fleet.hint_allowance(session, "m") == 4
 
 
-def test_a_lost_hint_does_not_use_up_the_allowance_for_ever(session: Session, batch: Batch) -> None:
+def test_a_lost_hint_does_not_use_up_the_allowance_for_ever(session: Session, batch: Batch, make_chunk: Make) -> None:
     register(session, "a", max_chunks=1)
-    add_chunk(session, batch, hinted_at=datetime.now(UTC) - timedelta(seconds=11))
+    make_chunk(batch, hinted_at=datetime.now(UTC) - timedelta(seconds=11))
     assert fleet.hint_allowance(session, "m") == 2
     assert fleet.hint_allowance(session, "m", again_seconds=20) == 1
 
 
-def test_the_allowance_is_never_negative(session: Session, batch: Batch) -> None:
+def test_the_allowance_is_never_negative(session: Session, batch: Batch, make_chunk: Make) -> None:
     register(session, "a", max_chunks=1)
     for _ in range(4):
-        add_chunk(session, batch, hinted_at=datetime.now(UTC))
+        make_chunk(batch, hinted_at=datetime.now(UTC))
     assert fleet.hint_allowance(session, "m") == 0
 
 
-def test_metrics_show_queue_budgets_and_fleet(session: Session, batch: Batch, make_batch: Make) -> None:
+def test_metrics_show_queue_budgets_and_fleet(
+    session: Session, batch: Batch, make_batch: Make, make_chunk: Make
+) -> None:
     make_batch(state="completed")
     for name in ("one", "two"):
         budgets.reserve(session, tenants.create_tenant(session, name).id, 20)
-    add_chunk(session, batch)
-    add_chunk(session, batch, priority="urgent", state=ChunkState.LEASED)
-    add_chunk(session, batch, state=ChunkState.DONE)
+    make_chunk(batch)
+    make_chunk(batch, priority="urgent", state=ChunkState.LEASED)
+    make_chunk(batch, state=ChunkState.DONE)
     register(session, "a")
     register(session, "b", max_chunks=2)
     for worker_id in ("a", "b"):

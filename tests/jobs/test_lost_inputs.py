@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from jobs import batches, chunks, lost_inputs
+from jobs import batches, chunks, lost_inputs, sweeps
 from jobs.audit import audit
 from jobs.chunks import ClaimedChunk
 from jobs.errors import FencedOutError
@@ -67,7 +67,7 @@ def test_a_batch_that_ends_without_its_input_has_the_lines_that_were_finished(
         batches.cancel_batch(session, batch.tenant_id, batch.id)
     else:
         session.execute(text("UPDATE batch SET expires_at = now()"))
-        batches.expire_overdue(session)
+        sweeps.expire_overdue(session)
     chunks.release(session, claimed)
     session.commit()
     assert finalise_batch(session, storage, batch.id) is outcome

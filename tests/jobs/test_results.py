@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, budgets, chunks
+from jobs import batches, budgets, chunks, sweeps
 from jobs.chunks import ClaimedChunk, LineResult
 from jobs.database import try_advisory_lock
 from jobs.errors import GoneError, ServiceError
@@ -72,7 +72,7 @@ def run_to_end(
         make = [failure(batch.id, line) if line in failing else answer(batch.id, line) for line in sorted(todo)]
         flush(session, claim, make)
         chunks.complete(session, claim)
-    batches.finish_ready(session)
+    sweeps.finish_ready(session)
     session.commit()
 
 
@@ -164,7 +164,7 @@ def test_an_expired_batch_keeps_what_is_finished_and_lists_the_rest(
     claim = claim_all(session)[1]
     flush(session, claim, [answer(batch.id, 5)])
     session.execute(text("UPDATE batch SET expires_at = now() - interval '1 second'"))
-    batches.expire_overdue(session)
+    sweeps.expire_overdue(session)
     assert finalise(batch) is None  # its workers still hold chunks
     session.execute(text("UPDATE chunk SET state = 'withdrawn' WHERE state = 'leased'"))
     assert finalise(batch) is BatchState.EXPIRED
