@@ -28,8 +28,9 @@ from jobs.responses import error_body
 from jobs.settings import Settings
 from jobs.states import Priority
 from jobs.storage import Storage
-from workers.answers import AnswerMaker, LineRun
+from workers.answers import AnswerMaker
 from workers.engine_host import EngineHost, EngineRequest
+from workers.line_run import LineRun
 from workers.prompts import PreparedLine, PromptMaker
 
 log = logging.getLogger(__name__)
@@ -235,7 +236,7 @@ class ChunkRun:
     def _finish_line(self, run: LineRun) -> None:
         line = run.prepared.line
         self._progress.in_engine.pop(line.line_no, None)
-        if stopped := run.unfinished_request_ids:
+        if stopped := run.request_ids_in_engine:
             self._parts.host.abort(stopped)
         try:
             if run.error and run.is_resumed:
@@ -323,7 +324,7 @@ class ChunkRun:
 
     def _abort(self) -> None:
         open_requests = [
-            request_id for run in self._progress.in_engine.values() for request_id in run.unfinished_request_ids
+            request_id for run in self._progress.in_engine.values() for request_id in run.request_ids_in_engine
         ]
         self._progress.in_engine.clear()
         if open_requests:
@@ -377,8 +378,8 @@ class ChunkRun:
         """Fail one line for a fault of ours, and drop what the engine still runs of it."""
         log.exception("line failed unexpectedly batch_id=%s line_no=%s", self._claim.batch_id, line_no)
         run = self._progress.in_engine.pop(line_no, None)
-        if run is not None and run.unfinished_request_ids:
-            self._parts.host.abort(run.unfinished_request_ids)
+        if run is not None and run.request_ids_in_engine:
+            self._parts.host.abort(run.request_ids_in_engine)
         message = (
             f"An internal error, {type(error).__name__}, ended this line; the worker's log has it under batch "
             f"{self._claim.batch_id} line_no {line_no}. Report it to who runs this service."

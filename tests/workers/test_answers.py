@@ -10,7 +10,8 @@ from engine.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
 from jobs.lines import InputLine
-from workers.answers import AnswerMaker, LineRun
+from workers.answers import AnswerMaker
+from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 from workers.shown_logprobs import token_piece
 from workers.tool_calls import CallForm, CallReader
@@ -100,11 +101,20 @@ def test_a_stop_string_ends_the_line_and_later_tokens_do_not_count(tokenizer: An
     token_ids = tokenizer.encode("one STOP two three", add_special_tokens=False)
     feed(run, token_ids, end=None)
     assert done == [run]
-    assert run.unfinished_request_ids == [0], "the engine is still running it"
+    assert run.request_ids_in_engine == [0], "the engine is still running it"
     body = answer(tokenizer, run)
     assert body["choices"][0]["message"]["content"] == ("one STOP" if include else "one S")
     assert body["choices"][0]["finish_reason"] == "stop"
     assert body["usage"]["completion_tokens"] < len(token_ids)
+
+
+@pytest.mark.parametrize("stop", [[], ["TOP"]])
+def test_an_answer_made_twice_says_the_same(tokenizer: Any, stop: list[str]) -> None:
+    run, _ = start(tokenizer, max_tokens=50, stop=stop)
+    feed(run, tokenizer.encode("one two", add_special_tokens=False), end=FinishReason.LENGTH)
+    first, second = answer(tokenizer, run), answer(tokenizer, run)
+    assert first == second
+    assert first["choices"][0]["message"]["content"] == "one two"
 
 
 def test_the_engine_hears_at_once_of_a_choice_that_a_stop_string_ended(tokenizer: Any) -> None:
