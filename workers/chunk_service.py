@@ -17,7 +17,8 @@ from jobs.chunks import ClaimedChunk
 from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
-from workers.chunk_run import ChunkRun, Drain, WorkerParts
+from workers.chunk_run import ChunkRun, WorkerParts
+from workers.drain import Drain
 from workers.engine_host import EngineHost
 from workers.engine_metrics import engine_metrics
 

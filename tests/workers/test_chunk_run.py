@@ -20,7 +20,8 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.answers import Answer, AnswerMaker
-from workers.chunk_run import LONG_LINE_BYTES, STALL_SECONDS, ChunkRun, Drain, WorkerParts
+from workers.chunk_run import LONG_LINE_BYTES, STALL_SECONDS, ChunkRun, WorkerParts
+from workers.drain import Drain
 from workers.engine_host import EngineRequest, Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine, PromptMaker

@@ -11,8 +11,9 @@ from engine.messages import EngineStats, FinishReason, Ready, TokenDelta
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker
-from workers.chunk_run import Drain, WorkerParts
+from workers.chunk_run import WorkerParts
 from workers.chunk_service import ChunkService
+from workers.drain import Drain
 from workers.engine_host import EngineRequest, Owner
 from workers.prompts import PromptMaker
 

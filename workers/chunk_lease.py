@@ -1,0 +1,92 @@
+"""One claimed chunk in the database, as its worker holds it: flushes, heartbeats and its end, each under the fence.
+
+Knows no engine and no text. While Postgres is away everything is tried again, for as long as the lease may live.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import chunks
+from jobs.chunks import ClaimedChunk
+from jobs.database import transaction
+from jobs.errors import FencedOutError, ServiceError
+from jobs.recording import LineResult
+from jobs.settings import Settings
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 0.5
+"""A pause before a service that is away is asked again."""
+
+T = TypeVar("T")
+
+
+class Abandoned(Exception):
+    """The chunk is no longer ours to finish; whatever the engine still runs of it is aborted."""
+
+
+class ChunkLease:
+    """Every call is one transaction, and raises Abandoned where the chunk is lost or the database stays away.
+
+    `is_batch_wanted` is what the last flush or heartbeat found: False once the batch was cancelled or has expired.
+    """
+
+    def __init__(
+        self,
+        claim: ClaimedChunk,
+        *,
+        sessions: sessionmaker[Session],
+        settings: Settings,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._claim = claim
+        self._sessions = sessions
+        self._settings = settings
+        self._monotonic = monotonic
+        self._extended_at = monotonic()
+        self._num_flushes = 0
+        self.is_batch_wanted = True
+
+    @property
+    def seconds_since_extended(self) -> float:
+        """Return how long ago a flush or a heartbeat has extended the lease."""
+        return self._monotonic() - self._extended_at
+
+    def flush(self, results: Sequence[LineResult]) -> None:
+        """Store results, which also extends the lease."""
+        outcome = self.run(
+            # The same number until one attempt is known to have committed: so what is stored twice is billed once.
+            lambda session, claim: chunks.flush(
+                session, claim, results, flush_no=self._num_flushes, lease=self._settings.lease
+            )
+        )
+        self._num_flushes += 1
+        self._note_extended(is_batch_wanted=outcome.batch_wanted)
+
+    def extend(self) -> None:
+        """Extend the lease between flushes: the chunk's heartbeat."""
+        outcome = self.run(lambda session, claim: chunks.extend(session, claim, lease=self._settings.lease))
+        self._note_extended(is_batch_wanted=outcome.batch_wanted)
+
+    def run(self, work: Callable[[Session, ClaimedChunk], T]) -> T:
+        """Do `work` on the claimed chunk; it may be done again where the outcome of a commit is unknown."""
+        deadline = self._monotonic() + self._settings.lease_seconds
+        while True:
+            try:
+                with transaction(self._sessions) as session:
+                    return work(session, self._claim)
+            except FencedOutError:
+                raise Abandoned("another worker owns it by now") from None
+            except ServiceError as error:
+                if self._monotonic() >= deadline:
+                    raise Abandoned(f"the database stayed away: {error}") from None
+                log.warning("database unreachable, trying again chunk_id=%s", self._claim.chunk_id)
+                time.sleep(RETRY_SECONDS)
+
+    def _note_extended(self, *, is_batch_wanted: bool) -> None:
+        self._extended_at = self._monotonic()
+        self.is_batch_wanted = is_batch_wanted

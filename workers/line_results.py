@@ -1,0 +1,57 @@
+"""The results of lines as they are stored: an answer, the refusal of a body, a failure. No engine, no SQL."""
+
+import time
+
+from engine.errors import InvalidParamsError
+from jobs import lines
+from jobs.bodies import CHAT_ENDPOINT
+from jobs.body_checks import BodyError
+from jobs.lines import InputLine
+from jobs.recording import LineResult
+from jobs.responses import error_body
+from workers.answers import AnswerMaker
+from workers.line_run import LineRun
+
+
+class ResultMaker:
+    """Makes the results of one batch's lines; only answers are billed."""
+
+    def __init__(self, batch_id: str, answers: AnswerMaker) -> None:
+        self._batch_id = batch_id
+        self._answers = answers
+        self._created = int(time.time())
+
+    def answer(self, run: LineRun) -> LineResult:
+        """Return the result of a line that the engine has finished."""
+        line = run.prepared.line
+        prefix = "chatcmpl" if run.prepared.endpoint == CHAT_ENDPOINT else "cmpl"
+        response_id = lines.response_id(prefix, self._batch_id, line.line_no)
+        answer = self._answers.make(run, response_id=response_id, created=self._created)
+        return LineResult(
+            line_no=line.line_no,
+            status_code=200,
+            line=lines.output_line(self._batch_id, line.line_no, line.custom_id, status_code=200, body=answer.body),
+            input_tokens=answer.usage.prompt_tokens,
+            cached_tokens=answer.usage.cached_tokens,
+            output_tokens=answer.usage.completion_tokens,
+        )
+
+    def refusal(self, line: InputLine, error: BodyError | InvalidParamsError) -> LineResult:
+        """Return the result of a body that cannot be run."""
+        param, code = (error.param, error.code) if isinstance(error, BodyError) else (None, "invalid_value")
+        body = error_body(str(error), code=code, param=param)
+        content = lines.output_line(self._batch_id, line.line_no, line.custom_id, status_code=400, body=body)
+        return LineResult(line_no=line.line_no, status_code=400, line=content)
+
+    def failure(self, line_no: int, custom_id: str | None, *, message: str) -> LineResult:
+        """Return the result of a line that failed at run time: no response."""
+        content = lines.error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
+        return LineResult(line_no=line_no, status_code=None, line=content)
+
+    def fault(self, line_no: int, custom_id: str | None, *, error: Exception) -> LineResult:
+        """Return the result of a line that a fault of ours has ended."""
+        message = (
+            f"An internal error, {type(error).__name__}, ended this line; the worker's log has it under batch "
+            f"{self._batch_id} line_no {line_no}. Report it to who runs this service."
+        )
+        return self.failure(line_no, custom_id, message=message)
