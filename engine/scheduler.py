@@ -26,6 +26,7 @@ from engine.admission import Gate, OutputForecast, Shortage
 from engine.blocks import BlockPool, num_blocks_for
 from engine.config import Admission, Batching
 from engine.decisions import Decision, DecisionLog, Reason
+from engine.followers import Followers
 from engine.pace import Pace
 from engine.plan import SchedulerCounters, SchedulerLimits, StepPlan
 from engine.policies import Policy, PriorityPolicy, SchedulerView
@@ -84,7 +85,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._padding: list[Sequence] = []
         self._leaving: set[Sequence] = set()
-        self._followers: dict[Sequence, list[Sequence]] = {}
+        self._followers = Followers()
         self._live: dict[int, list[Sequence]] = {}
         self._log = DecisionLog(self.pace.now, self.counters)
         self.last_plan = StepPlan()
@@ -104,7 +105,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Return how many sequences wait, those that wait for their first sibling's prompt included."""
-        return len(self._waiting) + sum(len(group) for group in self._followers.values())
+        return len(self._waiting) + len(self._followers)
 
     @property
     def has_work(self) -> bool:
@@ -155,9 +156,8 @@ class Scheduler:
         if self._batching is Batching.STATIC:
             self._push_all(others)
         elif others:
-            self._followers[first] = others
+            self._followers.hold(others, leader=first)
             for sequence in others:
-                sequence.leader = first
                 self._log.record(sequence, Reason.SHARED_PREFIX, other=first)
 
     def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
@@ -167,11 +167,7 @@ class Scheduler:
         """
         sequences = [child for child in self._live.get(request_id, ()) if index is None or child.index == index]
         for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
-            fellows = self._followers.get(sequence.leader, []) if sequence.leader is not None else []
-            if sequence in fellows:
-                fellows.remove(sequence)
-            else:
-                self._withdraw(sequence)
+            self._withdraw(sequence)
             self._forget(sequence)
         self._release_padding_if_done()
         return sequences
@@ -238,8 +234,7 @@ class Scheduler:
                 self._seating.publish(sequence)
         if self._swap is not None:
             self._swap.advance(plan)
-        for leader in [leader for leader in self._followers if leader.has_prompt_computed]:
-            self._push_all(self._followers.pop(leader))
+        self._push_all(self._followers.release_ready())
         counters = self.counters
         counters.num_slots += num_blocks * block_size
         counters.num_written_slots += num_written
@@ -265,7 +260,7 @@ class Scheduler:
         """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
         self._seating.check_integrity([*self._running, *self._padding])
         assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
-        waiting = [*self._waiting, *(child for group in self._followers.values() for child in group)]
+        waiting = [*self._waiting, *self._followers]
         assert not any(sequence.block_ids for sequence in waiting), "a waiting sequence holds blocks"
         held = sum(len(sequence.host_block_ids) for sequence in waiting)
         assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
@@ -458,6 +453,8 @@ class Scheduler:
             self._leave(sequence)
         elif sequence in self._leaving:
             self._leaving.remove(sequence)
+        elif sequence in self._followers:
+            self._followers.remove(sequence)
         else:
             self._waiting.remove(sequence)
 
@@ -482,7 +479,7 @@ class Scheduler:
             self._waiting.push(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        self._push_all(self._followers.pop(sequence, ()))
+        self._push_all(self._followers.release(sequence))
         if self._swap is not None:
             self._swap.drop(sequence)
         request_id = sequence.request.request_id
