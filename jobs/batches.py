@@ -18,7 +18,7 @@ from jobs.partitions import batch_day, ensure_result_partition
 from jobs.settings import Settings
 from jobs.states import BatchState, IllegalMoveError, require_move, sources_of
 from jobs.submission import CreateBatch, check_file, check_request, parse_window
-from jobs.tables import Batch, Tenant
+from jobs.tables import Batch, File, Tenant
 
 _RETRY_MINUTES: Final = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
 _MOMENT: Final[dict[BatchState, str]] = {
@@ -40,38 +40,9 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
     earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
     if earlier is not None:
         return earlier
-    file = share_file(session, tenant.id, wanted.input_file_id)
-    if file is None:
-        raise NotFoundError(
-            f"No such File object: {wanted.input_file_id!r}. It may have been deleted or have expired.",
-            param="input_file_id",
-        )
+    file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
-    now = session.scalar(select(func.now()))
-    assert now is not None
-    ensure_result_partition(session, batch_day(now))
-    tokens = (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
-    budgets.reserve(session, tenant.id, tokens)
-    batch = Batch(
-        id=new_id("batch"),
-        tenant_id=tenant.id,
-        input_file_id=file.id,
-        endpoint=wanted.endpoint,
-        completion_window=wanted.completion_window,
-        priority=wanted.priority.value,
-        invalid_lines=wanted.invalid_lines.value,
-        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
-        output_expires_after_seconds=wanted.output_expires_after_seconds,
-        idempotency_key=wanted.idempotency_key,
-        fingerprint=fingerprint,
-        reserved_tokens=tokens,
-        created_at=now,
-        expires_at=now + parse_window(wanted.completion_window),
-    )
-    session.add(batch)
-    session.flush()
-    session.refresh(batch)
-    return batch
+    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint)
 
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
@@ -162,6 +133,44 @@ def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fing
     recent = Batch.created_at > func.now() - text(f"interval '{_RETRY_MINUTES} minutes'")
     same = mine.where(Batch.fingerprint == fingerprint, Batch.idempotency_key.is_(None), recent)
     return session.scalar(same.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(1))
+
+
+def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
+    """Return the input file, which nobody can delete until this transaction ends."""
+    file = share_file(session, tenant_id, file_id)
+    if file is None:
+        raise NotFoundError(
+            f"No such File object: {file_id!r}. It may have been deleted or have expired.", param="input_file_id"
+        )
+    return file
+
+
+def _insert(session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, fingerprint: str) -> Batch:
+    now = session.scalar(select(func.now()))
+    assert now is not None
+    ensure_result_partition(session, batch_day(now))
+    tokens = (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
+    budgets.reserve(session, tenant_id, tokens)
+    batch = Batch(
+        id=new_id("batch"),
+        tenant_id=tenant_id,
+        input_file_id=file.id,
+        endpoint=wanted.endpoint,
+        completion_window=wanted.completion_window,
+        priority=wanted.priority.value,
+        invalid_lines=wanted.invalid_lines.value,
+        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        output_expires_after_seconds=wanted.output_expires_after_seconds,
+        idempotency_key=wanted.idempotency_key,
+        fingerprint=fingerprint,
+        reserved_tokens=tokens,
+        created_at=now,
+        expires_at=now + parse_window(wanted.completion_window),
+    )
+    session.add(batch)
+    session.flush()
+    session.refresh(batch)
+    return batch
 
 
 def _not_found(batch_id: str) -> NotFoundError:

@@ -20,26 +20,6 @@ from jobs.partitions import batch_day
 from jobs.recording import LineResult, Prices, Recorded, record
 from jobs.states import BatchState, ChunkState, sources_of
 
-__all__ = [
-    "ClaimedChunk",
-    "FlushOutcome",
-    "LineResult",
-    "MissingResultsError",
-    "claim_chunk",
-    "claim_next",
-    "complete",
-    "done_between",
-    "extend",
-    "flush",
-    "hold",
-    "lines_done",
-    "lock_batch_state",
-    "release",
-    "settle_share",
-    "withdraw",
-    "withdraw_open",
-]
-
 SUSPECT_LOSSES: Final = 2
 """After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
 _CANDIDATES: Final = 8
@@ -181,11 +161,6 @@ def release(session: Session, claim: ClaimedChunk) -> None:
     _leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
 
 
-def withdraw(session: Session, claim: ClaimedChunk) -> None:
-    """End the lease of a chunk whose batch is not wanted any more. Raises FencedOutError."""
-    _leave(session, claim, ChunkState.WITHDRAWN)
-
-
 def withdraw_open(session: Session, batch_id: str) -> int:
     """Withdraw a batch's ready chunks, when it is cancelled or expired; return how many.
 
@@ -295,7 +270,7 @@ _LEAVE: Final = text("""
     WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 
-# SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. The sweep of `jobs.batches` repeats.
+# SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.sweeps` repeats.
 _WITHDRAW: Final = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
     WHERE id IN (SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'ready' FOR UPDATE SKIP LOCKED)

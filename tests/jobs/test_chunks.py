@@ -12,11 +12,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, budgets, chunks
-from jobs.chunks import ClaimedChunk, LineResult, MissingResultsError
+from jobs.chunks import ClaimedChunk, MissingResultsError
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines import output_line
 from jobs.losses import Reaped, reap_expired, return_leases
-from jobs.recording import Prices
+from jobs.recording import LineResult, Prices
 from jobs.states import BatchState, ChunkState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result, Tenant
@@ -238,7 +238,7 @@ def test_a_zombies_flush_is_refused_after_the_chunk_was_claimed_again(
     assert heir.fence == zombie.fence + 1
     with maker() as other, pytest.raises(FencedOutError):
         chunks.flush(other, zombie, answers(zombie, [0, 1]), flush_no=0, lease=LEASE)
-    for act in (chunks.complete, chunks.release, chunks.withdraw):
+    for act in (chunks.complete, chunks.release):
         with maker() as other, pytest.raises(FencedOutError):
             act(other, zombie)
     with maker() as other, pytest.raises(FencedOutError):
@@ -530,7 +530,7 @@ def virtual_time(session: Session) -> float:
     return float(session.scalar(text("SELECT virtual_time FROM fair_share")) or 0)
 
 
-@pytest.mark.parametrize("end", [chunks.complete, chunks.release, chunks.withdraw])
+@pytest.mark.parametrize("end", [chunks.complete, chunks.release])
 def test_virtual_time_is_charged_by_estimate_and_corrected_by_use(
     session: Session, run: Run, end: Callable[[Session, ClaimedChunk], Any]
 ) -> None:

@@ -12,11 +12,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, budgets, chunks, sweeps
-from jobs.chunks import ClaimedChunk, LineResult
+from jobs.chunks import ClaimedChunk
 from jobs.database import try_advisory_lock
 from jobs.errors import GoneError, ServiceError
 from jobs.lines import error_line, output_line
 from jobs.partitions import drop_partitions_before
+from jobs.recording import LineResult
 from jobs.results import MAX_PAGE_BYTES, CountsDisagreeError, ResultsPage, finalise_batch, read_finished_lines
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
