@@ -15,9 +15,9 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
 
     from cli.watch import describe_listed
     from jobs.lines import iter_lines
+    from jobs.scan import Scan
     from jobs.settings import load_settings
     from jobs.submission import CreateBatch, check_request
-    from jobs.validation import Scan
 
     check_request(CreateBatch(input_file_id=path.name, endpoint=endpoint, completion_window="24h"))
     settings = load_settings()

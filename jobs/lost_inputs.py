@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from jobs import chunks
 from jobs.batches import lock_batch, move_batch
 from jobs.chunks import ClaimedChunk
+from jobs.scan import whole_file_problem
 from jobs.states import BatchState
 from jobs.tables import Batch
-from jobs.validation import whole_file_problem
 
 log = logging.getLogger(__name__)
 

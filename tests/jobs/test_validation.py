@@ -5,20 +5,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, budgets, fairshare
 from jobs.database import try_advisory_lock
 from jobs.errors import ServiceError
-from jobs.lines import BOM, RawLine
+from jobs.lines import BOM
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Result, Tenant
-from jobs.validation import MAX_CHUNK_BYTES, ChunkPlanner, validate_batch
+from jobs.validation import validate_batch
 
 Line = Callable[..., str]
 Submit = Callable[..., Batch]
@@ -259,35 +257,3 @@ def test_a_tenant_that_returns_starts_where_the_others_are(
     session.commit()
     validate(submit([request_line("a")], tenant_id="t2"))
     assert session.scalar(text("SELECT virtual_time FROM fair_share WHERE tenant_id = 't2'")) == 500
-
-
-@given(
-    kinds=st.lists(st.sampled_from(["good", "bad", "blank"]), max_size=60),
-    max_lines=st.integers(1, 10),
-)
-def test_chunks_cover_every_good_line_once_and_count_what_lies_between(kinds: list[str], max_lines: int) -> None:
-    planner = ChunkPlanner(max_lines=max_lines)
-    for number, kind in enumerate(kinds):
-        if kind == "good":
-            planner.add(RawLine(number, number * 10, number * 10 + 10, b"x"), 7)
-        elif kind == "bad":
-            planner.skip()
-    chunks = planner.finish()
-    spans = [range(chunk.first_line, chunk.first_line + chunk.num_lines) for chunk in chunks]
-    assert [number for span in spans for number in span if kinds[number] == "good"] == [
-        number for number, kind in enumerate(kinds) if kind == "good"
-    ]
-    for chunk, span in zip(chunks, spans, strict=True):
-        assert 1 <= chunk.num_lines <= max_lines
-        assert kinds[span[0]] == kinds[span[-1]] == "good"
-        assert chunk.num_requests == sum(kinds[number] != "blank" for number in span)
-        assert (chunk.byte_start, chunk.byte_end) == (span[0] * 10, span[-1] * 10 + 10)
-        assert chunk.estimated_tokens == 7 * sum(kinds[number] == "good" for number in span)
-
-
-def test_a_chunk_of_long_lines_ends_early() -> None:
-    planner = ChunkPlanner(max_lines=64)
-    half = MAX_CHUNK_BYTES // 2
-    for number in range(4):
-        planner.add(RawLine(number, number * half, (number + 1) * half, b"x"), 1)
-    assert [chunk.num_lines for chunk in planner.finish()] == [2, 2]
