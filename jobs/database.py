@@ -1,16 +1,16 @@
-"""Connections to Postgres: engine, sessions, readiness, schema upgrades and advisory locks.
+"""Connections to Postgres: engine, sessions, readiness, schema upgrades, advisory locks and streamed rows.
 
 Knows no table; queries live in the modules of the things they concern.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy import Engine, Result, TextClause, create_engine, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -157,6 +157,16 @@ def try_advisory_lock(session: Session, key: str) -> bool:
 def advisory_lock(session: Session, key: str) -> None:
     """Wait for the lock named `key` and hold it until the transaction ends."""
     session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+
+
+def stream(
+    session: Session, query: TextClause, values: Mapping[str, object], *, num_rows: int
+) -> Result[*tuple[Any, ...]]:
+    """Run a query through a server-side cursor that holds `num_rows` rows at a time; the caller closes it.
+
+    `yield_per` is called on the result: as an execution option a session ignores it for text, and reads it all.
+    """
+    return session.execute(query, values, execution_options={"stream_results": True}).yield_per(num_rows)
 
 
 def _alembic_config() -> Any:

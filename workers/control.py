@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import sweeps
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
-from jobs.results import finalise_batch
+from jobs.finalisation import finalise_batch
 from jobs.retention import purge_files, purge_results
 from jobs.settings import Settings
 from jobs.storage import Storage

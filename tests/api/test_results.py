@@ -14,10 +14,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import chunks, sweeps
+from jobs.finalisation import finalise_batch
 from jobs.lines import error_line, output_line
 from jobs.partitions import partition_name
 from jobs.recording import LineResult
-from jobs.results import finalise_batch
 from jobs.storage import Storage
 from jobs.validation import validate_batch
 

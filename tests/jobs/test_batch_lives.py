@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, budgets, chunks, files, models, sweeps
 from jobs.audit import audit
+from jobs.finalisation import finalise_batch
 from jobs.lines import output_line
 from jobs.profile import FileProfiler
 from jobs.recording import LineResult
-from jobs.results import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage

@@ -12,10 +12,10 @@ from jobs import batches, chunks, lost_inputs, sweeps
 from jobs.audit import audit
 from jobs.chunks import ClaimedChunk
 from jobs.errors import FencedOutError
+from jobs.finalisation import finalise_batch
 from jobs.lines import output_line
 from jobs.losses import Reaped, reap_expired
 from jobs.recording import LineResult
-from jobs.results import finalise_batch
 from jobs.states import BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, Budget, Chunk, File

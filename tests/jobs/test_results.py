@@ -15,10 +15,11 @@ from jobs import batches, budgets, chunks, sweeps
 from jobs.chunks import ClaimedChunk
 from jobs.database import try_advisory_lock
 from jobs.errors import GoneError, ServiceError
+from jobs.finalisation import CountsDisagreeError, finalise_batch
 from jobs.lines import error_line, output_line
 from jobs.partitions import drop_partitions_before
 from jobs.recording import LineResult
-from jobs.results import MAX_PAGE_BYTES, CountsDisagreeError, ResultsPage, finalise_batch, read_finished_lines
+from jobs.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
@@ -142,7 +143,7 @@ def test_files_are_written_block_by_block(
                 inner.write = lambda part: (sizes.append(part.count(b"\n")), write(part))  # type: ignore[method-assign]
                 yield inner
 
-    monkeypatch.setattr("jobs.results._ROWS_A_FETCH", 10)
+    monkeypatch.setattr("jobs.finalisation._ROWS_A_FETCH", 10)
     batch = run(64)
     run_to_end(session, batch)
     assert finalise_batch(session, Counting(), batch.id) is BatchState.COMPLETED
