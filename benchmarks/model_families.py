@@ -1,6 +1,7 @@
 """The model families that are proven against transformers, and those that are refused, as tiny configurations.
 
-tests/engine/test_models_table.py runs every entry; models_table.py writes them down. Nothing here loads a model.
+tests/engine/test_models_table.py and test_quantized_checkpoints.py run every entry; models_table.py writes them down.
+Nothing here loads a model.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ class Family:
     models: str
     shows: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """A family whose files are quantized by `quantization_config`; `impls` are whose code runs it."""
+
+    family: Family
+    quantization_config: Mapping[str, Any]
+    impls: tuple[str, ...] = ("transformers",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +158,7 @@ THROUGH_TRANSFORMERS = (
     Family(model_type="gpt2", models="GPT-2", shows="learned positions"),
     Family(model_type="gpt_bigcode", models="StarCoder, SantaCoder", shows="one KV head, learned positions"),
     Family(model_type="gpt_neox", models="Pythia, GPT-NeoX", shows="parallel blocks, a quarter rotated"),
-    Family(model_type="gpt_oss", models="gpt-oss with 16-bit weights", shows="sinks, experts, window 8 and full, YaRN",
+    Family(model_type="gpt_oss", models="gpt-oss", shows="sinks, experts, window 8 and full, YaRN",
            settings={**_WINDOW_THEN_FULL, **_LOCAL_EXPERTS, "head_dim": 16}),
     Family(model_type="granite", models="Granite 3", shows="four multipliers",
            settings={"attention_multiplier": 0.2, "embedding_multiplier": 2.0, "logits_scaling": 3.0,
@@ -190,6 +200,45 @@ THROUGH_TRANSFORMERS = (
     Family(model_type="starcoder2", models="StarCoder 2", shows="window 8", settings={"sliding_window": 8}),
     Family(model_type="vaultgemma", models="VaultGemma", shows="soft cap, window 8 and full",
            settings={**_WINDOW_THEN_FULL, **_SOFT_CAP, "head_dim": 16}),
+)  # fmt: skip
+
+_MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+}
+_FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+_FP8_WHOLE = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
+_TWO_BLOCKS = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 384}
+_PART_OF_A_BLOCK = {"hidden_size": 192, "head_dim": 16, "intermediate_size": 320}
+
+QUANTIZED = (
+    Quantized(quantization_config=_MXFP4,
+              family=Family(model_type="gpt_oss", models="gpt-oss 20B, 120B", shows="experts in blocks of 32",
+                            settings={**_WINDOW_THEN_FULL, **_LOCAL_EXPERTS, "head_dim": 16})),
+    Quantized(quantization_config=_FP8, impls=("tokenmill", "transformers"),
+              family=Family(model_type="qwen3", models="Qwen3 FP8", shows="blocks of 128 × 128",
+                            settings=_TWO_BLOCKS)),
+    Quantized(quantization_config=_FP8, impls=("tokenmill", "transformers"),
+              family=Family(model_type="llama", models="Llama in block FP8",
+                            shows="blocks of 128 × 128, the last ones not whole", settings=_PART_OF_A_BLOCK)),
+    Quantized(quantization_config=_FP8,
+              family=Family(model_type="qwen3_moe", models="Qwen3 MoE FP8", shows="blocks of 128 × 128, experts",
+                            settings={**_TWO_BLOCKS, **_EXPERTS, "moe_intermediate_size": 128})),
+    Quantized(quantization_config=_FP8,
+              family=Family(model_type="deepseek_v3", models="DeepSeek-V3, R1",
+                            shows="blocks of 128 × 128, the last ones not whole, MLA, experts",
+                            settings={**_MLA, **_SHARED_EXPERTS, "hidden_size": 256})),
+    Quantized(quantization_config=_FP8,
+              family=Family(model_type="minimax_m2", models="MiniMax-M2", shows="blocks of 128 × 128, experts",
+                            settings={**_LOCAL_EXPERTS, **_TWO_BLOCKS})),
+    Quantized(quantization_config=_FP8_WHOLE,
+              family=Family(model_type="ministral3", models="Ministral 3 (text) FP8", shows="one scale a weight",
+                            settings=_TWO_BLOCKS)),
 )  # fmt: skip
 
 _NO_FUNCTION = "takes no attention function"

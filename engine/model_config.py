@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.quantization import Quantization, read_quantization
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,14 @@ _ARCHITECTURES = {
 _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 _ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """What the engine knows of every model. `source` is transformers' configuration object.
 
+    `quantization` is that of the files: weights are made whole when they are loaded, and `source` knows nothing of it.
     An object of this very class is run by transformers' code, a `ModelConfig` by the decoder in model.py.
     """
 
@@ -42,6 +45,7 @@ class CheckpointConfig:
     eos_token_ids: tuple[int, ...]
     dtype: str
     source: Any
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +73,16 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     Raises ModelLoadError or UnsupportedModelError.
     """
     path = resolve_model_path(model)
-    config = _read_with_transformers(path)
-    if getattr(config, "quantization_config", None):
-        raise UnsupportedModelError(f"{path} is quantized (quantization_config); use the unquantized weights.")
+    raw = _read_json(path)
+    quantization = _quantization(raw, path)
+    config = _read_with_transformers(raw, path)
     if impl is ModelImpl.TRANSFORMERS or (impl is ModelImpl.AUTO and _reason_against_own(config, path)):
         _check_for_transformers(config, path)
-        return CheckpointConfig(**_common(config, path))
+        return CheckpointConfig(**_common(config, path, quantization))
     reason = _reason_against_own(config, path)
     if reason is not None:
         raise UnsupportedModelError(reason)
-    return _own_config(config, path)
+    return _own_config(config, path, quantization)
 
 
 def resolve_model_path(model: str) -> Path:
@@ -100,7 +104,7 @@ def _fetch_from_hub(model: str) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - a slow import that local models do not need
 
     try:
-        return Path(snapshot_download(model, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(model, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM))
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelLoadError(
@@ -108,12 +112,25 @@ def _fetch_from_hub(model: str) -> Path:
         ) from error
 
 
-def _read_with_transformers(path: Path) -> Any:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads((path / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path / 'config.json'} cannot be read as JSON: {error}.") from error
-    model_type = raw.get("model_type") if isinstance(raw, dict) else None
+    return raw if isinstance(raw, dict) else {}
+
+
+def _quantization(raw: dict[str, Any], path: Path) -> Quantization | None:
+    """Return how the files are quantized, which a model with other parts than text may say of its text alone."""
+    text = raw.get("text_config")
+    parts = [raw, text] if isinstance(text, dict) else [raw]
+    given = [part["quantization_config"] for part in parts if part.get("quantization_config") is not None]
+    return read_quantization(given[0], path) if given else None
+
+
+def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
+    """Return transformers' configuration of the model as it is loaded, which is not quantized."""
+    model_type = raw.get("model_type")
     if model_type not in _causal_models():
         raise UnsupportedModelError(
             f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
@@ -122,10 +139,13 @@ def _read_with_transformers(path: Path) -> Any:
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
 
     try:
-        return AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path)
     except (ValueError, TypeError, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"{path / 'config.json'} is not a valid {model_type} configuration: {reason}.") from error
+    for part in (config, config.get_text_config(decoder=True)):
+        vars(part).pop("quantization_config", None)
+    return config
 
 
 def _causal_models() -> dict[str, str]:
@@ -137,29 +157,31 @@ def _causal_models() -> dict[str, str]:
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def _common(config: Any, path: Path) -> dict[str, Any]:
+def _common(config: Any, path: Path, quantization: Quantization | None) -> dict[str, Any]:
     text = config.get_text_config(decoder=True)
     max_model_len = getattr(text, "max_position_embeddings", None)
     if max_model_len is None:
         raise UnsupportedModelError(
             f"{path / 'config.json'} has no max_position_embeddings; the engine needs to know the longest sequence."
         )
+    default_dtype = "bfloat16" if quantization else "float32"  # what is quantized was made from 16 bits
     return {
         "path": path,
         "model_type": config.model_type,
         "vocab_size": text.vocab_size,
         "max_model_len": max_model_len,
         "eos_token_ids": _eos_token_ids(config, path),
-        "dtype": str(getattr(config, "dtype", None) or "float32").removeprefix("torch."),
+        "dtype": str(getattr(config, "dtype", None) or default_dtype).removeprefix("torch."),
         "source": config,
+        "quantization": quantization,
     }
 
 
-def _own_config(config: Any, path: Path) -> ModelConfig:
+def _own_config(config: Any, path: Path, quantization: Quantization | None) -> ModelConfig:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     has_attention_bias = bool(getattr(config, "attention_bias", False))
     return ModelConfig(
-        **_common(config, path),
+        **_common(config, path, quantization),
         hidden_size=config.hidden_size,
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,

@@ -22,7 +22,7 @@ from engine.rotary import check_positions
 from engine.step_model import KvCache, KvShape, ModelSizes, StepTensors, new_cache
 from engine.transformers_attention import PAGED, attending
 from engine.transformers_checks import AttentionLayer, check_logits, eager_logits, probe_tokens, trace_attention
-from engine.weights import check_files
+from engine.weights import Checkpoint
 from kernels.paged_attention import paged_attention
 from kernels.write_kv import preferred_cache_dtype, write_kv
 
@@ -173,20 +173,25 @@ def _rows(part: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def _load(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
-    """Load the weights into transformers' class on the CPU; every weight must be in the files."""
-    check_files(config.path)
+    """Load the weights into transformers' class on the CPU; every weight must be in the files.
+
+    They are read and dequantized by our own code: transformers takes FP8 only where accelerate is installed, and gets
+    the blocks wrong where the last one is not whole (5.23); MXFP4 it turns into bf16, whatever the dtype (5.17).
+    """
     had_progress_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            config.path,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            attn_implementation="eager",
-        )
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config.source, trust_remote_code=False)
+        with Checkpoint(config.path, dtype=dtype, quantization=config.quantization) as checkpoint:
+            model, report = type(empty).from_pretrained(
+                None,
+                config=empty.config,
+                state_dict=checkpoint.tensors(),
+                dtype=dtype,
+                output_loading_info=True,
+                attn_implementation="eager",
+            )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"transformers cannot load {config.path}: {reason}.") from error

@@ -1,32 +1,42 @@
 """Read tensors by name from a model directory's safetensors files, one or many, without loading them all.
 
-Knows names, shapes and dtypes; not what a tensor is for.
+Knows names, shapes, dtypes and how weights are quantized; not what a tensor is for.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.errors import ModelLoadError
+from engine.quantization import Quantization, QuantMethod
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
+_FP8_SCALES, _FP8_INPUT_SCALES = "_scale_inv", ".activation_scale"
+_MXFP4_BLOCKS, _MXFP4_SCALES = "_blocks", "_scales"
+"""What the files append to a weight's name; an input's scale is for products in FP8, which there are none of here."""
+
 
 class Checkpoint:
-    """Open a model's safetensors files for reading; use as a context manager. Tensors come out in `dtype`."""
+    """Open a model's safetensors files for reading; use as a context manager. Quantized tensors come out whole."""
 
-    def __init__(self, path: Path, *, dtype: torch.dtype) -> None:
+    def __init__(self, path: Path, *, dtype: torch.dtype, quantization: Quantization | None = None) -> None:
         self._path = path
         self._dtype = dtype
+        self._quantization = quantization
+        self._method = None if quantization is None else quantization.method
         self._stack = ExitStack()
         self._file_of = _files_by_tensor(path)
         self._open: dict[Path, Any] = {}
@@ -37,21 +47,60 @@ class Checkpoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        if error is None:
+            self._stack.close()
+        else:  # other threads may still be reading, which closing would disturb: the files close when nobody has them
+            self._stack.pop_all()
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return one tensor on the CPU. Raises ModelLoadError when it is missing or has another shape."""
-        if name not in self._file_of:
-            raise ModelLoadError(f"{self._path} has no tensor {name}; the weights do not belong to its config.json.")
-        tensor: Tensor = self._file(self._file_of[name]).get_tensor(name)
+        """Return one tensor on the CPU in `dtype`. Raises ModelLoadError when it is missing or has another shape."""
+        tensor = self.whole(name)
         if tuple(tensor.shape) != shape:
             raise ModelLoadError(
                 f"{self._path}: tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}."
             )
         return tensor.to(self._dtype)
+
+    def tensors(self) -> dict[str, StoredTensor]:
+        """Return every tensor by the name that it has in a model that is not quantized; threads may read them."""
+        for file in set(self._file_of.values()):
+            self._file(file)
+        return {name: StoredTensor(self, name) for name in self._whole_names()}
+
+    def whole(self, name: str) -> Tensor:
+        """Return one tensor on the CPU as it is stored, a quantized one in a dtype that has its values.
+
+        Raises ModelLoadError when it is missing, or quantized otherwise than config.json says.
+        """
+        described = f"{self._path}: tensor {name}"
+        if self._method is QuantMethod.MXFP4 and name + _MXFP4_BLOCKS in self:
+            return dequantize_mxfp4(self._stored(name + _MXFP4_BLOCKS), self._stored(name + _MXFP4_SCALES), described)
+        tensor = self._stored(name)
+        if self._quantization is not None and self._method is QuantMethod.FP8 and name + _FP8_SCALES in self:
+            return dequantize_fp8(tensor, self._stored(name + _FP8_SCALES), described, block=self._quantization.block)
+        if tensor.dtype.itemsize == 1 and tensor.dtype != torch.bool:
+            raise ModelLoadError(
+                f"{described} is {str(tensor.dtype).removeprefix('torch.')} without scales that the "
+                "quantization_config of config.json tells of; the weights do not belong to it."
+            )
+        return tensor
+
+    def _whole_names(self) -> Iterator[str]:
+        for name in self._file_of:
+            if self._method is QuantMethod.MXFP4 and name.endswith(_MXFP4_SCALES):
+                continue
+            if self._method is QuantMethod.FP8 and name.endswith((_FP8_SCALES, _FP8_INPUT_SCALES)):
+                continue
+            yield name.removesuffix(_MXFP4_BLOCKS) if self._method is QuantMethod.MXFP4 else name
+
+    def _stored(self, name: str) -> Tensor:
+        if name not in self:
+            raise ModelLoadError(f"{self._path} has no tensor {name}; the weights do not belong to its config.json.")
+        tensor: Tensor = self._file(self._file_of[name]).get_tensor(name)
+        return tensor
 
     def _file(self, path: Path) -> Any:
         if path not in self._open:
@@ -62,9 +111,16 @@ class Checkpoint:
         return self._open[path]
 
 
-def check_files(path: Path) -> None:
-    """Raise ModelLoadError when the directory's safetensors are missing, incomplete or unreadable."""
-    _files_by_tensor(path)
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of an open checkpoint; `[...]`, which is how transformers takes one from a file, reads it."""
+
+    checkpoint: Checkpoint
+    name: str
+
+    def __getitem__(self, everything: EllipsisType) -> Tensor:
+        """Return the whole tensor, as `Checkpoint.whole` does."""
+        return self.checkpoint.whole(self.name)
 
 
 def _files_by_tensor(path: Path) -> dict[str, Path]:

@@ -1,0 +1,65 @@
+"""Say how the weights of a checkpoint are quantized, where they can be made whole again when they are loaded.
+
+Reads the quantization_config of config.json; knows no tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UnsupportedModelError
+
+
+class QuantMethod(StrEnum):
+    """FP8: 8-bit floats, a scale for each block of a weight. MXFP4: 4-bit floats, an exponent for every 32 of them."""
+
+    FP8 = "fp8"
+    MXFP4 = "mxfp4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """`block` is how many rows and columns of an FP8 weight have one scale; None: the whole weight has one."""
+
+    method: QuantMethod
+    block: tuple[int, int] | None = None
+
+
+_FP8_BLOCK = (128, 128)
+"""Where the configuration names none, as in transformers."""
+
+
+def read_quantization(given: Any, path: Path) -> Quantization:
+    """Read a quantization_config. Raises UnsupportedModelError that says what it asks for and what there is."""
+    if not isinstance(given, dict) or "quant_method" not in given:
+        raise UnsupportedModelError(
+            f"{path / 'config.json'} has the quantization_config {given!r} without a quant_method; {_ALLOWED}"
+        )
+    method = given["quant_method"]
+    if method not in tuple(QuantMethod):
+        raise UnsupportedModelError(f"{path} is quantized with {method!r} (quantization_config); {_ALLOWED}")
+    if method == QuantMethod.MXFP4:
+        return Quantization(method=QuantMethod.MXFP4)
+    return Quantization(method=QuantMethod.FP8, block=_block(given, path))
+
+
+_ALLOWED = (
+    f"the engine dequantizes {' and '.join(QuantMethod)} when it loads the weights, and nothing else. "
+    "Use such weights, or unquantized ones."
+)
+
+
+def _block(given: dict[str, Any], path: Path) -> tuple[int, int] | None:
+    block = given.get("weight_block_size", _FP8_BLOCK)
+    if block is None:
+        return None
+    is_pair = isinstance(block, list | tuple) and len(block) == 2
+    if not is_pair or any(type(size) is not int or size < 1 for size in block):
+        raise UnsupportedModelError(
+            f"{path / 'config.json'} has weight_block_size {block!r}; it must be two positive numbers, or null for one "
+            "scale per weight."
+        )
+    return block[0], block[1]
