@@ -9,15 +9,13 @@ from typing import Any, Final
 
 from jobs.body_tools import ToolUse
 from jobs.responses import ToolCall
-from workers.call_forms import CallForm, MalformedCall, form_of
+from workers.call_forms import CallForm, MalformedCall
 from workers.call_reading import read_calls
-from workers.call_writing import constraint, function_of
+from workers.call_writing import function_of
 from workers.json_texts import as_json
 
 SHORT_ID_FORMS: Final = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})
 """Their templates refuse a call whose id is not 9 letters and digits."""
-
-__all__ = ["SHORT_ID_FORMS", "CallForm", "CallReader", "constraint", "for_template", "form_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,11 @@ from engine.params import SamplingParams
 from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
 from jobs.lines import InputLine
 from workers.answers import AnswerMaker
+from workers.call_forms import CallForm
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 from workers.shown_logprobs import token_piece
-from workers.tool_calls import CallForm, CallReader
+from workers.tool_calls import CallReader
 
 
 def start(

@@ -9,7 +9,9 @@ from engine.structured import MAX_LEVELS
 from jobs.body_checks import BodyError
 from jobs.body_tools import Choice, ToolUse
 from workers.argument_schemas import kinds_of
-from workers.tool_calls import CallForm, CallReader, constraint
+from workers.call_forms import CallForm
+from workers.call_writing import constraint
+from workers.tool_calls import CallReader
 
 
 def use(parameters: dict[str, Any], choice: Choice = Choice.AUTO) -> ToolUse:

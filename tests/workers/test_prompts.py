@@ -12,8 +12,9 @@ from jobs import body_checks
 from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
 from jobs.body_checks import BodyError
 from jobs.lines import InputLine
+from workers.call_forms import CallForm
 from workers.prompts import PreparedLine, PromptMaker
-from workers.tool_calls import CallForm, CallReader
+from workers.tool_calls import CallReader
 
 CONTEXT, VOCAB = 64, 1024
 

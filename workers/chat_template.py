@@ -1,0 +1,85 @@
+"""A model's chat template: what it makes of a conversation, past tool calls and all, and how it has calls written.
+
+Templates are their authors' programs and may raise anything; that becomes a BodyError. Knows no limits of the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from jobs.body_checks import BodyError
+from workers.call_forms import CallForm, form_of
+from workers.call_history import (
+    HISTORY_FORMS,
+    KEEPING_NULLS,
+    HistoryForm,
+    Message,
+    NoText,
+    has_calls,
+    has_ids,
+    with_marks,
+    with_short_ids,
+)
+from workers.tool_calls import SHORT_ID_FORMS
+
+Tools = list[dict[str, Any]] | None
+"""As chat templates expect them."""
+
+
+class TemplatedTokenizer(Protocol):
+    """What a chat template needs of a transformers tokenizer."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any: ...
+    def get_chat_template(self, *, tools: Tools = ...) -> str: ...
+
+
+class ChatTemplate:
+    """Writes the special tokens itself, so none are added to its prompts (no double BOS)."""
+
+    def __init__(self, tokenizer: TemplatedTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def call_form(self, tools: Tools) -> CallForm | None:
+        """Return how the model writes calls of these tools, None where the template knows none, or an unknown form."""
+        try:
+            return form_of(self._tokenizer.get_chat_template(tools=tools))
+        except ValueError:  # no template at all, or several of which none is the default
+            return None
+
+    def prompt(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        """Return the prompt of a conversation. Raises BodyError where the template refuses it."""
+        if has_ids(messages) and self.call_form(tools) in SHORT_ID_FORMS:
+            messages = with_short_ids(messages)
+        if has_calls(messages):
+            return self._with_past_calls(messages, tools)
+        try:
+            return self._encoded(messages, tools)
+        except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
+            message = f"the model's chat template refused the messages: {_named(error)}"
+            raise BodyError("messages", message) from None
+
+    def _with_past_calls(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        """Return the conversation in the first form in which the template shows all its calls."""
+        marked, marks = with_marks(messages)
+        refusals = []
+        for form in HISTORY_FORMS:
+            try:
+                shown = self._apply(form.told(marked), tools, form=form, tokenize=False)
+                if all(mark in shown for mark in marks):
+                    return self._encoded(form.told(messages), tools, form=form)
+            except Exception as error:  # noqa: BLE001 - as above; another form may suit it
+                refusals.append(_named(error))
+        reason = refusals[0] if len(refusals) == len(HISTORY_FORMS) else "it leaves them out"
+        raise BodyError("messages", f"the model's chat template cannot show past tool calls: {reason}")
+
+    def _encoded(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None = None) -> list[int]:
+        return list(self._apply(messages, tools, form=form, tokenize=True, return_dict=True)["input_ids"])
+
+    def _apply(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None, **how: Any) -> Any:
+        """Apply the chat template; raises whatever it raises."""
+        if form is not None and form.no_text is NoText.NULL:
+            how["chat_template"] = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
+        return self._tokenizer.apply_chat_template(list(messages), tools=tools, add_generation_prompt=True, **how)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
