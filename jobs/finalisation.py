@@ -17,8 +17,9 @@ from jobs.batches import lock_batch, move_batch
 from jobs.database import stream, try_advisory_lock
 from jobs.errors import NotFoundError, TokenmillError
 from jobs.files import Purpose, create_file, new_object_key
-from jobs.lines import custom_id_of, error_line, iter_lines
+from jobs.lines import custom_id_of, iter_lines
 from jobs.lost_inputs import name_lost_input
+from jobs.output_lines import error_line
 from jobs.partitions import batch_day
 from jobs.recording import LineResult, copy_errors
 from jobs.settings import MIB

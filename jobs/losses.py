@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 from jobs import lost_inputs
 from jobs.chunks import SUSPECT_LOSSES, done_between, lock_batch_state, settle_share
 from jobs.errors import NotFoundError, ServiceError
-from jobs.lines import RawLine, custom_id_of, error_line, split_lines
+from jobs.lines import RawLine, custom_id_of, split_lines
+from jobs.output_lines import error_line
 from jobs.partitions import batch_day
 from jobs.recording import LineResult, record
 from jobs.states import BatchState, ChunkState, sources_of

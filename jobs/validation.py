@@ -13,8 +13,9 @@ from jobs import budgets, fairshare
 from jobs.batches import lock_batch, move_batch
 from jobs.database import try_advisory_lock
 from jobs.errors import NotFoundError
-from jobs.lines import LineProblem, error_line, iter_lines
+from jobs.lines import LineProblem, iter_lines
 from jobs.models import list_models
+from jobs.output_lines import error_line
 from jobs.recording import LineResult, copy_errors, copy_rows
 from jobs.scan import Scan, whole_file_problem
 from jobs.settings import MIB, Settings

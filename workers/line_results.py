@@ -3,10 +3,10 @@
 import time
 
 from engine.errors import InvalidParamsError
-from jobs import lines
 from jobs.bodies import CHAT_ENDPOINT
 from jobs.body_checks import BodyError
 from jobs.lines import InputLine
+from jobs.output_lines import error_line, output_line, response_id
 from jobs.recording import LineResult
 from jobs.responses import error_body
 from workers.answers import AnswerMaker
@@ -25,12 +25,12 @@ class ResultMaker:
         """Return the result of a line that the engine has finished."""
         line = run.prepared.line
         prefix = "chatcmpl" if run.prepared.endpoint == CHAT_ENDPOINT else "cmpl"
-        response_id = lines.response_id(prefix, self._batch_id, line.line_no)
-        answer = self._answers.make(run, response_id=response_id, created=self._created)
+        body_id = response_id(prefix, self._batch_id, line.line_no)
+        answer = self._answers.make(run, response_id=body_id, created=self._created)
         return LineResult(
             line_no=line.line_no,
             status_code=200,
-            line=lines.output_line(self._batch_id, line.line_no, line.custom_id, status_code=200, body=answer.body),
+            line=output_line(self._batch_id, line.line_no, line.custom_id, status_code=200, body=answer.body),
             input_tokens=answer.usage.prompt_tokens,
             cached_tokens=answer.usage.cached_tokens,
             output_tokens=answer.usage.completion_tokens,
@@ -40,12 +40,12 @@ class ResultMaker:
         """Return the result of a body that cannot be run."""
         param, code = (error.param, error.code) if isinstance(error, BodyError) else (None, "invalid_value")
         body = error_body(str(error), code=code, param=param)
-        content = lines.output_line(self._batch_id, line.line_no, line.custom_id, status_code=400, body=body)
+        content = output_line(self._batch_id, line.line_no, line.custom_id, status_code=400, body=body)
         return LineResult(line_no=line.line_no, status_code=400, line=content)
 
     def failure(self, line_no: int, custom_id: str | None, *, message: str) -> LineResult:
         """Return the result of a line that failed at run time: no response."""
-        content = lines.error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
+        content = error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
         return LineResult(line_no=line_no, status_code=None, line=content)
 
     def fault(self, line_no: int, custom_id: str | None, *, error: Exception) -> LineResult:

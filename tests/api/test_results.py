@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from jobs import chunks, sweeps
 from jobs.finalisation import finalise_batch
-from jobs.lines import error_line, output_line
+from jobs.output_lines import error_line, output_line
 from jobs.partitions import partition_name
 from jobs.recording import LineResult
 from jobs.storage import Storage

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import batches, budgets, chunks, files, models, sweeps
 from jobs.audit import audit
 from jobs.finalisation import finalise_batch
-from jobs.lines import output_line
+from jobs.output_lines import output_line
 from jobs.profile import FileProfiler
 from jobs.recording import LineResult
 from jobs.settings import Settings

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import batches, budgets, chunks
 from jobs.chunks import ClaimedChunk, MissingResultsError
 from jobs.errors import FencedOutError, ServiceError
-from jobs.lines import output_line
 from jobs.losses import Reaped, reap_expired, return_leases
+from jobs.output_lines import output_line
 from jobs.recording import LineResult, Prices
 from jobs.states import BatchState, ChunkState, InvalidLines
 from jobs.storage import Storage

@@ -14,14 +14,13 @@ from jobs.lines import (
     LineProblem,
     RawLine,
     custom_id_of,
-    error_line,
     iter_lines,
-    output_line,
     parse_line,
     shown,
     split_lines,
     too_long_problem,
 )
+from jobs.output_lines import error_line, output_line
 
 CHAT = "/v1/chat/completions"
 GOOD = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "m", "messages": []}}

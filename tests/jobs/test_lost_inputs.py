@@ -13,8 +13,8 @@ from jobs.audit import audit
 from jobs.chunks import ClaimedChunk
 from jobs.errors import FencedOutError
 from jobs.finalisation import finalise_batch
-from jobs.lines import output_line
 from jobs.losses import Reaped, reap_expired
+from jobs.output_lines import output_line
 from jobs.recording import LineResult
 from jobs.states import BatchState
 from jobs.storage import Storage

@@ -16,7 +16,7 @@ from jobs.chunks import ClaimedChunk
 from jobs.database import try_advisory_lock
 from jobs.errors import GoneError, ServiceError
 from jobs.finalisation import CountsDisagreeError, finalise_batch
-from jobs.lines import error_line, output_line
+from jobs.output_lines import error_line, output_line
 from jobs.partitions import drop_partitions_before
 from jobs.recording import LineResult
 from jobs.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
