@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import TextClause, text
@@ -30,15 +31,14 @@ POISON_LOSSES: Final = 3
 _REAP_LIMIT: Final = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reaped:
-    """What became of the lost leases of one call, in chunks."""
+class Reaped(StrEnum):
+    """What became of a chunk whose lease was lost."""
 
-    num_ready: int = 0
-    num_split: int = 0
-    num_failed: int = 0
-    num_done: int = 0
-    num_withdrawn: int = 0
+    READY = "ready"
+    SPLIT = "split"
+    FAILED = "failed"
+    DONE = "done"
+    WITHDRAWN = "withdrawn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,25 +69,26 @@ class LostLease:
         return self.previous_losses + self.is_counted
 
 
-def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> Reaped:
-    """End every lease that is over on the database's clock; each was extended for `lease` at a time.
+def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> list[Reaped]:
+    """End every lease that is over on the database's clock; return what became of each chunk.
 
-    One that was last extended before the server started is no loss: its worker may be well and could not reach us.
+    `lease` is what leases were extended for: one that was last extended before the server started is no loss, since its
+    worker may be well and could not reach us.
+
     Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part
     again at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error
     `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call; where the store
     has lost it, the batch fails.
     """
-    counts: dict[str, int] = {}
-    ended = []
+    ended, outcomes = [], []
     for lost in _read(session, _LOST, {"limit": _REAP_LIMIT, "lease": lease}):
         outcome = _reap(session, storage, lost)
         if outcome is not None:
             ended.append(lost)
-            counts[outcome] = counts.get(outcome, 0) + 1
+            outcomes.append(outcome)
             log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
     _settle_shares(session, ended)
-    return Reaped(**counts)
+    return outcomes
 
 
 def return_leases(session: Session) -> int:
@@ -122,14 +123,14 @@ def _settle_shares(session: Session, ended: Sequence[LostLease]) -> None:
         )
 
 
-def _reap(session: Session, storage: Storage, lost: LostLease) -> str | None:
-    """Decide on one lost lease and apply it; return what was counted, None where it has to wait."""
+def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:
+    """Decide on one lost lease and apply it; None where it has to wait."""
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
         _move(session, lost, ChunkState.WITHDRAWN)
-        return "num_withdrawn"
+        return Reaped.WITHDRAWN
     if lost.losses < SUSPECT_LOSSES or not lost.is_counted:
         _move(session, lost, ChunkState.READY)
-        return "num_ready"
+        return Reaped.READY
     try:
         lines = _lines(storage, lost)
     except ServiceError as error:
@@ -138,32 +139,32 @@ def _reap(session: Session, storage: Storage, lost: LostLease) -> str | None:
     except NotFoundError:
         lost_inputs.fail_batch(session, lost.batch_id)
         _move(session, lost, ChunkState.WITHDRAWN)
-        return "num_withdrawn"
+        return Reaped.WITHDRAWN
     return _reap_suspect(session, lost, lines)
 
 
-def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> str:
+def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> Reaped:
     unfinished = _unfinished(session, lost, lines)
     if not unfinished:
         _move(session, lost, ChunkState.DONE)
-        return "num_done"
+        return Reaped.DONE
     if lost.num_requests == 1:
         return _reap_single(session, lost, unfinished[0])
     _split(session, lost, lines, unfinished=unfinished)
-    return "num_split"
+    return Reaped.SPLIT
 
 
-def _reap_single(session: Session, lost: LostLease, line: RawLine) -> str:
+def _reap_single(session: Session, lost: LostLease, line: RawLine) -> Reaped:
     if lost.losses < POISON_LOSSES:
         _move(session, lost, ChunkState.READY)
-        return "num_ready"
+        return Reaped.READY
     message = f"this line's worker was lost {lost.losses} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )
     record(session, lost.batch_id, [LineResult(line_no=line.line_no, line=content, status_code=None)])
     _move(session, lost, ChunkState.DONE)
-    return "num_failed"
+    return Reaped.FAILED
 
 
 def _lines(storage: Storage, lost: LostLease) -> list[RawLine]:

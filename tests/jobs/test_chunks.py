@@ -78,7 +78,7 @@ def end_lease(session: Session, claim: ClaimedChunk) -> None:
     session.commit()
 
 
-def lose(session: Session, storage: Storage, claim: ClaimedChunk) -> Reaped:
+def lose(session: Session, storage: Storage, claim: ClaimedChunk) -> list[Reaped]:
     end_lease(session, claim)
     reaped = reap_expired(session, storage, lease=ENDED)
     session.commit()
@@ -233,7 +233,7 @@ def test_a_zombies_flush_is_refused_after_the_chunk_was_claimed_again(
 ) -> None:
     batch = run(4)
     zombie = take_first(session, batch)
-    assert lose(session, storage, zombie) == Reaped(num_ready=1)
+    assert lose(session, storage, zombie) == [Reaped.READY]
     heir = take_first(session, batch, "w2")
     assert heir.fence == zombie.fence + 1
     with maker() as other, pytest.raises(FencedOutError):
@@ -264,9 +264,9 @@ def test_a_late_flush_that_comes_before_the_reaper_keeps_the_chunk(
     end_lease(session, claim)
     with maker.begin() as worker:
         chunks.flush(worker, claim, answers(claim, [0]), flush_no=0, lease=LEASE)
-        assert reap_expired(session, storage, lease=ENDED) == Reaped()  # does not wait for the row either
+        assert reap_expired(session, storage, lease=ENDED) == []  # does not wait for the row either
         session.commit()
-    assert reap_expired(session, storage, lease=ENDED) == Reaped()
+    assert reap_expired(session, storage, lease=ENDED) == []
     assert states(session, batch) == ["leased"]
 
 
@@ -297,7 +297,7 @@ def test_a_heartbeat_extends_the_lease(session: Session, run: Run, storage: Stor
     claim = take_first(session, run(4))
     end_lease(session, claim)
     assert chunks.extend(session, claim, LEASE).batch_wanted
-    assert reap_expired(session, storage, lease=ENDED) == Reaped()
+    assert reap_expired(session, storage, lease=ENDED) == []
 
 
 def test_a_chunk_is_complete_when_every_request_has_a_result(session: Session, run: Run) -> None:
@@ -378,7 +378,7 @@ def test_a_release_and_a_cancel_at_once_leave_no_ready_chunk(
 def test_an_expired_lease_returns_the_chunk_to_the_queue(session: Session, storage: Storage, run: Run) -> None:
     batch = run(4)
     claim = take_first(session, batch)
-    assert lose(session, storage, claim) == Reaped(num_ready=1)
+    assert lose(session, storage, claim) == [Reaped.READY]
     assert states(session, batch) == ["ready"]
     assert take_first(session, batch).losses == 1
 
@@ -390,7 +390,7 @@ def test_after_two_losses_a_chunk_is_bisected_over_its_unfinished_lines(
     lose(session, storage, take_first(session, batch))
     claim = take_first(session, batch)
     flush(session, claim, [0])
-    assert lose(session, storage, claim) == Reaped(num_split=1)
+    assert lose(session, storage, claim) == [Reaped.SPLIT]
     parent, *children = session.scalars(select(Chunk).order_by(Chunk.id)).all()
     assert parent.state == "split"
     spans = [(child.first_line, child.num_lines, child.num_requests, child.losses) for child in children]
@@ -427,7 +427,7 @@ def test_a_line_that_kills_every_engine_is_failed_and_the_rest_completes(
 def test_a_single_line_is_failed_at_its_third_loss(session: Session, storage: Storage, run: Run) -> None:
     batch = run(1)
     outcomes = [lose(session, storage, take_first(session, batch)) for _ in range(3)]
-    assert outcomes == [Reaped(num_ready=1), Reaped(num_ready=1), Reaped(num_failed=1)]
+    assert outcomes == [[Reaped.READY], [Reaped.READY], [Reaped.FAILED]]
     assert states(session, batch) == ["done"]
 
 
@@ -436,7 +436,7 @@ def test_a_chunk_lost_after_its_last_result_is_done(session: Session, storage: S
     lose(session, storage, take_first(session, batch))
     claim = take_first(session, batch)
     flush(session, claim, [0, 1])
-    assert lose(session, storage, claim) == Reaped(num_done=1)
+    assert lose(session, storage, claim) == [Reaped.DONE]
 
 
 def test_a_lost_chunk_of_a_cancelled_batch_is_withdrawn(session: Session, storage: Storage, run: Run) -> None:
@@ -444,7 +444,7 @@ def test_a_lost_chunk_of_a_cancelled_batch_is_withdrawn(session: Session, storag
     claim = take_first(session, batch)
     batches.cancel_batch(session, batch.tenant_id, batch.id)
     session.commit()
-    assert lose(session, storage, claim) == Reaped(num_withdrawn=1)
+    assert lose(session, storage, claim) == [Reaped.WITHDRAWN]
 
 
 def test_while_the_input_cannot_be_read_a_lost_chunk_waits_and_others_do_not(
@@ -461,9 +461,9 @@ def test_while_the_input_cannot_be_read_a_lost_chunk_waits_and_others_do_not(
     lose(session, storage, take(session, first))
     for chunk_id in (first, second):
         end_lease(session, take(session, chunk_id))
-    assert reap_expired(session, Away(), lease=ENDED) == Reaped(num_ready=1)
+    assert reap_expired(session, Away(), lease=ENDED) == [Reaped.READY]
     session.commit()
-    assert reap_expired(session, storage, lease=ENDED) == Reaped(num_split=1)
+    assert reap_expired(session, storage, lease=ENDED) == [Reaped.SPLIT]
 
 
 def test_a_lease_that_could_not_be_extended_while_postgres_was_away_is_no_loss(
@@ -473,12 +473,12 @@ def test_a_lease_that_could_not_be_extended_while_postgres_was_away_is_no_loss(
     since_before_the_server_started = timedelta(days=365)
     for _ in range(5):
         end_lease(session, take_first(session, batch))
-        assert reap_expired(session, storage, lease=since_before_the_server_started) == Reaped(num_ready=1)
+        assert reap_expired(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
         session.commit()
     assert take_first(session, batch).losses == 0
     session.execute(text("UPDATE chunk SET state = 'ready', losses = 2"))
     end_lease(session, take_first(session, batch))
-    assert reap_expired(session, storage, lease=since_before_the_server_started) == Reaped(num_ready=1)
+    assert reap_expired(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
     assert take_first(session, batch).losses == 2, "nor does it split a suspect or forgive it"
 
 
