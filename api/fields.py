@@ -1,12 +1,11 @@
 """The types of query and body fields that several endpoints share, with their limits."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
-MIN_EXPIRY_SECONDS: Final = 3600
-MAX_EXPIRY_SECONDS: Final = 2_592_000
+from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 
 
 def _storable(text: str) -> str:

@@ -13,10 +13,9 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.multipart import UploadReader
 from jobs.errors import InputError, TooLargeError
-from jobs.files import Purpose
+from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
 from jobs.profile import FileProfile, FileProfiler
 from jobs.settings import Settings
 from jobs.storage import ObjectWriter, Storage

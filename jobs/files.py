@@ -16,6 +16,8 @@ from jobs.states import TERMINAL_BATCH_STATES
 from jobs.tables import Batch, File
 
 MAX_PAGE: Final = 10_000
+MIN_EXPIRY_SECONDS: Final = 3600
+MAX_EXPIRY_SECONDS: Final = 2_592_000
 
 
 class Purpose(StrEnum):

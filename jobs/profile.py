@@ -11,8 +11,8 @@ import orjson
 
 from jobs.bodies import COMPLETION_MAX_TOKENS
 from jobs.body_checks import MAX_N, MAX_TOKENS
+from jobs.lines import BOM
 
-_BOM: Final = b"\xef\xbb\xbf"
 _MAX_HELD_BYTES: Final = 8 * 1024 * 1024  # of one line; a longer one is only counted
 _BYTES_PER_TOKEN: Final = 4
 _TOKENS_PER_PROMPT: Final = 8  # what a chat template adds around a conversation, and
@@ -90,7 +90,7 @@ class FileProfiler:
 
     def _take(self, line: bytes) -> None:
         if self._is_first_line:
-            line = line.removeprefix(_BOM)
+            line = line.removeprefix(BOM)
         if not line or line.isspace():
             return
         self._add(*_estimate(line, _body_of(line), self._default_max_tokens))

@@ -11,8 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.errors import InputError
 
-MIB = 1024 * 1024
-GIB = 1024 * MIB
+MIB: Final = 1024 * 1024
+GIB: Final = 1024 * MIB
 EXTENSIONS_A_LEASE: Final = 3  # at least: one that is late, or fails, must not end it
 
 

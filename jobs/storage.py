@@ -14,12 +14,12 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
 from jobs.errors import InputError, NotFoundError, ServiceError
+from jobs.settings import MIB
 
 if TYPE_CHECKING:
     from obstore import ReadableFile, WritableFile
     from obstore.store import ObjectStore
 
-MIB: Final = 1024 * 1024
 # Parts of 8 MiB, two under way: S3 allows 10,000 parts (80 GB), and one upload holds at most about 32 MiB.
 _PART_BYTES: Final = 8 * MIB
 _PARTS_UNDER_WAY: Final = 2

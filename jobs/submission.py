@@ -11,7 +11,7 @@ import orjson
 
 from jobs.bodies import ENDPOINTS
 from jobs.errors import InputError, TooLargeError
-from jobs.files import Purpose
+from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
 from jobs.settings import Settings
 from jobs.states import InvalidLines, Priority
 from jobs.tables import File
@@ -21,8 +21,6 @@ MAX_WINDOW: Final = timedelta(days=30)
 MAX_METADATA_PAIRS: Final = 16
 MAX_METADATA_KEY: Final = 64
 MAX_METADATA_VALUE: Final = 512
-MIN_OUTPUT_EXPIRY_SECONDS: Final = 3600
-MAX_OUTPUT_EXPIRY_SECONDS: Final = 2_592_000
 MAX_IDEMPOTENCY_KEY: Final = 255
 
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
@@ -75,10 +73,9 @@ def check_request(wanted: CreateBatch) -> None:
             code="invalid_value",
         )
     seconds = wanted.output_expires_after_seconds
-    if seconds is not None and not MIN_OUTPUT_EXPIRY_SECONDS <= seconds <= MAX_OUTPUT_EXPIRY_SECONDS:
+    if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
         raise InputError(
-            f"Invalid output_expires_after: {seconds} seconds. Give {MIN_OUTPUT_EXPIRY_SECONDS} to "
-            f"{MAX_OUTPUT_EXPIRY_SECONDS}.",
+            f"Invalid output_expires_after: {seconds} seconds. Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}.",
             param="output_expires_after.seconds",
             code="invalid_value",
         )
