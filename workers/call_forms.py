@@ -35,6 +35,9 @@ class CallForm(StrEnum):
     XML = "xml"
 
 
+SHORT_ID_FORMS: Final = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})
+"""Their templates refuse a call whose id is not 9 letters and digits."""
+
 DEEPSEEK_CALLS: Final = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 DEEPSEEK_CALL: Final = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
 DEEPSEEK_SEPARATOR: Final = "<｜tool▁sep｜>"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from jobs.body_checks import BodyError
-from workers.call_forms import CallForm, form_of
+from workers.call_forms import SHORT_ID_FORMS, CallForm, form_of
 from workers.call_history import (
     HISTORY_FORMS,
     KEEPING_NULLS,
@@ -19,7 +19,7 @@ from workers.call_history import (
     with_marks,
     with_short_ids,
 )
-from workers.tool_calls import SHORT_ID_FORMS
+from workers.call_writing import function_of
 
 Tools = list[dict[str, Any]] | None
 """As chat templates expect them."""
@@ -79,6 +79,16 @@ class ChatTemplate:
         if form is not None and form.no_text is NoText.NULL:
             how["chat_template"] = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
         return self._tokenizer.apply_chat_template(list(messages), tools=tools, add_generation_prompt=True, **how)
+
+
+def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools as chat templates expect them, each with a description and parameters, nothing null."""
+    empty = {"description": "", "parameters": {"type": "object"}}
+    return [{"type": "function", "function": empty | _given(function_of(tool))} for tool in tools]
+
+
+def _given(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in function.items() if value is not None}
 
 
 def _named(error: Exception) -> str:

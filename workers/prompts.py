@@ -13,9 +13,9 @@ from jobs.body_checks import BodyError
 from jobs.body_tools import ToolUse
 from jobs.lines import InputLine
 from workers.call_writing import constraint
-from workers.chat_template import ChatTemplate, TemplatedTokenizer
+from workers.chat_template import ChatTemplate, TemplatedTokenizer, for_template
 from workers.structure import check_structure, structured_output
-from workers.tool_calls import CallReader, for_template
+from workers.tool_calls import CallReader
 
 Request = ChatRequest | CompletionRequest
 

@@ -1,21 +1,15 @@
-"""How models call tools: the calls in an output, an output constrained to calls, the tools as a template shows them.
+"""Find the tool calls of functions that may be called in a model's output. Knows no engine process and no SQL."""
 
-A form is chosen by the model's chat template, which is what taught it the form. Knows no engine process and no SQL.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from jobs.body_tools import ToolUse
 from jobs.responses import ToolCall
-from workers.call_forms import CallForm, MalformedCall
+from workers.call_forms import SHORT_ID_FORMS, CallForm, MalformedCall
 from workers.call_reading import read_calls
 from workers.call_writing import function_of
 from workers.json_texts import as_json
-
-SHORT_ID_FORMS: Final = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})
-"""Their templates refuse a call whose id is not 9 letters and digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +53,3 @@ class CallReader:
         if not isinstance(arguments, dict):
             raise MalformedCall
         return ToolCall(name=name, arguments=as_json(arguments), has_short_id=self.form in SHORT_ID_FORMS)
-
-
-def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools as chat templates expect them: each with a description and parameters, nothing null."""
-    empty = {"description": "", "parameters": {"type": "object"}}
-    return [{"type": "function", "function": empty | _given(function_of(tool))} for tool in tools]
-
-
-def _given(function: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in function.items() if value is not None}

@@ -16,9 +16,9 @@ from engine.grammar import GrammarTokens, MaskFiller
 from engine.structured import StructuredOutput
 from jobs.body_tools import Choice, ToolUse
 from jobs.responses import ToolCall
-from workers.call_forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_SEPARATOR, CallForm, form_of
+from workers.call_forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_SEPARATOR, SHORT_ID_FORMS, CallForm, form_of
 from workers.call_writing import constraint
-from workers.tool_calls import SHORT_ID_FORMS, CallReader
+from workers.tool_calls import CallReader
 
 VOCAB = 400
 EOS = 1
