@@ -66,7 +66,7 @@ class PromptMaker:
         self._vocab_size = vocab_size
 
     def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
-        """Raises BodyError naming the parameter that is wrong, unsupported or too long."""
+        """Make prompts and parameters of a line. Raises BodyError naming what is wrong, unsupported or too long."""
         request = parse_body(endpoint, line.body)
         calls = self._call_reader(request)
         prompts = self._prompts(request)
