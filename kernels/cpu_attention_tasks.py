@@ -1,44 +1,82 @@
 """How the work of paged attention is cut into tasks, and where a task's keys lie. For compiled CPU code; no arithmetic.
 
-A task is one query tile of one sequence under one KV head. The words of the parameter block from 3 on: addresses of
-query, key cache, value cache, out, block_tables, query_start and context_lens (3 to 9); num_seqs, kv_heads, query heads
-of a KV head, head_dim, block_size, num_blocks, stride of block_tables (10 to 16); window, strides of a query token and
-of a query head, scale as float64 bits, query tokens of a tile (17 to 21); soft cap and sinks (22 and 23, see
-cpu_attention_logits.py). Strides count elements.
+A task is a tile of queries under one KV head: the next tokens of one sequence, or one token each of several sequences
+(its members, of which a prefill tile has one). A tile goes over its keys in rounds of up to 128, and in each round the
+members take turns: keys that they share are then read from memory once. Rounds begin at multiples of 128 keys, whoever
+attends them.
+
+The words of the parameter block from 3 on: addresses of query, key cache, value cache, out, block_tables, query_start
+and context_lens (3 to 9); num_seqs, kv_heads, query heads of a KV head, head_dim, block_size, num_blocks, stride of
+block_tables (10 to 16); window, strides of a query token and of a query head, scale as float64 bits, query tokens of a
+tile (17 to 21); soft cap and sinks (22 and 23, see cpu_attention_logits.py); tokens of a group in the cache (24, see
+cpu_kv_layout.py), how many sequences at the start have one token each, and how many of them make a tile (25 and 26).
+Strides count elements.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernels.cpu_attention_vectors import ROUND_KEYS
+from kernels.cpu_kv_layout import padded, put_key, put_value
 from kernels.cpu_memory import int32_at, jit
 from kernels.cpu_parallel import NUM_TASKS
 from kernels.cpu_vectors import LANES
 
+_UNBOUNDED = 1 << 60  # beyond any key
+
+
+class Tile(NamedTuple):
+    """One task: sequences from `sequence` on, query tokens [first, last), rounds [begin, end); may hold no token."""
+
+    kv_head: int
+    members: int
+    sequence: int
+    first: int
+    last: int
+    begin: int
+    end: int
+
 
 @jit
 def tile_of(p: Any, task: int) -> Any:
-    """Return a task as (sequence, KV head, first query token, last + 1, position of the first); may hold no token."""
-    query_start, context_lens = int32_at(p[8]), int32_at(p[9])
-    kv_heads, tokens_per_tile = p[11], p[21]
-    tile, kv_head = (p[NUM_TASKS] - 1 - task) // kv_heads, task % kv_heads  # late tiles see most keys: start there
-    sequence = _sequence_of(tile, query_start, p[10], tokens_per_tile)
-    index = tile - (query_start[sequence] // tokens_per_tile + sequence)
-    first = query_start[sequence] + index * tokens_per_tile
-    last = min(first + tokens_per_tile, np.int64(query_start[sequence + 1]))
-    return sequence, kv_head, first, last, first + context_lens[sequence] - query_start[sequence + 1]
+    """Return the tile of a task: prefill tiles come first, and of these the late ones, which see most keys."""
+    query_start = int32_at(p[8])
+    num_seqs, kv_heads, tokens_per_tile, decodes, together = p[10], p[11], p[21], p[25], p[26]
+    decode_tiles = (decodes + together - 1) // together
+    tile, kv_head = (p[NUM_TASKS] - 1 - task) // kv_heads, task % kv_heads
+    if tile < decode_tiles:
+        first = tile * together
+        members, sequence = min(together, decodes - first), first
+        last = first + members
+    else:
+        tile -= decode_tiles
+        sequence = _sequence_of(tile, query_start, (decodes, num_seqs), tokens_per_tile)
+        index = tile - ((query_start[sequence] - decodes) // tokens_per_tile + sequence - decodes)
+        first = query_start[sequence] + index * tokens_per_tile
+        members, last = 1, min(first + tokens_per_tile, np.int64(query_start[sequence + 1]))
+    begin, end = _UNBOUNDED, 0
+    for member in range(members):
+        own_begin, own_end = _keys_of(p, Tile(kv_head, members, sequence, first, last, 0, 0), member)
+        begin, end = min(begin, own_begin), max(end, own_end)
+    rounds = (end + ROUND_KEYS - 1) // ROUND_KEYS
+    return Tile(kv_head, members, sequence, first, last, begin // ROUND_KEYS, rounds)
 
 
 @jit
-def _sequence_of(tile: int, query_start: Any, num_seqs: int, tokens_per_tile: int) -> int:
-    """Find the sequence that owns a tile, where sequence s owns those from query_start[s] // tokens_per_tile + s on."""
-    low, high = 0, num_seqs
+def _sequence_of(tile: int, query_start: Any, sequences: Any, tokens_per_tile: int) -> int:
+    """Find the sequence that owns a tile.
+
+    With query tokens and sequences counted from the first of `sequences` on, s owns those from
+    query_start[s] // tokens_per_tile + s on.
+    """
+    low, high = sequences
+    before = low
     while high - low > 1:
         middle = (low + high) // 2
-        if query_start[middle] // tokens_per_tile + middle <= tile:
+        if (query_start[middle] - before) // tokens_per_tile + middle - before <= tile:
             low = middle
         else:
             high = middle
@@ -46,34 +84,104 @@ def _sequence_of(tile: int, query_start: Any, num_seqs: int, tokens_per_tile: in
 
 
 @jit
-def keys_of(p: Any, position: int) -> Any:
-    """Return the keys that a token sees, as first and last + 1, and how many it takes a round: even parts."""
-    begin, end = max(position + 1 - p[17], 0), position + 1
-    count = max(end - begin, 1)
-    rounds = (count + ROUND_KEYS - 1) // ROUND_KEYS
-    return begin, end, ((count + rounds - 1) // rounds + LANES - 1) // LANES * LANES
+def member_of(p: Any, tile: Any, member: int) -> Any:
+    """Return a member of a tile as (sequence, first query token, last + 1, position of the first)."""
+    query_start, context_lens = int32_at(p[8]), int32_at(p[9])
+    sequence, first = tile.sequence + member, tile.first + member
+    last = tile.last if tile.members == 1 else first + 1
+    return sequence, first, last, first + context_lens[sequence] - query_start[sequence + 1]
 
 
 @jit
-def find_keys(p: Any, place: Any, offsets: Any) -> bool:
-    """Note where each key of a round = (sequence, KV head, first key, number) lies; False at a block id out of range.
+def first_key(p: Any, position: int) -> int:
+    """Return the first key that a token sees."""
+    return max(position + 1 - p[17], 0)
 
-    The lanes behind the last key, up to a whole vector, read it again.
+
+@jit
+def _keys_of(p: Any, tile: Any, member: int) -> Any:
+    """Return the keys that a member sees, from the start of a group to the last + 1."""
+    _, first, last, position = member_of(p, tile, member)
+    return first_key(p, position) // LANES * LANES, position + last - first
+
+
+@jit
+def keys_of_turn(p: Any, tile: Any, turn: Any) -> Any:
+    """Return which keys, first and last + 1, are folded in a turn = (round, member)."""
+    begin, end = _keys_of(p, tile, turn[1])
+    return max(begin, turn[0] * ROUND_KEYS), min(end, (turn[0] + 1) * ROUND_KEYS)
+
+
+@jit
+def first_turn(p: Any, tile: Any) -> Any:
+    """Return a tile's first turn; its round is `tile.end` where there are no keys."""
+    return _turn_from(p, tile, tile.begin, 0)
+
+
+@jit
+def next_turn(p: Any, tile: Any, turn: Any) -> Any:
+    """Return the turn after this one; its round is `tile.end` where this was the last."""
+    return _turn_from(p, tile, turn[0], turn[1] + 1)
+
+
+@jit
+def _turn_from(p: Any, tile: Any, number: int, member: int) -> Any:
+    while number < tile.end:
+        if member == tile.members:
+            number, member = number + 1, 0
+            continue
+        begin, end = keys_of_turn(p, tile, (number, member))
+        if begin < end:
+            break
+        member += 1
+    return number, member
+
+
+@jit
+def find_groups(p: Any, place: Any, offsets: Any) -> bool:
+    """Note where each group of keys = (sequence, KV head, first, last + 1) lies; False at a block out of range.
+
+    The first key is the first of its group. The last group is named again up to the end of the list, since several are
+    scored at once.
     """
     tables = int32_at(p[7])
     kv_heads, dim, block_size, num_blocks, table_stride = p[11], p[13], p[14], p[15], p[16]
-    sequence, kv_head, start, count = place
-    n = 0
-    while n < count:
-        index, inside = (start + n) // block_size, (start + n) % block_size
-        block = np.int64(tables[sequence * table_stride + index])
+    sequence, kv_head, start, end = place
+    count = (end - start + LANES - 1) // LANES
+    index, inside = sequence * table_stride + start // block_size, start % block_size
+    for group in range(count):
+        block = np.int64(tables[index])
         if block < 0 or block >= num_blocks:
             return False
-        base = ((block * kv_heads + kv_head) * block_size + inside) * dim
-        held = min(block_size - inside, count - n)
-        for i in range(held):
-            offsets[n + i] = base + i * dim
-        n += held
-    for i in range(max(count, 0), (count + LANES - 1) // LANES * LANES):
-        offsets[i] = offsets[count - 1]
+        offsets[group] = ((block * kv_heads + kv_head) * block_size + inside) * dim
+        inside += LANES
+        if inside == block_size:
+            index, inside = index + 1, 0
+    _fill_up(offsets, count)
     return True
+
+
+@jit
+def arrange_groups(p: Any, place: Any, caches: Any, copies: Any, offsets: Any) -> bool:
+    """Copy keys and values from blocks in plain order; note where each group lies in the copies."""
+    tables = int32_at(p[7])
+    kv_heads, dim, block_size, num_blocks, table_stride = p[11], p[13], p[14], p[15], p[16]
+    sequence, kv_head, start, end = place
+    for key in range(start, end):
+        block = np.int64(tables[sequence * table_stride + key // block_size])
+        if block < 0 or block >= num_blocks:
+            return False
+        at = ((block * kv_heads + kv_head) * block_size + key % block_size) * dim
+        put_key(copies[0], 0, key - start, caches[0], at, dim)
+        put_value(copies[1], 0, key - start, caches[1], at, dim)
+    count = (end - start + LANES - 1) // LANES
+    for group in range(count):
+        offsets[group] = group * LANES * padded(copies[0], dim)
+    _fill_up(offsets, count)
+    return True
+
+
+@jit
+def _fill_up(offsets: Any, count: int) -> None:
+    for group in range(count, ROUND_KEYS // LANES):
+        offsets[group] = offsets[max(count - 1, 0)]

@@ -1,14 +1,15 @@
-"""The inner loops of attention for 1 to 4 query rows that share a KV head: scores of keys, shares, sums of values.
+"""The inner loops of attention for 1 to 4 query rows that share keys: scores of keys, shares, sums of values.
 
-A round is up to 128 keys, each at its own offset (elements) from the start of the cache, so nothing here knows of
-blocks or positions. Queries and shares in bf16 mean bf16 dot products (AVX512-BF16); float32 means plain fused
-multiply-adds, with a bf16 cache widened in registers. A row sums in the same order whatever the other rows hold.
-`ahead` holds the offsets of the next round: its cache lines are asked for while this one is computed, since blocks lie
-scattered.
+A round is up to 128 keys in groups of 16, laid out as cpu_kv_layout.py says, each group at its own offset (elements)
+from the start of the cache, so nothing here knows of blocks or positions. Queries and shares in bf16 mean bf16 dot
+products (AVX512-BF16); float32 means plain fused multiply-adds, with a bf16 cache widened in registers. A row sums in
+the same order whatever the other rows hold. `ahead` holds the offsets of the next round: its cache lines are asked for
+while this one is computed, since blocks lie scattered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -20,10 +21,70 @@ from kernels import cpu_vectors as v
 
 ROUND_KEYS = 128
 MAX_ROWS = 4
-_KEYS_AT_ONCE = 4
-_WIDE = 4  # vectors: 16 sums for 4 rows, and the values beside them, fill 32 registers
+_NO_KEY = -3e38  # the score of what is no key: so far below a row's first largest score that its share is 0
 
 _float32, _offsets, _word = types.CPointer(types.float32), types.CPointer(types.int64), types.int64
+
+
+def _wide(rows: int) -> int:
+    """Return how many vectors beside each other so many rows can sum in registers: AVX-512 has 32, AVX2 16 halves."""
+    return max(4, 8 // rows) if v.has_feature("avx512f") else 4 // rows
+
+
+class _Products:
+    """Write the code that adds products to sums in registers, total[row][n] += vector[n] · number[row], a pair at once.
+
+    A vector has 16 lanes of one number, or of two neighbours in a bf16 cache, and then so has what it is multiplied by.
+    """
+
+    def __init__(self, builder: Any, rows: int, cached: Any, is_dot: bool, is_bfloat16: bool) -> None:
+        self.builder, self.rows, self.cached = builder, rows, cached
+        self.is_dot, self.is_bfloat16 = is_dot, is_bfloat16
+        self.pair = 2 if is_bfloat16 else 1
+        self.step = self.pair * v.LANES  # elements of one vector, which are a cache line
+
+    def sums(self, vectors: int) -> list[list[Any]]:
+        """Return a place for `vectors` sums of each row."""
+        return [[cgutils.alloca_once(self.builder, v.FLOATS) for _ in range(vectors)] for _ in range(self.rows)]
+
+    def add(
+        self, totals: Any, vectors: Any, numbers: Any, *, width: Any = None, halves: tuple[int, ...] = (0, 1)
+    ) -> None:
+        """Add the products of vectors at element offsets of the cache with numbers at addresses, one for each row.
+
+        With `width`, only so many lanes are read. `halves` says which of the neighbours count; the other may be NaN.
+        """
+        loaded = [self._lanes(vector, width, halves) for vector in vectors]
+        for sums, number in zip(totals, numbers, strict=True):
+            for half, factor in self._spread(number, halves):
+                for total, lanes in zip(sums, loaded, strict=True):
+                    add = v.dot_pairs if self.is_dot else v.multiply_add
+                    self.builder.store(add(self.builder, lanes[half], factor, self.builder.load(total)), total)
+
+    def _lanes(self, index: Any, width: Any, halves: tuple[int, ...]) -> Any:
+        """Load one vector: whole for dot products, else widened, by which neighbour it holds."""
+        builder = self.builder
+        if not self.is_bfloat16:
+            return [v.load_vector(builder, self.cached, index, v.FLOATS, width)]
+        width = None if width is None else builder.shl(width, v.I64(1))
+        words = builder.bitcast(v.load_vector(builder, self.cached, index, v.PAIRS, width), v.WORDS)
+        if self.is_dot:
+            return [builder.bitcast(v.keep_halves(builder, words, halves), v.PAIRS)]
+        return [v.widen_half(builder, words, half) for half in (0, 1)]
+
+    def _spread(self, number: Any, halves: tuple[int, ...]) -> list[tuple[int, Any]]:
+        """Return the vectors to multiply with, each with the half of a cached vector that it belongs to."""
+        builder = self.builder
+        if self.is_dot:
+            word = builder.load(builder.bitcast(number, v.I32.as_pointer()), align=2)
+            return [(0, builder.bitcast(v.spread(builder, word, v.WORDS), v.PAIRS))]
+        numbers = [builder.gep(number, [v.I64(half)]) for half in range(self.pair)]
+        return [(half, v.spread(builder, builder.load(at))) for half, at in enumerate(numbers) if half in halves]
+
+    def prefetch(self, start: Any, vectors: int) -> None:
+        """Ask for the lines of so many vectors from an element of the cache on."""
+        for vector in range(vectors):
+            v.prefetch(self.builder, self.cached, self.builder.add(start, v.I64(self.step * vector)))
 
 
 @intrinsic
@@ -35,13 +96,15 @@ def score_keys(  # noqa: PLR0917  compiled
     keys: Any,
     offsets: Any,
     ahead: Any,
-    groups: Any,
+    first: Any,
+    end: Any,
     dim: Any,
     scores: Any,
 ) -> Any:
-    """Write the products of 1 to 4 queries with `groups` × 16 keys to scores[row * 128 + key].
+    """Write the products of 1 to 4 queries with the keys of groups [first, end) to scores[row * 128 + key].
 
-    `query` holds rows of `stride` elements, zero from `dim` on to a multiple of 32.
+    More may be computed, so all 8 offsets must be there. `query` holds rows of `stride` elements, of which an odd `dim`
+    needs one more, zero, where the cache is bf16.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -51,73 +114,46 @@ def score_keys(  # noqa: PLR0917  compiled
                 _Scores(builder, arguments[1:], number, is_dot, is_bfloat16).emit()
         return context.get_dummy_value()
 
-    return types.void(_word, query, _word, keys, _offsets, _offsets, _word, _word, _float32), generate
+    kind = types.void(_word, query, _word, keys, _offsets, _offsets, _word, _word, _word, _float32)
+    return kind, generate
 
 
 class _Scores:
-    """Write the code of `score_keys`: sums of 4 keys × `rows` rows in registers, folded to one vector for 16 keys."""
+    """Write the code of `score_keys`: a lane for each key, its sum of products in a register over all dimensions."""
 
     def __init__(self, builder: Any, arguments: Any, rows: int, is_dot: bool, is_bfloat16: bool) -> None:
         self.builder = builder
-        self.query, self.stride, self.keys, self.offsets, self.ahead = arguments[:5]
-        self.groups, self.dim, self.scores = arguments[5:]
-        self.rows, self.is_dot, self.is_bfloat16 = rows, is_dot, is_bfloat16
-        self.step = v.PAIRED_LANES if is_dot else v.LANES
+        self.query, self.stride, keys, self.offsets, self.ahead = arguments[:5]
+        self.first, self.end, self.dim, self.scores = arguments[5:]
+        self.products = _Products(builder, rows, keys, is_dot, is_bfloat16)
 
     def emit(self) -> None:
-        builder = self.builder
-        quads = ir.ArrayType(v.FLOATS, _KEYS_AT_ONCE * self.rows)
-        partial = builder.bitcast(cgutils.alloca_once(builder, quads), v.FLOATS.as_pointer())
-        totals = [[cgutils.alloca_once(builder, v.FLOATS) for _ in range(self.rows)] for _ in range(_KEYS_AT_ONCE)]
-        whole = builder.and_(self.dim, v.I64(-self.step))
-        with cgutils.for_range(builder, self.groups) as group:
-            first = builder.mul(group.index, v.I64(v.LANES))
-            with cgutils.for_range(builder, v.I64(_KEYS_AT_ONCE)) as quad:
-                self._score_quad(totals, builder.add(first, builder.mul(quad.index, v.I64(_KEYS_AT_ONCE))), whole)
-                for row in range(self.rows):
-                    a, b, c, d = (builder.load(key[row]) for key in totals)
-                    folded = v.fold(builder, v.fold(builder, a, b, 1), v.fold(builder, c, d, 1), 2)
-                    place = builder.add(builder.mul(quad.index, v.I64(self.rows)), v.I64(row))
-                    builder.store(folded, builder.gep(partial, [place]))
-            for row in range(self.rows):
-                a, b, c, d = (
-                    builder.load(builder.gep(partial, [v.I64(quad * self.rows + row)])) for quad in range(_KEYS_AT_ONCE)
-                )
-                folded = v.fold(builder, v.fold(builder, a, b, 4), v.fold(builder, c, d, 4), 8)
-                v.store_floats(builder, folded, self.scores, builder.add(first, v.I64(row * ROUND_KEYS)))
+        builder, wide = self.builder, _wide(self.products.rows)
+        start = builder.and_(self.first, v.I64(-wide))
+        count = builder.sdiv(builder.add(builder.sub(self.end, start), v.I64(wide - 1)), v.I64(wide))
+        totals = self.products.sums(wide)
+        with cgutils.for_range(builder, count) as loop:
+            self._score_groups(totals, builder.add(start, builder.mul(loop.index, v.I64(wide))))
 
-    def _score_quad(self, totals: Any, first: Any, whole: Any) -> None:
-        builder = self.builder
-        for key in totals:
-            for total in key:
-                builder.store(v.zeros(), total)
-        numbers = [builder.add(first, v.I64(key)) for key in range(_KEYS_AT_ONCE)]
+    def _score_groups(self, totals: Any, first: Any) -> None:
+        builder, pair = self.builder, self.products.pair
+        groups = [builder.add(first, v.I64(group)) for group in range(len(totals[0]))]
         starts, ahead = (
-            [builder.load(builder.gep(offsets, [number])) for number in numbers]
-            for offsets in (self.offsets, self.ahead)
+            [builder.load(builder.gep(offsets, [group])) for group in groups] for offsets in (self.offsets, self.ahead)
         )
-        with cgutils.for_range(builder, builder.sdiv(whole, v.I64(self.step))) as loop:
-            d = builder.mul(loop.index, v.I64(self.step))
-            self._add_products(totals, starts, d, None)
-            for start in ahead:
-                v.prefetch(builder, self.keys, builder.add(start, d))
-        with builder.if_then(builder.icmp_signed("<", whole, self.dim)):
-            self._add_products(totals, starts, whole, builder.sub(self.dim, whole))
-
-    def _add_products(self, totals: Any, starts: Any, d: Any, width: Any) -> None:
-        builder = self.builder
-        places = [builder.add(builder.mul(self.stride, v.I64(row)), d) for row in range(self.rows)]
-        queries = [self._load(self.query, place, self.is_dot, None) for place in places]
-        add = v.dot_pairs if self.is_dot else v.multiply_add
-        for start, sums in zip(starts, totals, strict=True):
-            key = self._load(self.keys, builder.add(start, d), self.is_bfloat16, width)
-            for query, total in zip(queries, sums, strict=True):
-                builder.store(add(builder, key, query, builder.load(total)), total)
-
-    def _load(self, pointer: Any, index: Any, is_bfloat16: bool, width: Any) -> Any:
-        if self.is_dot:
-            return v.load_vector(self.builder, pointer, index, v.PAIRS, width)
-        return v.load_floats(self.builder, pointer, index, is_bfloat16, width)
+        for total in (total for sums in totals for total in sums):
+            builder.store(v.zeros(), total)
+        with cgutils.for_range(builder, builder.sdiv(builder.add(self.dim, v.I64(pair - 1)), v.I64(pair))) as loop:
+            line, d = (builder.mul(loop.index, v.I64(step)) for step in (self.products.step, pair))
+            rows = [builder.add(builder.mul(self.stride, v.I64(row)), d) for row in range(len(totals))]
+            vectors, numbers = [builder.add(at, line) for at in starts], [builder.gep(self.query, [at]) for at in rows]
+            self.products.add(totals, vectors, numbers)
+            for at in ahead:
+                self.products.prefetch(builder.add(at, line), 1)
+        for row, sums in enumerate(totals):
+            for group, total in zip(groups, sums, strict=True):
+                place = builder.add(builder.mul(group, v.I64(v.LANES)), v.I64(row * ROUND_KEYS))
+                v.store_floats(builder, builder.load(total), self.scores, place)
 
 
 @intrinsic
@@ -128,16 +164,17 @@ def add_values(  # noqa: PLR0917  compiled
     values: Any,
     offsets: Any,
     ahead: Any,
-    count: Any,
+    first: Any,
+    end: Any,
     sums: Any,
     stride: Any,
     factors: Any,
     dim: Any,
 ) -> Any:
-    """Set sums[row * stride + d] to itself · factors[row] + Σ_n shares[row * 128 + n] · values[offsets[n] + d].
+    """Set sums[row * stride + d] to itself · factors[row] + Σ shares[row * 128 + n] · value n at d, n in [first, end).
 
-    For 1 to 4 rows and all d below `dim`; a row of sums has room for a multiple of 32. bf16 shares are taken in pairs:
-    behind an odd `count` there must be a 0 with a finite value.
+    For 1 to 4 rows and all d below `dim`; a row of sums has room for a multiple of 16. Next to an odd bound, the shares
+    of bf16 must have a 0.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -147,7 +184,7 @@ def add_values(  # noqa: PLR0917  compiled
                 _Sums(builder, arguments[1:], number, is_dot, is_bfloat16).emit()
         return context.get_dummy_value()
 
-    kind = types.void(_word, shares, values, _offsets, _offsets, _word, _float32, _word, _float32, _word)
+    kind = types.void(_word, shares, values, _offsets, _offsets, _word, _word, _float32, _word, _float32, _word)
     return kind, generate
 
 
@@ -156,146 +193,171 @@ class _Sums:
 
     def __init__(self, builder: Any, arguments: Any, rows: int, is_dot: bool, is_bfloat16: bool) -> None:
         self.builder = builder
-        self.shares, self.values, self.offsets, self.ahead, self.count = arguments[:5]
-        self.sums, self.stride, self.factors, self.dim = arguments[5:]
-        self.rows, self.is_dot, self.is_bfloat16 = rows, is_dot, is_bfloat16
-        self.line = 32 if is_bfloat16 else 16  # elements of a cache line
+        self.shares, values, self.offsets, self.ahead, self.first, self.end = arguments[:6]
+        self.sums, self.stride, self.factors, self.dim = arguments[6:]
+        self.products = _Products(builder, rows, values, is_dot, is_bfloat16)
 
     def emit(self) -> None:
-        """Take the dimensions 64 at a time, then one load at a time, then what is left."""
-        builder, narrow = self.builder, 1 + self.is_dot
-        lanes = v.LANES * narrow
-        wide_end, whole_end = builder.and_(self.dim, v.I64(-_WIDE * v.LANES)), builder.and_(self.dim, v.I64(-lanes))
-        with cgutils.for_range(builder, builder.sdiv(wide_end, v.I64(_WIDE * v.LANES))) as loop:
-            self._emit_columns(_WIDE, builder.mul(loop.index, v.I64(_WIDE * v.LANES)), None)
-        with cgutils.for_range(builder, builder.sdiv(builder.sub(whole_end, wide_end), v.I64(lanes))) as loop:
-            self._emit_columns(narrow, builder.add(wide_end, builder.mul(loop.index, v.I64(lanes))), None)
-        with builder.if_then(builder.icmp_signed("<", whole_end, self.dim)):
-            self._emit_columns(narrow, whole_end, builder.sub(self.dim, whole_end))
+        """Take as many dimensions at a time as registers hold, then half as many, …, then what is left."""
+        builder, done, wide = self.builder, v.I64(0), _wide(self.products.rows)
+        while wide:
+            step = wide * v.LANES
+            end = builder.and_(self.dim, v.I64(-step))
+            with cgutils.for_range(builder, builder.sdiv(builder.sub(end, done), v.I64(step))) as loop:
+                self._emit_columns(wide, builder.add(done, builder.mul(loop.index, v.I64(step))), None)
+            done, wide = end, wide // 2
+        with builder.if_then(builder.icmp_signed("<", done, self.dim)):
+            self._emit_columns(1, done, builder.sub(self.dim, done))
 
     def _emit_columns(self, vectors: int, start: Any, width: Any) -> None:
         """Sum `vectors` × 16 dimensions from `start` on, of which only `width` are read where it is given."""
-        builder = self.builder
-        self.vectors, self.start = vectors, start
-        totals = [[cgutils.alloca_once(builder, v.FLOATS) for _ in range(vectors)] for _ in range(self.rows)]
+        builder, totals = self.builder, self.products.sums(vectors)
         for row, sums in enumerate(totals):
             factor = v.spread(builder, builder.load(builder.gep(self.factors, [v.I64(row)])))
             for vector, total in enumerate(sums):
-                old = v.load_vector(builder, self.sums, self._place(row, vector), v.FLOATS)
+                old = v.load_vector(builder, self.sums, self._place(row, vector, start), v.FLOATS)
                 builder.store(builder.fmul(old, factor), total)
-        pairs = builder.lshr(builder.add(self.count, v.I64(1)), v.I64(1))
-        with cgutils.for_range(builder, pairs if self.is_dot else self.count) as loop:
-            columns = self._pair(loop.index, width) if self.is_dot else self._single(loop.index, width)
-            add = v.dot_pairs if self.is_dot else v.multiply_add
-            for row, sums in enumerate(totals):
-                share = self._share(row, loop.index)
-                for column, total in zip(columns, sums, strict=True):
-                    builder.store(add(builder, column, share, builder.load(total)), total)
+        self._add_groups(totals, builder.mul(start, v.I64(self.products.pair)), width)
         for row, sums in enumerate(totals):
             for vector, total in enumerate(sums):
-                v.store_floats(builder, builder.load(total), self.sums, self._place(row, vector))
+                v.store_floats(builder, builder.load(total), self.sums, self._place(row, vector, start))
 
-    def _place(self, row: int, vector: int) -> Any:
-        return self.builder.add(
-            self.builder.mul(self.stride, v.I64(row)), self.builder.add(self.start, v.I64(v.LANES * vector))
+    def _place(self, row: int, vector: int, start: Any) -> Any:
+        builder = self.builder
+        return builder.add(builder.mul(self.stride, v.I64(row)), builder.add(start, v.I64(v.LANES * vector)))
+
+    def _add_groups(self, totals: Any, column: Any, width: Any) -> None:
+        builder, lanes = self.builder, v.I64(v.LANES)
+        first = builder.sdiv(self.first, lanes)
+        count = builder.sub(builder.sdiv(builder.add(self.end, v.I64(v.LANES - 1)), lanes), first)
+        with cgutils.for_range(builder, count) as loop:
+            group = builder.add(first, loop.index)
+            start = builder.mul(group, lanes)
+            low = v.higher(builder, builder.sub(self.first, start), v.I64(0))
+            high = v.lower(builder, builder.sub(self.end, start), lanes)
+            self._add_group(totals, (group, start, column), low, high, width)
+
+    def _add_group(self, totals: Any, place: Any, low: Any, high: Any, width: Any) -> None:
+        """Add the keys [low, high) of a group; where a bound cuts a pair, the other half of it is not looked at."""
+        builder, one = self.builder, v.I64(1)
+        if self.products.pair == 1:
+            with cgutils.for_range(builder, builder.sub(high, low)) as loop:
+                self._add_keys(totals, place, builder.add(low, loop.index), width, (0,))
+            return
+        with builder.if_then(builder.trunc(low, v.BIT)):
+            self._add_keys(totals, place, builder.lshr(low, one), width, (1,))
+        begin = builder.lshr(builder.add(low, one), one)
+        whole = builder.sub(builder.lshr(high, one), begin)
+        with cgutils.for_range(builder, whole) as loop:
+            self._add_keys(totals, place, builder.add(begin, loop.index), width, (0, 1))
+        with builder.if_then(builder.trunc(high, v.BIT)):
+            self._add_keys(totals, place, builder.lshr(high, one), width, (0,))
+
+    def _add_keys(self, totals: Any, place: Any, index: Any, width: Any, halves: tuple[int, ...]) -> None:
+        """Add a key, or a pair of neighbours, by its index in the group."""
+        builder, products = self.builder, self.products
+        group, start, column = place
+        line = builder.add(column, builder.mul(index, builder.mul(self.dim, v.I64(products.pair))))
+        offset, ahead = (
+            builder.add(builder.load(builder.gep(offsets, [group])), line) for offsets in (self.offsets, self.ahead)
         )
-
-    def _offset(self, key: Any) -> Any:
-        """Return where a key's value starts, and ask for the lines that the same key of the next round needs."""
-        builder = self.builder
-        ahead = builder.add(builder.load(builder.gep(self.ahead, [key])), self.start)
-        for d in range(0, v.LANES * self.vectors, self.line):
-            v.prefetch(builder, self.values, builder.add(ahead, v.I64(d)))
-        return builder.add(builder.load(builder.gep(self.offsets, [key])), self.start)
-
-    def _single(self, key: Any, width: Any) -> list[Any]:
-        builder, offset = self.builder, self._offset(key)
-        places = [builder.add(offset, v.I64(v.LANES * vector)) for vector in range(self.vectors)]
-        return [v.load_floats(builder, self.values, place, self.is_bfloat16, width) for place in places]
-
-    def _pair(self, pair: Any, width: Any) -> list[Any]:
-        """Interleave two values, so that one dot product adds both."""
-        builder = self.builder
-        first = builder.shl(pair, v.I64(1))
-        offsets = self._offset(first), self._offset(builder.add(first, v.I64(1)))
-        columns: list[Any] = []
-        for vector in range(0, self.vectors, 2):
-            places = [builder.add(offset, v.I64(v.LANES * vector)) for offset in offsets]
-            a, b = (v.load_vector(builder, self.values, place, v.PAIRS, width) for place in places)
-            columns += v.interleave(builder, a, b)
-        return columns
-
-    def _share(self, row: int, key: Any) -> Any:
-        builder = self.builder
-        if self.is_dot:
-            pairs = builder.bitcast(builder.gep(self.shares, [v.I64(row * ROUND_KEYS)]), v.I32.as_pointer())
-            word = builder.load(builder.gep(pairs, [key]), align=2)
-            return builder.bitcast(v.spread(builder, word, v.WORDS), v.PAIRS)
-        return v.spread(builder, builder.load(builder.gep(self.shares, [builder.add(key, v.I64(row * ROUND_KEYS))])))
+        key = builder.add(start, builder.mul(index, v.I64(products.pair)))
+        numbers = [
+            builder.gep(self.shares, [builder.add(key, v.I64(row * ROUND_KEYS))]) for row in range(products.rows)
+        ]
+        vectors = [builder.add(offset, v.I64(products.step * vector)) for vector in range(len(totals[0]))]
+        products.add(totals, vectors, numbers, width=width, halves=halves)
+        products.prefetch(ahead, len(vectors))
 
 
 @intrinsic
 def soften(  # noqa: PLR0917  compiled
-    typing_context: Any, scores: Any, shares: Any, groups: Any, count: Any, scale: Any, state: Any
+    typing_context: Any,
+    rows: Any,
+    scores: Any,
+    shares: Any,
+    first: Any,
+    end: Any,
+    spans: Any,
+    scale: Any,
+    states: Any,
+    factors: Any,
 ) -> Any:
-    """Turn `groups` × 16 scores into unnormalised shares 2**(score · scale − top), zero from `count` on.
+    """Turn the scores of 1 to 4 rows in groups [first, end) into unnormalised shares 2**(score · scale − top).
 
-    `state` is a row's largest score (top) and sum of shares so far; returns the factor by which the row's sums shrink.
+    spans[2 * row] and the next are a row's first key and last + 1; its other shares are zero. `states` holds each row's
+    largest score (top) and sum of shares so far. `factors` takes by how much each row's sums shrink.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _Softmax(builder, arguments, shares.dtype == types.uint16).emit()
+        for number in range(1, MAX_ROWS + 1):
+            with builder.if_then(builder.icmp_signed("==", arguments[0], v.I64(number))):
+                _Softmax(builder, arguments[1:], number, shares.dtype == types.uint16).emit()
+        return context.get_dummy_value()
 
-    return types.float32(_float32, shares, _word, _word, types.float32, _float32), generate
+    kind = types.void(_word, _float32, shares, _word, _word, _offsets, types.float32, _float32, _float32)
+    return kind, generate
 
 
 class _Softmax:
-    """Write the code of `soften`: one pass for the largest score, one for the shares."""
+    """Write the code of `soften`: one pass for the largest scores, one for the shares, all rows side by side."""
 
-    def __init__(self, builder: Any, arguments: Any, is_bfloat16: bool) -> None:
+    def __init__(self, builder: Any, arguments: Any, rows: int, is_bfloat16: bool) -> None:
         self.builder = builder
-        self.scores, self.shares, self.groups, self.count, self.scale, self.state = arguments
-        self.is_bfloat16 = is_bfloat16
+        self.scores, self.shares, self.first, self.end, self.spans, self.scale, self.states, self.factors = arguments
+        self.rows, self.is_bfloat16 = range(rows), is_bfloat16
 
-    def emit(self) -> Any:
+    def emit(self) -> None:
         builder = self.builder
-        old_top = builder.load(self.state)
-        total_at = builder.gep(self.state, [v.I64(1)])
-        top = v.larger(builder, self._scale_scores(), old_top)
-        factor = builder.extract_element(v.exp2(builder, v.spread(builder, builder.fsub(old_top, top))), v.I32(0))
-        total = self._share_out(top)
-        builder.store(top, self.state)
-        builder.store(builder.fadd(builder.fmul(builder.load(total_at), factor), total), total_at)
-        return factor
+        places = [[builder.gep(self.states, [v.I64(2 * row + field)]) for row in self.rows] for field in (0, 1)]
+        old_tops, old_totals = ([builder.load(place) for place in fields] for fields in places)
+        tops = [v.larger(builder, a, b) for a, b in zip(self._largest(), old_tops, strict=True)]
+        shrink = ir.Constant(v.FLOATS, [0.0] * v.LANES)
+        for row, (top, old_top) in enumerate(zip(tops, old_tops, strict=True)):
+            shrink = builder.insert_element(shrink, builder.fsub(old_top, top), v.I32(row))
+        shrink = v.exp2(builder, shrink)
+        totals = self._share_out(tops)
+        for row in self.rows:
+            factor = builder.extract_element(shrink, v.I32(row))
+            builder.store(factor, builder.gep(self.factors, [v.I64(row)]))
+            builder.store(tops[row], places[0][row])
+            builder.store(v.multiply_add(builder, old_totals[row], factor, totals[row]), places[1][row])
 
-    def _scale_scores(self) -> Any:
-        """Scale the scores in place, with those that are none far down, and return the largest."""
-        builder = self.builder
-        factor, low = v.spread(builder, self.scale), ir.Constant(v.FLOATS, [-1e30] * v.LANES)
-        top = cgutils.alloca_once(builder, v.FLOATS)
-        builder.store(low, top)
-        with cgutils.for_range(builder, self.groups) as group:
-            first = builder.mul(group.index, v.I64(v.LANES))
-            is_key = v.lanes_below(builder, builder.sub(self.count, first))
-            scaled = builder.fmul(v.load_vector(builder, self.scores, first, v.FLOATS), factor)
-            scaled = builder.select(is_key, scaled, low)
-            v.store_floats(builder, scaled, self.scores, first)
-            builder.store(v.larger(builder, scaled, builder.load(top)), top)
-        return v.largest_lane(builder, builder.load(top))
+    def _largest(self) -> list[Any]:
+        """Scale the scores in place, with those that are no keys far down, and return each row's largest."""
+        builder, tops = self.builder, [cgutils.alloca_once(self.builder, v.FLOATS) for _ in self.rows]
+        scale, far_down = v.spread(builder, self.scale), ir.Constant(v.FLOATS, [_NO_KEY] * v.LANES)
+        spans = [[builder.load(builder.gep(self.spans, [v.I64(2 * row + n)])) for n in (0, 1)] for row in self.rows]
+        for top in tops:
+            builder.store(far_down, top)
+        for group, row in self._groups_and_rows():
+            first, end = spans[row]
+            place = builder.add(group, v.I64(row * ROUND_KEYS))
+            score = builder.fmul(v.load_vector(builder, self.scores, place, v.FLOATS), scale)
+            is_key = v.lanes_within(builder, builder.sub(first, group), builder.sub(end, first))
+            score = builder.select(is_key, score, far_down)
+            v.store_floats(builder, score, self.scores, place)
+            builder.store(v.larger(builder, score, builder.load(tops[row])), tops[row])
+        return [v.largest_lane(builder, builder.load(top)) for top in tops]
 
-    def _share_out(self, top: Any) -> Any:
-        builder = self.builder
-        spread_top = v.spread(builder, top)
-        total = cgutils.alloca_once(builder, v.FLOATS)
-        builder.store(v.zeros(), total)
-        with cgutils.for_range(builder, self.groups) as group:
-            first = builder.mul(group.index, v.I64(v.LANES))
-            is_key = v.lanes_below(builder, builder.sub(self.count, first))
-            score = v.load_vector(builder, self.scores, first, v.FLOATS)
-            share = v.exp2(builder, builder.fsub(score, spread_top))
-            share = self._store_share(builder.select(is_key, share, v.zeros()), first)
-            builder.store(builder.fadd(builder.load(total), share), total)
-        return v.sum_of_lanes(builder, builder.load(total))
+    def _share_out(self, tops: list[Any]) -> list[Any]:
+        builder, totals = self.builder, [cgutils.alloca_once(self.builder, v.FLOATS) for _ in self.rows]
+        tops = [v.spread(builder, top) for top in tops]
+        for total in totals:
+            builder.store(v.zeros(), total)
+        for group, row in self._groups_and_rows():
+            place = builder.add(group, v.I64(row * ROUND_KEYS))
+            score = v.load_vector(builder, self.scores, place, v.FLOATS)
+            share = self._store_share(v.exp2(builder, builder.fsub(score, tops[row])), place)
+            builder.store(builder.fadd(builder.load(totals[row]), share), totals[row])
+        return [v.sum_of_lanes(builder, builder.load(total)) for total in totals]
+
+    def _groups_and_rows(self) -> Iterator[tuple[Any, int]]:
+        """Loop over the groups (the code is written once), and within over the rows: (first key of the group, row)."""
+        with cgutils.for_range(self.builder, self.builder.sub(self.end, self.first)) as loop:
+            group = self.builder.mul(self.builder.add(self.first, loop.index), v.I64(v.LANES))
+            for row in self.rows:
+                yield group, row
 
     def _store_share(self, share: Any, first: Any) -> Any:
         """Store 16 shares; return them as rounded, so that a row's shares sum to 1."""

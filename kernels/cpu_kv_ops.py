@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.cpu_kv_layout import PLAIN, group_size, put_key, put_plain, put_value
 from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, int64_at, jit, load, store
 from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel
 from kernels.errors import require
@@ -58,13 +59,15 @@ def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
         return
     block, offset = slot // block_size, slot % block_size
     for head in range(kv_heads):
-        cached = ((block * kv_heads + head) * block_size + offset) * head_dim
+        start = (block * kv_heads + head) * block_size * head_dim
         new_key = token * key_stride + head * key_head_stride
         new_value = token * value_stride + head * value_head_stride
-        for i in range(head_dim):
-            store(key_cache, cached + i, load(key, new_key + i))
-        for i in range(head_dim):
-            store(value_cache, cached + i, load(value, new_value + i))
+        if p[26] == PLAIN:
+            put_plain(key_cache, start, offset, key, new_key, head_dim)
+            put_plain(value_cache, start, offset, value, new_value, head_dim)
+        else:
+            put_key(key_cache, start, offset, key, new_key, head_dim)
+            put_value(value_cache, start, offset, value, new_value, head_dim)
 
 
 @jit
@@ -100,10 +103,10 @@ def _bfloat16_to_bfloat16(p: Any) -> None:
 
 
 _KERNELS = {
-    (torch.float32, torch.float32): CpuKernel(_float32_to_float32, "23q"),
-    (torch.float32, torch.bfloat16): CpuKernel(_float32_to_bfloat16, "23q"),
-    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_to_float32, "23q"),
-    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_to_bfloat16, "23q"),
+    (torch.float32, torch.float32): CpuKernel(_float32_to_float32, "24q"),
+    (torch.float32, torch.bfloat16): CpuKernel(_float32_to_bfloat16, "24q"),
+    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_to_float32, "24q"),
+    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_to_bfloat16, "24q"),
 }
 
 
@@ -149,13 +152,14 @@ def _run(  # noqa: PLR0917  private; one call site per op
         query_words = (query.data_ptr(), query.shape[1], query.stride(0), query.stride(1))
         angle_words = (cos_sin.data_ptr(), positions.data_ptr(), cos_sin.shape[1] // 2, cos_sin.shape[0])
     value_words = (0, 0, 0)
-    cache_words = (0, 0, 0, 0, 0)
+    cache_words = (0, 0, 0, 0, 0, 0)
     cache_dtype = key.dtype
     if value is not None and key_cache is not None and value_cache is not None and slots is not None:
         value_words = (value.data_ptr(), value.stride(0), value.stride(1))
         block_size = key_cache.shape[2]
         num_slots = key_cache.shape[0] * block_size
-        cache_words = (key_cache.data_ptr(), value_cache.data_ptr(), slots.data_ptr(), num_slots, block_size)
+        addresses = key_cache.data_ptr(), value_cache.data_ptr(), slots.data_ptr()
+        cache_words = (*addresses, num_slots, block_size, group_size(key_cache))
         cache_dtype = key_cache.dtype
     chunk = max(1, -(-tokens // 8))
     fault = _KERNELS[key.dtype, cache_dtype](

@@ -13,13 +13,16 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-# No nnan and no ninf: a NaN in an input must come out as NaN.
-FASTMATH = {"contract", "reassoc", "arcp", "nsz"}
+# No nnan and no ninf: a NaN in an input must come out as NaN. No reassoc: beside contract, it lets LLVM round the same
+# formula otherwise in another place, and a row's result would depend on how many rows are computed beside it.
+FASTMATH = {"contract", "arcp", "nsz"}
 
 # A helper is always made part of the kernel that calls it. Left to itself, numba links a kernel that was just compiled
 # to the helpers' own code, and one read from the cache to a copy of it that was optimised once more and so rounds
 # otherwise: the first process after an installation would differ from all later ones.
 jit = njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)
+# For sums whose terms are all one row's own: in vectors of partial sums.
+jit_sum = njit(fastmath=FASTMATH | {"reassoc"}, error_model="numpy", forceinline=True)
 
 
 def _address_cast(target: Any) -> Any:
@@ -53,6 +56,16 @@ def _bit_cast(source: Any, target: Any, llvm_type: Any) -> Any:
 bits_to_float32 = _bit_cast(types.uint32, types.float32, ir.FloatType())
 float32_to_bits = _bit_cast(types.float32, types.uint32, ir.IntType(32))
 bits_to_float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
+
+
+@intrinsic
+def element(typing_context: Any, pointer: Any, index: Any) -> Any:
+    """Return a pointer to element `index`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), generate
 
 
 @intrinsic

@@ -19,6 +19,7 @@ from kernels.cpu_memory import (
     fetch_add,
     float32_at,
     jit,
+    jit_sum,
     load,
     store,
 )
@@ -37,6 +38,14 @@ def _rows_per_task(rows: int, row_length: int) -> int:
 # RMSNorm ----------------------------------------------------------------------------------------------------------
 
 
+@jit_sum
+def _square_sum(x: Any, start: int, dim: int) -> Any:
+    total = np.float32(0.0)
+    for i in range(dim):
+        total += load(x, start + i) * load(x, start + i)
+    return total
+
+
 @jit
 def _rms_rows(p: Any, x: Any, weight: Any, out: Any) -> None:
     rows, inner, row_stride, inner_stride, dim, chunk = p[6], p[7], p[8], p[9], p[10], p[11]
@@ -47,10 +56,7 @@ def _rms_rows(p: Any, x: Any, weight: Any, out: Any) -> None:
             break
         for row in range(task * chunk, min((task + 1) * chunk, rows)):
             start = (row // inner) * row_stride + (row % inner) * inner_stride
-            total = np.float32(0.0)
-            for i in range(dim):
-                total += load(x, start + i) * load(x, start + i)
-            scale = np.float32(1.0) / np.sqrt(total / np.float32(dim) + eps)
+            scale = np.float32(1.0) / np.sqrt(_square_sum(x, start, dim) / np.float32(dim) + eps)
             for i in range(dim):
                 store(out, row * dim + i, load(x, start + i) * scale * load(weight, i))
 
@@ -99,10 +105,7 @@ def _add_rms_rows(  # noqa: PLR0917  compiled
             for i in range(dim):
                 added = load(x, row * x_stride + i) + load(residual, row * residual_stride + i)
                 store(total, row * dim + i, added)
-            squares = np.float32(0.0)
-            for i in range(dim):
-                squares += load(total, row * dim + i) * load(total, row * dim + i)
-            scale = np.float32(1.0) / np.sqrt(squares / np.float32(dim) + eps)
+            scale = np.float32(1.0) / np.sqrt(_square_sum(total, row * dim, dim) / np.float32(dim) + eps)
             for i in range(dim):
                 store(normed, row * dim + i, load(total, row * dim + i) * scale * load(weight, i))
 

@@ -93,8 +93,14 @@ def zeros() -> Any:
 
 
 def multiply_add(builder: Any, a: Any, b: Any, total: Any) -> Any:
-    """Return a · b + total, fused where the processor can."""
-    return builder.fadd(total, builder.fmul(a, b, ("contract",)), ("contract",))
+    """Return a · b + total of floats or vectors, fused where the processor can, and then everywhere.
+
+    A product and a sum by themselves may be fused in one place and not in another: numba lets LLVM choose.
+    """
+    kind = a.type
+    name = "llvm.fmuladd.v16f32" if kind == FLOATS else "llvm.fmuladd.f32"
+    add = builder.module.declare_intrinsic(name, (), ir.FunctionType(kind, [kind, kind, kind]))
+    return builder.call(add, [a, b, total])
 
 
 def dot_pairs(builder: Any, a: Any, b: Any, total: Any) -> Any:
@@ -103,25 +109,6 @@ def dot_pairs(builder: Any, a: Any, b: Any, total: Any) -> Any:
     kind = ir.FunctionType(FLOATS, [FLOATS, _BFLOATS, _BFLOATS])
     dot = builder.module.declare_intrinsic(name, (), kind)
     return builder.call(dot, [total, builder.bitcast(a, _BFLOATS), builder.bitcast(b, _BFLOATS)])
-
-
-def interleave(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return a[0] b[0] a[1] b[1] … of two vectors of 32, as two vectors of 32."""
-    lanes = [number for n in range(PAIRED_LANES) for number in (n, PAIRED_LANES + n)]
-    low, high = (ir.Constant(_PAIRED_WORDS, lanes[at : at + PAIRED_LANES]) for at in (0, PAIRED_LANES))
-    return builder.shuffle_vector(a, b, low), builder.shuffle_vector(a, b, high)
-
-
-def fold(builder: Any, x: Any, y: Any, distance: int) -> Any:
-    """Add lanes that are `distance` apart: the sums of x where the bit `distance` of the lane is 0, of y where it is 1.
-
-    Folding 16 vectors pairwise over the distances 1, 2, 4 and 8, always the numbers n and n + distance, leaves the sum
-    of all lanes of vector n in lane n, in 15 additions instead of 64. The short distances come first: there one of the
-    two shuffles is a blend.
-    """
-    source = [lane + (LANES if lane & distance else 0) for lane in range(LANES)]
-    own, other = (ir.Constant(WORDS, numbers) for numbers in (source, [number ^ distance for number in source]))
-    return builder.fadd(builder.shuffle_vector(x, y, own), builder.shuffle_vector(x, y, other))
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:
@@ -151,23 +138,62 @@ def _over_lanes(builder: Any, floats: Any, combine: Any) -> Any:
     return builder.extract_element(floats, I32(0))
 
 
+def lower(builder: Any, a: Any, b: Any) -> Any:
+    """Return the lower of two int64."""
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
+def higher(builder: Any, a: Any, b: Any) -> Any:
+    """Return the higher of two int64."""
+    return builder.select(builder.icmp_signed(">", a, b), a, b)
+
+
 def lanes_below(builder: Any, count: Any, lanes: int = LANES) -> Any:
     """Return a mask of the lanes with a number below `count` (int64)."""
     numbers = ir.VectorType(I64, lanes)
     return builder.icmp_signed("<", ir.Constant(numbers, list(range(lanes))), spread(builder, count, numbers))
 
 
+def lanes_within(builder: Any, first: Any, count: Any) -> Any:
+    """Return a mask of the lanes [first, first + count) of 16; both int64, and count not negative."""
+    first, count = (builder.trunc(number, I32) for number in (first, count))
+    numbers = builder.sub(ir.Constant(WORDS, list(range(LANES))), spread(builder, first, WORDS))
+    return builder.icmp_unsigned("<", numbers, spread(builder, count, WORDS))
+
+
 def exp2(builder: Any, x: Any) -> Any:
-    """Compute 2**x as cpu_memory.exp2 does: the same bounds and polynomial; a NaN stays NaN."""
+    """Compute 2**x with the polynomial of cpu_memory.exp2, and as exactly; 0 far below −126, and a NaN stays NaN."""
+    if has_feature("avx512f"):
+        whole = _round(builder, x)
+        return _scale(builder, _polynomial(builder, builder.fsub(x, whole)), whole)
     bounded = smaller(builder, larger(builder, x, _all(-126.0)), _all(126.0))
-    biased = builder.fptosi(builder.fadd(bounded, _all(127.5)), WORDS)
-    whole = builder.sub(biased, ir.Constant(WORDS, [127] * LANES))
-    f = builder.fsub(bounded, builder.sitofp(whole, FLOATS))
+    whole = _round(builder, bounded)
+    biased = builder.add(builder.fptosi(whole, WORDS), ir.Constant(WORDS, [127] * LANES))
+    scale = builder.bitcast(builder.shl(biased, ir.Constant(WORDS, [23] * LANES)), FLOATS)
+    power = builder.fmul(_polynomial(builder, builder.fsub(bounded, whole)), scale)
+    power = builder.select(builder.fcmp_ordered("<", x, _all(-126.0)), zeros(), power)
+    return builder.select(builder.fcmp_unordered("uno", x, x), x, power)
+
+
+def _polynomial(builder: Any, f: Any) -> Any:
     p = _all(_EXP2_POLYNOMIAL[0])
     for factor in _EXP2_POLYNOMIAL[1:]:
         p = multiply_add(builder, p, f, _all(factor))
-    scale = builder.bitcast(builder.shl(biased, ir.Constant(WORDS, [23] * LANES)), FLOATS)
-    return builder.select(builder.fcmp_unordered("uno", x, x), x, builder.fmul(p, scale))
+    return p
+
+
+def _round(builder: Any, floats: Any) -> Any:
+    """Round to the nearest whole numbers."""
+    rounded = builder.module.declare_intrinsic("llvm.roundeven.v16f32", (), ir.FunctionType(FLOATS, [FLOATS]))
+    return builder.call(rounded, [floats])
+
+
+def _scale(builder: Any, floats: Any, powers: Any) -> Any:
+    """Return floats · 2**powers, 0 where that is too small for a float. Takes AVX-512."""
+    kind = ir.FunctionType(FLOATS, [FLOATS, FLOATS, FLOATS, I16, I32])
+    scaled = builder.module.declare_intrinsic("llvm.x86.avx512.mask.scalef.ps.512", (), kind)
+    every_lane, current_rounding = I16(-1), I32(4)
+    return builder.call(scaled, [floats, powers, zeros(), every_lane, current_rounding])
 
 
 def _all(number: float) -> Any:
@@ -184,6 +210,20 @@ def round_to_bfloat16(builder: Any, floats: Any) -> Any:
 def widen_bfloat16(builder: Any, halves: Any) -> Any:
     """Return the floats of 16 bf16."""
     return builder.bitcast(builder.shl(builder.zext(halves, WORDS), ir.Constant(WORDS, [16] * LANES)), FLOATS)
+
+
+def widen_half(builder: Any, words: Any, half: int) -> Any:
+    """Return the floats of the first (0) or second (1) bf16 of 16 pairs."""
+    if half == 0:
+        return builder.bitcast(builder.shl(words, ir.Constant(WORDS, [16] * LANES)), FLOATS)
+    return builder.bitcast(keep_halves(builder, words, (1,)), FLOATS)
+
+
+def keep_halves(builder: Any, words: Any, halves: tuple[int, ...]) -> Any:
+    """Return 16 pairs of bf16 with zeros where the first (0) or second (1) is not among `halves`."""
+    if halves == (0, 1):
+        return words
+    return builder.and_(words, ir.Constant(WORDS, [sum(0xFFFF << 16 * half for half in halves)] * LANES))
 
 
 def prefetch(builder: Any, pointer: Any, index: Any) -> None:

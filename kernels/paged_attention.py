@@ -59,7 +59,7 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
     if query.is_cuda:
         run = partial(paged_attention_triton, num_decodes=num_decodes)
     elif query.is_cpu and query.dtype in cpu_attention.DTYPES and key_cache.dtype in cpu_attention.DTYPES:
-        run = cpu_attention.paged_attention
+        run = partial(cpu_attention.paged_attention, num_decodes=num_decodes)
     else:
         run = paged_attention_reference
     out = run(

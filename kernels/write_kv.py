@@ -2,7 +2,8 @@
 
     cache[slot // block_size, :, slot % block_size] = new        slot −1: nothing is written
 
-No arithmetic; rounds to the cache's dtype. Source: paged KV cache, Kwon et al. 2023 (arXiv 2309.06180), section 4.
+No arithmetic; rounds to the cache's dtype. On a CPU a block has an order of its own (cpu_kv_layout.py).
+Source: paged KV cache, Kwon et al. 2023 (arXiv 2309.06180), section 4.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs

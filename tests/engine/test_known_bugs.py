@@ -31,6 +31,7 @@ from engine.request import Sequence
 from engine.speculation import Speculator
 from engine.structured import StructuredOutput
 from engine.text import StopMatcher, TextStream
+from kernels.write_kv import write_kv
 
 from .conftest import SimulatedEngine, TinyModel, TinyModels
 from .test_model import make_engine, run_all
@@ -224,9 +225,18 @@ def test_padded_row_writes_the_last_slot(batching: Batching, model: TinyModel, m
     run_all(engine, few(model, 10))
     assert (num_padded > 0) == (batching is Batching.STATIC)
     for layer in engine._runner._cache:
-        for part in layer:
-            written = (part != 7.0).any(dim=3).any(dim=1).flatten()
-            assert set(written.nonzero()[:, 0].tolist()) == live
+        for part, slots in zip(layer, slot_of_each_element(*layer), strict=True):
+            assert set(slots[part != 7.0].long().tolist()) == live
+
+
+def slot_of_each_element(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return caches of the same shapes that hold, wherever a token's key and value lie, the number of its slot."""
+    blocks, heads, block_size, dim = keys.shape
+    slots = torch.arange(blocks * block_size)
+    numbers = slots.to(keys.dtype)[:, None, None].expand(-1, heads, dim).contiguous()
+    own = torch.empty_like(keys), torch.empty_like(values)
+    write_kv(numbers, numbers, *own, slots)
+    return own
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window"])

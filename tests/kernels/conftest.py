@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.paged_attention import paged_attention
+from kernels.write_kv import write_kv
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCase:
-    """One batch over a paged cache: the tensors of `paged_attention` in call order, and its maxima."""
+    """One batch over a paged cache: the tensors of `paged_attention` in call order, and its maxima.
+
+    The caches are in plain order, `[num_blocks, kv_heads, block_size, head_dim]`, as the twin reads them.
+    """
 
     tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
     scale: float
@@ -20,10 +26,19 @@ class AttentionCase:
     max_query_len: int
     max_context_len: int
 
+    def as_written(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the tensors with caches as `write_kv` leaves them: on a CPU a block has an order of its own."""
+        query, *caches, tables, starts, contexts = self.tensors
+        keys, values = (cache.transpose(1, 2).flatten(0, 1) for cache in caches)
+        key_cache, value_cache = (torch.full_like(cache, torch.nan) for cache in caches)
+        write_kv(keys, values, key_cache, value_cache, torch.arange(keys.shape[0], device=keys.device))
+        return query, key_cache, value_cache, tables, starts, contexts
+
     def run(self, op: Callable[..., Tensor]) -> Tensor:
         """Call `op` on this batch."""
+        is_op = getattr(op, "func", op) is paged_attention
         return op(
-            *self.tensors,
+            *(self.as_written() if is_op and self.tensors[0].is_cpu else self.tensors),
             scale=self.scale,
             window=self.window,
             max_query_len=self.max_query_len,

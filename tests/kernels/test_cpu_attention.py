@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +37,24 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize(("dtype", "cache_dtype"), PAIRS)
 @pytest.mark.parametrize("window", [None, 5, 40])
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("kv_heads", [2, 6])
+@pytest.mark.parametrize(("kv_heads", "block_size"), [(2, 8), (2, 16), (6, 16)])
 def test_attention_equals_its_twin(
-    attention_case: Any, batch: str, kv_heads: int, window: int | None, dtype: torch.dtype, cache_dtype: torch.dtype
+    attention_case: Any,
+    batch: str,
+    kv_heads: int,
+    block_size: int,
+    window: int | None,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
 ) -> None:
     case = attention_case(
-        BATCHES[batch], heads=6, kv_heads=kv_heads, block_size=8, window=window, dtype=dtype, cache_dtype=cache_dtype
+        BATCHES[batch],
+        heads=6,
+        kv_heads=kv_heads,
+        block_size=block_size,
+        window=window,
+        dtype=dtype,
+        cache_dtype=cache_dtype,
     )
     close(case.run(paged_attention), case.run(paged_attention_reference))
 
@@ -48,7 +62,10 @@ def test_attention_equals_its_twin(
 @pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_size"),
-    [(1, 1, 1, 1), (4, 4, 20, 3), (9, 3, 64, 32), (7, 1, 80, 16), (2, 1, 128, 256), (100, 1, 8, 5)],
+    [
+        *((1, 1, 1, 1), (4, 4, 20, 3), (9, 3, 64, 32), (7, 1, 80, 16), (2, 1, 128, 256), (100, 1, 8, 5)),
+        *((2, 1, 33, 16), (3, 3, 7, 4), (6, 6, 200, 48), (4, 2, 18, 16), (5, 1, 32, 64)),
+    ],
 )
 def test_attention_takes_any_grouping_head_and_block_size(
     attention_case: Any, heads: int, kv_heads: int, head_dim: int, block_size: int, cache_dtype: torch.dtype
@@ -72,7 +89,8 @@ def test_random_batches_equal_their_twin(attention_case: Any) -> None:
             query_len = chooser.choice([0, 1, 1, 1, 2, chooser.randint(1, 80)])
             lengths.append((query_len, query_len + chooser.randint(0, 90)))
         window = chooser.choice([None, 1, chooser.randint(1, 100)])
-        case = attention_case([*lengths, (1, 2)], heads=6, kv_heads=3, window=window, seed=seed)
+        block_size = chooser.choice([4, 16, 32])
+        case = attention_case([*lengths, (1, 2)], heads=6, kv_heads=3, block_size=block_size, window=window, seed=seed)
         close(case.run(paged_attention), case.run(paged_attention_reference))
 
 
@@ -92,23 +110,65 @@ def test_an_empty_batch_gives_an_empty_result(attention_case: Any) -> None:
     assert attention_case([(0, 3)]).run(paged_attention).shape == (0, 3, 16)
 
 
-def test_a_row_does_not_depend_on_its_batch(attention_case: Any) -> None:
-    case = attention_case([(1, 21), (9, 30), (1, 40)], heads=6, kv_heads=2)
-    query, keys, values, tables, starts, contexts = case.tensors
-    whole = case.run(paged_attention)
-    alone = paged_attention(
-        query[10:],
+def alone(case: Any, tensors: Any, place: tuple[int, int, int], soft_cap: float | None) -> torch.Tensor:
+    """Attend one query token of a batch by itself: place = (token, its sequence, its context)."""
+    token, sequence, context = place
+    query, keys, values, tables, *_ = tensors
+    lengths = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0, 1], [context]))
+    return paged_attention(
+        query[token : token + 1],
         keys,
         values,
-        tables[2:],
-        starts[2:] - starts[2],
-        contexts[2:],
+        tables[sequence : sequence + 1],
+        *lengths,
         scale=case.scale,
-        window=None,
+        window=case.window,
         max_query_len=1,
-        max_context_len=40,
+        max_context_len=context,
+        soft_cap=soft_cap,
     )
-    assert torch.equal(whole[10:], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (70, None), (None, 1.5)])
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_a_row_depends_on_nothing_but_its_token(
+    attention_case: Any,
+    block_size: int,
+    kv_heads: int,
+    window: int | None,
+    soft_cap: float | None,
+    dtype: torch.dtype,
+) -> None:
+    lengths = [(1, 21), (1, 300), (1, 129), (9, 30), (60, 280), (3, 140), (1, 40)]
+    case = attention_case(lengths, heads=6, kv_heads=kv_heads, block_size=block_size, window=window, dtype=dtype)
+    op = partial(paged_attention, soft_cap=soft_cap)
+    tensors, whole, token = case.as_written(), case.run(op), 0
+    assert torch.equal(whole, case.run(partial(op, num_decodes=3)))
+    for sequence, (query_len, context) in enumerate(lengths):
+        for context_now in range(context - query_len + 1, context + 1):
+            assert torch.equal(whole[token : token + 1], alone(case, tensors, (token, sequence, context_now), soft_cap))
+            token += 1
+
+
+def test_a_row_does_not_depend_on_the_size_of_blocks(attention_case: Any) -> None:
+    case = attention_case([(1, 200), (30, 150)], heads=6, kv_heads=2, head_dim=32, dtype=torch.bfloat16, block_size=32)
+    query, keys, values, tables, *lengths = case.tensors
+    small = [cache.unflatten(2, (4, 8)).transpose(1, 2).flatten(0, 1).contiguous() for cache in (keys, values)]
+    tables = (4 * tables[:, :, None] + torch.arange(4, dtype=torch.int32)).flatten(1)
+    other = replace(case, tensors=(query, *small, tables, *lengths))
+    assert torch.equal(case.run(paged_attention), other.run(paged_attention))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_decodes", [1, 5, 40])
+def test_decodes_that_share_blocks_equal_their_twin(attention_case: Any, num_decodes: int, dtype: torch.dtype) -> None:
+    case = attention_case([(1, 150)] * 40 + [(9, 170)], heads=6, kv_heads=2, block_size=16, dtype=dtype)
+    tables, contexts = case.tensors[3], case.tensors[5]
+    tables[:, :7] = tables[0, :7].clone()
+    contexts[:40] -= torch.arange(40, dtype=torch.int32)
+    close(case.run(partial(paged_attention, num_decodes=num_decodes)), case.run(paged_attention_reference))
 
 
 @pytest.mark.parametrize("group", range(1, 10))
@@ -128,45 +188,23 @@ def test_decodes_of_any_group_and_length_equal_their_twin(
     close(case.run(paged_attention), case.run(paged_attention_reference))
 
 
-@pytest.mark.parametrize("window", [None, 70])
-def test_a_token_does_not_depend_on_the_drafts_behind_it(attention_case: Any, window: int | None) -> None:
-    case = attention_case(
-        [(3, 140)], heads=6, kv_heads=2, head_dim=64, window=window, dtype=torch.bfloat16, cache_dtype=torch.bfloat16
-    )
-    query, keys, values, tables, starts, contexts = case.tensors
-    whole = case.run(paged_attention)
-    for token in range(3):
-        alone = paged_attention(
-            query[token : token + 1],
-            keys,
-            values,
-            tables,
-            torch.tensor([0, 1], dtype=torch.int32),
-            contexts - 2 + token,
-            scale=case.scale,
-            window=window,
-            max_query_len=1,
-            max_context_len=140,
-        )
-        assert torch.equal(whole[token : token + 1], alone)
-    assert starts.tolist() == [0, 3]
-
-
-def test_a_key_that_is_nan_makes_its_own_rows_nan_and_no_others(attention_case: Any) -> None:
-    case = attention_case([(2, 100), (1, 50)], heads=2, dtype=torch.bfloat16, cache_dtype=torch.bfloat16)
-    block = case.tensors[3][0, 99 // 4]
-    case.tensors[1][block, 0, 99 % 4] = torch.nan
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_a_key_that_is_nan_makes_its_own_rows_nan_and_no_others(attention_case: Any, block_size: int) -> None:
+    case = attention_case([(2, 100), (1, 50)], heads=2, block_size=block_size, dtype=torch.bfloat16)
+    block = case.tensors[3][0, 99 // block_size]
+    case.tensors[1][block, 0, 99 % block_size] = torch.nan
     rows_with_nan = case.run(paged_attention).isnan().flatten(1)
     assert rows_with_nan[1].all()
     assert not rows_with_nan[[0, 2]].any()
 
 
 def test_a_block_id_outside_the_cache_is_an_error(attention_case: Any) -> None:
-    for lengths in ([(1, 3)], [(30, 30)]):
-        case = attention_case(lengths, heads=3, kv_heads=3)
-        case.tensors[3][0, 0] = 1_000
-        with pytest.raises(KernelInputError, match="block outside the cache"):
-            case.run(paged_attention)
+    for lengths, place in ([(1, 3)], 0), ([(30, 30)], 0), ([(1, 200)], 9), ([(1, 3), (1, 200)], 9):
+        for block_size in (4, 16):
+            case = attention_case(lengths, heads=3, kv_heads=3, block_size=block_size)
+            case.tensors[3][-1, place] = 1_000
+            with pytest.raises(KernelInputError, match="block outside the cache"):
+                case.run(paged_attention)
 
 
 def test_wrong_shapes_and_dtypes_are_named(attention_case: Any) -> None:
