@@ -112,20 +112,20 @@ def calibrate(
 _FEW_PROMPTS = ((1, 12), (1, 120), (1, 600), (2, 50), (3, 20), (4, 100), (5, 150), (8, 24), (12, 48), (48, 12))
 """Requests at a time and the tokens of each prompt: steps that the prompts do not fill."""
 
-_LENGTHS = (((8, 24), (8, 192), 0.5), ((300, 500), (8, 192), 0.5), ((900, 1000), (8, 192), 0.25), ((8, 96), (2, 64), 2))
+_LENGTHS = (((8, 24), (8, 192), 1), ((300, 500), (8, 192), 0.5), ((900, 1000), (8, 192), 0.25), ((8, 96), (2, 64), 2))
 """Tokens of prompts and of outputs, and how many requests of them, as a multiple."""
 
-_PREFIXES = (700, 250)
-"""Prompt tokens that all requests of a phase have in common."""
+_PREFIXES = ((700, 0.5), (250, 1))
+"""Prompt tokens that all requests of a phase have in common, and how many requests, as a multiple."""
 
 
 def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int = 99) -> list[list[WorkloadRequest]]:
     """Return phases of requests whose steps are of many sizes, each phase all there at its start.
 
-    Short, long and very long prompts with heavy-tailed outputs, whose batch is full of prompts first and empties
-    slowly; more requests than seats; prompts with long prefixes in common; and a few prompts alone. What does not vary
-    apart a fit cannot tell apart: were every step with prompts a full one, a token would seem to cost nothing and a
-    step everything. The model's context must hold 1,200 tokens.
+    Short, long and very long prompts with heavy-tailed outputs, whose batch is full of prompts first, then of single
+    tokens, and empties slowly; more requests than seats; prompts with long prefixes in common; and a few prompts alone.
+    What does not vary apart a fit cannot tell apart: were every step with prompts a full one, a token would seem to
+    cost nothing and a step everything. The model's context must hold 1,200 tokens.
     """
     generator = random.Random(seed)
 
@@ -148,9 +148,9 @@ def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int 
             seed=seed,
         )
         phases.append([WorkloadRequest(**body) for body in bodies])
-    for num_common in _PREFIXES:
+    for num_common, multiple in _PREFIXES:
         common = texts(num_common)
-        lengths = [(generator.randint(8, 64), generator.randint(8, 64)) for _ in range(num_requests // 2)]
+        lengths = [(generator.randint(8, 64), generator.randint(8, 64)) for _ in range(int(num_requests * multiple))]
         phases.append([request(common + texts(length), max_tokens) for length, max_tokens in lengths])
     return phases + [[request(texts(length), 3) for _ in range(size)] for size, length in _FEW_PROMPTS]
 

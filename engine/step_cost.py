@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Protocol
 
 import numpy as np
@@ -20,13 +21,15 @@ from engine.plan import StepPlan
 class StepLoad:
     """How big a step is. Sums over its sequences.
 
-    `num_context_tokens` counts the cached and new tokens that attention reads, `num_attended` the (new token, token
-    before it or itself) pairs, `num_logit_rows` the rows that the output matrix is applied to.
+    `num_context_tokens` counts the cached and new tokens that attention reads; `num_shared_tokens` of them were found
+    in the prefix cache, so that other sequences of the step are likely to read them, too. `num_attended` counts the
+    (new token, token before it or itself) pairs, `num_logit_rows` the rows that the output matrix is applied to.
     """
 
     num_tokens: int
     num_seqs: int
     num_context_tokens: int
+    num_shared_tokens: int
     num_attended: int
     num_logit_rows: int
 
@@ -36,6 +39,9 @@ class CostModel(Protocol):
 
     def seconds(self, load: StepLoad) -> float:
         """Return the step's duration in seconds, above zero."""
+
+
+_num_cached_tokens = attrgetter("num_cached_tokens")
 
 
 def load_of(plan: StepPlan) -> StepLoad:
@@ -53,6 +59,7 @@ def load_of(plan: StepPlan) -> StepLoad:
         num_tokens=num_tokens + num_padding,
         num_seqs=len(plan.counts) + num_padding,
         num_context_tokens=num_context_tokens + num_padded,
+        num_shared_tokens=sum(map(_num_cached_tokens, chain(plan.sequences, plan.padding))),
         num_attended=num_attended + num_padded,
         num_logit_rows=sum(plan.num_sampled) + num_padding,
     )
@@ -62,6 +69,7 @@ def load_of(plan: StepPlan) -> StepLoad:
 class LinearCost:
     """A sum of non-negative parts, each in seconds per unit of the load; `per_step` is paid once.
 
+    A context token costs `per_context_token`, or `per_shared_token` where it is shared: attention reads it from nearer.
     Tokens past the first `knee_tokens` cost `per_token_past_knee` more: up to there a step waits for the weights.
     """
 
@@ -69,6 +77,7 @@ class LinearCost:
     per_token: float
     per_seq: float
     per_context_token: float
+    per_shared_token: float
     per_attended: float
     per_logit_row: float
     per_token_past_knee: float = 0.0
@@ -79,7 +88,8 @@ class LinearCost:
             self.per_step
             + self.per_token * load.num_tokens
             + self.per_seq * load.num_seqs
-            + self.per_context_token * load.num_context_tokens
+            + self.per_context_token * (load.num_context_tokens - load.num_shared_tokens)
+            + self.per_shared_token * load.num_shared_tokens
             + self.per_attended * load.num_attended
             + self.per_logit_row * load.num_logit_rows
             + self.per_token_past_knee * max(0, load.num_tokens - self.knee_tokens)
@@ -125,7 +135,7 @@ class RooflineCost:
 
 
 _NUM_REWEIGHINGS = 5
-_LEAST_STEPS = 14
+_LEAST_STEPS = 16
 """Twice as many steps as a LinearCost has parts: with fewer of a kind, that kind is fitted to all steps."""
 
 _KNEES = (8, 16, 32, 64, 128, 256)
@@ -166,7 +176,9 @@ def _fit(loads: Sequence[StepLoad], measured: npt.NDArray[np.float64], *, knee_t
     """Return the best parts for a knee (none at 0 tokens), and the mean relative error that they leave."""
     rows = [
         (
-            *(1, load.num_tokens, load.num_seqs, load.num_context_tokens, load.num_attended, load.num_logit_rows),
+            *(1, load.num_tokens, load.num_seqs),
+            *(load.num_context_tokens - load.num_shared_tokens, load.num_shared_tokens),
+            *(load.num_attended, load.num_logit_rows),
             max(0, load.num_tokens - knee_tokens) if knee_tokens else 0,
         )
         for load in loads

@@ -16,7 +16,13 @@ from engine.step_cost import LinearCost, RooflineCost, StepLoad, fit_linear_cost
 from .conftest import SimulatedEngine, expected_output
 
 SECOND_A_STEP = LinearCost(
-    per_step=1.0, per_token=0.0, per_seq=0.0, per_context_token=0.0, per_attended=0.0, per_logit_row=0.0
+    per_step=1.0,
+    per_token=0.0,
+    per_seq=0.0,
+    per_context_token=0.0,
+    per_shared_token=0.0,
+    per_attended=0.0,
+    per_logit_row=0.0,
 )
 
 
@@ -158,9 +164,18 @@ def test_the_waste_of_slots_is_what_the_counters_say() -> None:
 def test_a_load_counts_tokens_contexts_pairs_and_rows() -> None:
     loads: list[StepLoad] = []
     simulate([one(4, 10), one(36, 2)], cost=LoadLog(loads))
-    assert loads[0] == StepLoad(num_tokens=32, num_seqs=2, num_context_tokens=32, num_attended=416, num_logit_rows=1)
+    prompts = {"num_tokens": 32, "num_seqs": 2, "num_context_tokens": 32, "num_attended": 416, "num_logit_rows": 1}
+    assert loads[0] == StepLoad(**prompts, num_shared_tokens=0)
     # A decode at context 5, and 8 tokens after 28 that attend to 29, 30, … 36.
-    assert loads[1] == StepLoad(num_tokens=9, num_seqs=2, num_context_tokens=41, num_attended=265, num_logit_rows=2)
+    mixed = {"num_tokens": 9, "num_seqs": 2, "num_context_tokens": 41, "num_attended": 265, "num_logit_rows": 2}
+    assert loads[1] == StepLoad(**mixed, num_shared_tokens=0)
+
+
+def test_a_load_tells_what_its_sequences_found_in_the_prefix_cache() -> None:
+    loads: list[StepLoad] = []
+    simulate([one(12, 3, prefix="a", num_prefix_tokens=8) for _ in range(3)], cost=LoadLog(loads))
+    # The first computes the two blocks, the other two find them.
+    assert [(load.num_seqs, load.num_shared_tokens) for load in loads] == [(1, 0), (3, 16), (3, 16), (2, 16)]
 
 
 def random_loads(count: int) -> list[StepLoad]:
@@ -173,6 +188,7 @@ def random_loads(count: int) -> list[StepLoad]:
                 num_tokens=tokens,
                 num_seqs=seqs,
                 num_context_tokens=context,
+                num_shared_tokens=rng.randint(0, context),
                 num_attended=context * rng.randint(1, 9),
                 num_logit_rows=rng.randint(0, seqs),
             )
@@ -182,7 +198,13 @@ def random_loads(count: int) -> list[StepLoad]:
 
 def test_a_fit_finds_the_parts_that_made_the_times() -> None:
     truth = LinearCost(
-        per_step=5e-3, per_token=3e-4, per_seq=2e-5, per_context_token=1e-7, per_attended=3e-9, per_logit_row=1e-4
+        per_step=5e-3,
+        per_token=3e-4,
+        per_seq=2e-5,
+        per_context_token=1e-7,
+        per_shared_token=4e-8,
+        per_attended=3e-9,
+        per_logit_row=1e-4,
     )
     loads = random_loads(200)
     fitted = fit_linear_cost(loads, [truth.seconds(load) for load in loads])
@@ -238,7 +260,9 @@ def test_a_gpu_step_is_bound_by_memory_when_small_and_by_arithmetic_when_large()
         attention_width=1e5,
         logit_row_operations=1e9,
     )
-    small = StepLoad(num_tokens=1, num_seqs=1, num_context_tokens=100, num_attended=100, num_logit_rows=1)
+    small = StepLoad(
+        num_tokens=1, num_seqs=1, num_context_tokens=100, num_shared_tokens=0, num_attended=100, num_logit_rows=1
+    )
     assert cost.seconds(small) == pytest.approx((16e9 + 1e7) / 4e12 / 0.5)
     large = replace(small, num_tokens=8192)
     assert cost.seconds(large) == pytest.approx((2 * 7e9 * 8192 + 4 * 1e5 * 100 + 1e9) / 8e14 / 0.5)
