@@ -54,8 +54,8 @@ four sequences in one paged batch must equal those that transformers gives each 
 Weights in MXFP4 and in FP8 are dequantized when they are loaded, to the engine's `dtype`: with `auto` what `config.json`
 says, or bfloat16 where it says nothing, and float32 on a CPU without bf16 products. So such a model takes the memory and
 the time of an unquantized one (two bytes a weight in bfloat16, not what its files take), and its activations are not
-rounded to FP8. It needs neither `accelerate` nor `kernels`. Any model of the tables above may come so; these are proven,
-against transformers with the same weights:
+rounded to FP8. It needs neither `accelerate` nor `kernels`. Any model of the tables above may come in FP8,
+only gpt-oss in MXFP4; these are proven, against transformers with the same weights:
 
 {quantized}
 

@@ -125,7 +125,7 @@ def _quantization(raw: dict[str, Any], path: Path) -> Quantization | None:
     text = raw.get("text_config")
     parts = [raw, text] if isinstance(text, dict) else [raw]
     given = [part["quantization_config"] for part in parts if part.get("quantization_config") is not None]
-    return read_quantization(given[0], path) if given else None
+    return read_quantization(given[0], path, model_type=raw.get("model_type")) if given else None
 
 
 def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:

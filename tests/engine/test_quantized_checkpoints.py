@@ -245,12 +245,13 @@ def test_random_weights_need_no_more_than_the_config_of_a_quantized_model(writte
 @pytest.mark.parametrize(
     ("quantization_config", "message"),
     [
-        ({"quant_method": "awq", "bits": 4}, "quantized with 'awq' .* dequantizes fp8 and mxfp4"),
-        ({"quant_method": "compressed-tensors"}, "quantized with 'compressed-tensors' .* dequantizes fp8 and mxfp4"),
-        ({"quant_method": ["fp8"]}, r"quantized with \['fp8'\] .* dequantizes fp8 and mxfp4"),
-        ({"quant_method": None}, "quantized with None .* dequantizes fp8 and mxfp4"),
-        ({"load_in_4bit": True}, "without a quant_method; .* dequantizes fp8 and mxfp4"),
+        ({"quant_method": "awq", "bits": 4}, "quantized with 'awq' .* dequantizes fp8, and mxfp4 of gpt_oss"),
+        ({"quant_method": "compressed-tensors"}, "quantized with 'compressed-tensors' .* dequantizes fp8, and mxfp4"),
+        ({"quant_method": ["fp8"]}, r"quantized with \['fp8'\] .* dequantizes fp8, and mxfp4"),
+        ({"quant_method": None}, "quantized with None .* dequantizes fp8, and mxfp4"),
+        ({"load_in_4bit": True}, "without a quant_method; .* dequantizes fp8, and mxfp4"),
         ({}, "{} without a quant_method"),
+        ({"quant_method": "mxfp4"}, "a llama quantized with 'mxfp4'; .* mxfp4 of gpt_oss"),
         ("fp8", "'fp8' without a quant_method"),
         ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size 128; it must be two positive numbers"),
         ({"quant_method": "fp8", "weight_block_size": [128, 0]}, r"weight_block_size \[128, 0\]; it must be"),
@@ -266,6 +267,13 @@ def test_a_quantization_that_is_not_supported_is_refused_before_the_weights_load
     edit(tmp_path, quantization_config=quantization_config)
     with pytest.raises(UnsupportedModelError, match=message):
         load_model_config(str(tmp_path), impl=impl)
+
+
+def test_mxfp4_is_refused_where_the_experts_of_another_model_would_load_transposed(tmp_path: Path) -> None:
+    build(BY_NAME["fp8-qwen3_moe"].family, seed=0).config.save_pretrained(tmp_path)
+    edit(tmp_path, quantization_config={"quant_method": "mxfp4"}, hidden_size=64, moe_intermediate_size=64)
+    with pytest.raises(UnsupportedModelError, match=r"a qwen3_moe quantized with 'mxfp4'; .* mxfp4 of gpt_oss"):
+        load_model_config(str(tmp_path))
 
 
 def test_no_quantization_is_none(tmp_path: Path) -> None:
