@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,12 +35,15 @@ class Checkpoint:
         self._path = path
         self._dtype = dtype
         self._quantization = quantization
-        self._method = None if quantization is None else quantization.method
         self._stack = ExitStack()
-        self._file_of = _files_by_tensor(path)
-        self._open: dict[Path, Any] = {}
+        self._file_of: dict[str, _File] = {}
 
     def __enter__(self) -> Checkpoint:
+        with ExitStack() as stack:
+            for path in _files(self._path):
+                file = _File(path, stack)
+                self._file_of.update(dict.fromkeys(file.names, file))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -66,8 +68,6 @@ class Checkpoint:
 
     def tensors(self) -> dict[str, StoredTensor]:
         """Return every tensor by the name that it has in a model that is not quantized; threads may read them."""
-        for file in set(self._file_of.values()):
-            self._file(file)
         return {name: StoredTensor(self, name) for name in self._whole_names()}
 
     def whole(self, name: str) -> Tensor:
@@ -88,6 +88,10 @@ class Checkpoint:
             )
         return tensor
 
+    @property
+    def _method(self) -> QuantMethod | None:
+        return None if self._quantization is None else self._quantization.method
+
     def _whole_names(self) -> Iterator[str]:
         for name in self._file_of:
             if self._method is QuantMethod.MXFP4 and name.endswith(_MXFP4_SCALES):
@@ -99,16 +103,7 @@ class Checkpoint:
     def _stored(self, name: str) -> Tensor:
         if name not in self:
             raise ModelLoadError(f"{self._path} has no tensor {name}; the weights do not belong to its config.json.")
-        tensor: Tensor = self._file(self._file_of[name]).get_tensor(name)
-        return tensor
-
-    def _file(self, path: Path) -> Any:
-        if path not in self._open:
-            try:
-                self._open[path] = self._stack.enter_context(safe_open(path, framework="pt"))
-            except (OSError, SafetensorError) as error:
-                raise ModelLoadError(f"{path} cannot be read as safetensors: {error}.") from error
-        return self._open[path]
+        return self._file_of[name].read(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +118,38 @@ class StoredTensor:
         return self.checkpoint.whole(self.name)
 
 
-def _files_by_tensor(path: Path) -> dict[str, Path]:
-    if (path / _INDEX).is_file():
+class _File:
+    """A safetensors file that is open until `stack` closes; it alone knows which tensors are in it."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path = path
         try:
-            names = json.loads((path / _INDEX).read_text())["weight_map"]
-        except (ValueError, KeyError) as error:
-            raise ModelLoadError(f"{path / _INDEX} has no readable weight_map: {error}.") from error
-        files = {name: path / file for name, file in names.items()}
-        for file in set(files.values()):
-            if not file.is_file():
-                raise ModelLoadError(f"{file} is missing, though {_INDEX} names it; copy the whole model directory.")
-        return files
-    if not (path / _SINGLE).is_file():
+            self._opened = stack.enter_context(safe_open(path, framework="pt"))
+        except (OSError, SafetensorError) as error:
+            raise ModelLoadError(f"{path} cannot be read as safetensors: {error}.") from error
+        self.names: list[str] = self._opened.keys()
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor that is in it; raises ModelLoadError where torch has no such dtype, or the disk fails."""
+        try:
+            tensor: Tensor = self._opened.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise ModelLoadError(f"{self._path}: tensor {name} cannot be read: {error}.") from error
+        return tensor
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a model's files as transformers chooses them; of two that have the same tensor the last one counts."""
+    if (path / _SINGLE).is_file():
+        return [path / _SINGLE]
+    if not (path / _INDEX).is_file():
         raise ModelLoadError(f"{path} has no {_SINGLE} and no {_INDEX}; only safetensors weights are read.")
     try:
-        with safe_open(path / _SINGLE, framework="pt") as file:
-            return dict.fromkeys(file.keys(), path / _SINGLE)
-    except (OSError, SafetensorError) as error:
-        raise ModelLoadError(f"{path / _SINGLE} cannot be read as safetensors: {error}.") from error
+        weight_map = json.loads((path / _INDEX).read_text())["weight_map"]
+        files = sorted({path / file for file in weight_map.values()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{path / _INDEX} has no readable weight_map: {error}.") from error
+    for file in files:
+        if not file.is_file():
+            raise ModelLoadError(f"{file} is missing, though {_INDEX} names it; copy the whole model directory.")
+    return files
