@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import cpu_attention_words as w
 from kernels.cpu_attention_rows import attend_tile, scratch_of
 from kernels.cpu_attention_tasks import tile_of
 from kernels.cpu_kv_layout import group_size
-from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, jit
+from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, jit, pointer_like
 from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel, keep
 from kernels.errors import require
 
@@ -30,7 +31,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 @jit
-def _all_tiles(p: Any, query: Any, keys: Any, values: Any, out: Any) -> None:
+def _all_tiles(p: Any, query: Any, keys: Any) -> None:
+    values, out = pointer_like(keys, p[w.VALUE_CACHE]), pointer_like(query, p[w.OUT])
     memory = np.empty(scratch_of(p, 0).end + _LINE_BYTES, np.uint8)
     scratch = scratch_of(p, (memory.ctypes.data + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES)
     task = fetch_add(p, 1)
@@ -47,19 +49,19 @@ def _all_tiles(p: Any, query: Any, keys: Any, values: Any, out: Any) -> None:
 
 
 def _float32_over_float32(p: Any) -> None:
-    _all_tiles(p, float32_at(p[3]), float32_at(p[4]), float32_at(p[5]), float32_at(p[6]))
+    _all_tiles(p, float32_at(p[w.QUERY]), float32_at(p[w.KEY_CACHE]))
 
 
 def _float32_over_bfloat16(p: Any) -> None:
-    _all_tiles(p, float32_at(p[3]), bfloat16_at(p[4]), bfloat16_at(p[5]), float32_at(p[6]))
+    _all_tiles(p, float32_at(p[w.QUERY]), bfloat16_at(p[w.KEY_CACHE]))
 
 
 def _bfloat16_over_float32(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[3]), float32_at(p[4]), float32_at(p[5]), bfloat16_at(p[6]))
+    _all_tiles(p, bfloat16_at(p[w.QUERY]), float32_at(p[w.KEY_CACHE]))
 
 
 def _bfloat16_over_bfloat16(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[3]), bfloat16_at(p[4]), bfloat16_at(p[5]), bfloat16_at(p[6]))
+    _all_tiles(p, bfloat16_at(p[w.QUERY]), bfloat16_at(p[w.KEY_CACHE]))
 
 
 _KERNELS = {
@@ -96,7 +98,9 @@ def paged_attention(  # noqa: PLR0917  the same arguments as the op
     tokens_per_tile = max(1, _TILE_ROWS // group)
     together = max(1, min(_TILE_DECODES, num_decodes * kv_heads // (_TASKS_PER_THREAD * torch.get_num_threads())))
     wide_sinks = None if sinks is None else keep(sinks.float())
-    tiles = -(-num_decodes // together) + (tokens - num_decodes) // tokens_per_tile + num_seqs - num_decodes
+    tiles = -(-num_decodes // together)
+    if num_seqs > num_decodes:
+        tiles += (tokens - num_decodes) // tokens_per_tile + num_seqs - num_decodes
     fault = _KERNELS[query.dtype, key_cache.dtype](
         tiles * kv_heads,
         *(query.data_ptr(), key_cache.data_ptr(), value_cache.data_ptr(), out.data_ptr()),

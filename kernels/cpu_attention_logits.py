@@ -1,8 +1,4 @@
-"""What a model may do to attention's logits besides scaling them, for compiled CPU code: soft caps and sinks.
-
-Two words of the parameter block (see cpu_attention_tasks.py): the soft cap as float64 bits, 0 without one, and the
-address of fp32 sinks `[heads]`, 0 without them.
-"""
+"""What a model may do to attention's logits besides scaling them, for compiled CPU code: soft caps and sinks."""
 
 from __future__ import annotations
 
@@ -10,24 +6,24 @@ from typing import Any
 
 import numpy as np
 
+from kernels import cpu_attention_words as w
 from kernels.cpu_memory import bits_to_float64, exp2, float32_at, jit
 
-_SOFT_CAP, _SINKS = 22, 23
 _LOG2_E = 1.4426950408889634
 
 
 @jit
 def soft_cap_of(p: Any) -> Any:
     """Return the soft cap, 0 without one."""
-    return bits_to_float64(p[_SOFT_CAP])
+    return bits_to_float64(p[w.SOFT_CAP])
 
 
 @jit
 def first_state(p: Any, head: int) -> Any:
     """Return a row's state before its first key, (largest score in base 2, sum of shares): its sink, or nothing."""
-    if p[_SINKS] == 0:
+    if p[w.SINKS] == 0:
         return np.float32(-1e30), np.float32(0.0)
-    return float32_at(p[_SINKS])[head] * np.float32(_LOG2_E), np.float32(1.0)
+    return float32_at(p[w.SINKS])[head] * np.float32(_LOG2_E), np.float32(1.0)
 
 
 @jit

@@ -2,9 +2,9 @@
 
 A tile goes over its keys in rounds of up to 128, with 1 to 4 rows at a time (query heads of a token, or of neighbouring
 tokens where few share a KV head): scores, a step of online softmax (base 2), values. Rounds begin at multiples of 128
-keys, so a row's result depends on nothing but its token. Where queries and cache are bf16 and the processor has
-AVX512-BF16, both products are bf16 dot products with fp32 sums, and the shares are rounded to bf16 (before they are
-added up, so that they sum to 1); else all is fp32.
+keys, so a row's result depends on nothing but its token, as long as keys and values are finite. Where queries and cache
+are bf16 and the processor has AVX512-BF16, both products are bf16 dot products with fp32 sums, and the shares are
+rounded to bf16 (before they are added up, so that they sum to 1); else all is fp32.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from kernels import cpu_attention_words as w
 from kernels.cpu_attention_logits import cap_scores, first_state, soft_cap_of
 from kernels.cpu_attention_tasks import (
     arrange_groups,
@@ -37,6 +38,7 @@ from kernels.cpu_memory import (
     int64_at,
     jit,
     load,
+    pointer_like,
     store,
 )
 from kernels.cpu_parallel import NUM_TASKS
@@ -57,21 +59,6 @@ def _operand_pointer(query: Any, keys: Any, address: Any) -> Any:
     pointer_at = bfloat16_at if takes_dot else float32_at
 
     def pointer(query: Any, keys: Any, address: Any) -> Any:
-        return pointer_at(address)
-
-    return pointer
-
-
-def _like(cache: Any, address: Any) -> Any:
-    """Return a pointer to memory of a cache's dtype."""
-    raise NotImplementedError("runs in compiled code only")
-
-
-@overload(_like)
-def _pointer_like(cache: Any, address: Any) -> Any:
-    pointer_at = bfloat16_at if cache.dtype == types.uint16 else float32_at
-
-    def pointer(cache: Any, address: Any) -> Any:
         return pointer_at(address)
 
     return pointer
@@ -106,9 +93,9 @@ class Scratch(NamedTuple):
 @jit
 def scratch_of(p: Any, start: int) -> Any:
     """Cut scratch that begins at an address, best that of a cache line."""
-    rows = p[12] * max(p[21], p[26])
-    queries_bytes = 4 * rows * _padded(p[13])
-    copies_bytes = 4 * ROUND_KEYS * (p[13] + 1) if p[24] == PLAIN else 0
+    rows = p[w.HEADS_PER_KV] * max(p[w.TILE_TOKENS], p[w.TILE_DECODES])
+    queries_bytes = 4 * rows * _padded(p[w.HEAD_DIM])
+    copies_bytes = 4 * ROUND_KEYS * (p[w.HEAD_DIM] + 1) if p[w.GROUP_SIZE] == PLAIN else 0
     ahead = start + 8 * _ROUND_GROUPS
     scores = ahead + 8 * _ROUND_GROUPS
     shares = scores + 4 * MAX_ROWS * ROUND_KEYS
@@ -131,9 +118,9 @@ def attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> Any:
     The next task is taken before the last round, so that its first keys can be fetched meanwhile.
     """
     query, keys, values, out = pointers
-    offsets, ahead, is_plain = scratch.offsets, scratch.ahead, p[24] == PLAIN
-    held_keys = _like(keys, scratch.key_copies) if is_plain else keys
-    held_values = _like(values, scratch.value_copies) if is_plain else values
+    offsets, ahead, is_plain = scratch.offsets, scratch.ahead, p[w.GROUP_SIZE] == PLAIN
+    held_keys = pointer_like(keys, scratch.key_copies) if is_plain else keys
+    held_values = pointer_like(values, scratch.value_copies) if is_plain else values
     turn, next_task = first_turn(p, tile), np.int64(-1)
     is_right = is_plain or turn[0] == tile.end or find_groups(p, _place_of(p, tile, turn), int64_at(offsets))
     _begin_rows(p, (query, keys), tile, scratch)
@@ -168,7 +155,7 @@ def _place_of(p: Any, tile: Any, turn: Any) -> Any:
 @jit
 def _find_first_groups(p: Any, task: int, offsets: Any) -> bool:
     """Note where a coming task's first keys lie, and say whether it has some; its own errors are found in its turn."""
-    if task >= p[NUM_TASKS] or p[24] == PLAIN:
+    if task >= p[NUM_TASKS] or p[w.GROUP_SIZE] == PLAIN:
         return False
     tile = tile_of(p, task)
     if tile.first >= tile.last:
@@ -183,12 +170,12 @@ def _begin_rows(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
     query, keys = pointers
     queries = _operand_at(query, keys, scratch.queries)
     sums, states = float32_at(scratch.sums), float32_at(scratch.states)
-    group, dim, token_stride, head_stride = p[12], p[13], p[18], p[19]
+    group, dim = p[w.HEADS_PER_KV], p[w.HEAD_DIM]
     padded = _padded(dim)
     for token in range(tile.last - tile.first):
         for head in range(group):
             row, own = token * group + head, tile.kv_head * group + head
-            at = (tile.first + token) * token_stride + own * head_stride
+            at = (tile.first + token) * p[w.TOKEN_STRIDE] + own * p[w.HEAD_STRIDE]
             for d in range(dim):
                 store(queries, row * padded + d, load(query, at + d))
             for d in range(dim, padded):
@@ -204,7 +191,7 @@ def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> 
     tile, turn = place
     _, first, last, position = member_of(p, tile, turn[1])
     start, stop = keys_of_turn(p, tile, turn)
-    group, before = p[12], first - tile.first
+    group, before = p[w.HEADS_PER_KV], first - tile.first
     together, chunks = max(MAX_ROWS // group, 1), (group + MAX_ROWS - 1) // MAX_ROWS
     for token in range(0, last - first, together):
         count = min(last - first - token, together)
@@ -228,13 +215,13 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
     query, keys, values, offsets, ahead = pointers
     first, rows, position = run
     low, high = span
-    group, dim, window = p[12], p[13], p[17]
+    group, dim, window = p[w.HEADS_PER_KV], p[w.HEAD_DIM], p[w.WINDOW]
     padded, begin, end = _padded(dim), low // LANES, (high + LANES - 1) // LANES
     asked = element(_operand_at(query, keys, scratch.queries), first * padded)
     scores, shares = float32_at(scratch.scores), _operand_at(query, keys, scratch.shares)
     factors, spans = float32_at(scratch.factors), int64_at(scratch.spans)
     sums, states = float32_at(scratch.sums + 4 * first * padded), float32_at(scratch.states + 8 * first)
-    scale, soft_cap = bits_to_float64(p[20]), soft_cap_of(p)
+    scale, soft_cap = bits_to_float64(p[w.SCALE]), soft_cap_of(p)
     base_2 = np.float32(_LOG2_E if soft_cap > 0.0 else scale * _LOG2_E)  # a cap is put on scaled scores
     score_keys(rows, asked, padded, keys, offsets, ahead, begin, end, dim, scores)
     for row in range(rows):
@@ -251,7 +238,7 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
 @jit
 def _end_rows(p: Any, out: Any, tile: Any, scratch: Any) -> None:
     sums, states = float32_at(scratch.sums), float32_at(scratch.states)
-    kv_heads, group, dim = p[11], p[12], p[13]
+    kv_heads, group, dim = p[w.KV_HEADS], p[w.HEADS_PER_KV], p[w.HEAD_DIM]
     padded = _padded(dim)
     for token in range(tile.last - tile.first):
         for head in range(group):

@@ -4,13 +4,6 @@ A task is a tile of queries under one KV head: the next tokens of one sequence, 
 (its members, of which a prefill tile has one). A tile goes over its keys in rounds of up to 128, and in each round the
 members take turns: keys that they share are then read from memory once. Rounds begin at multiples of 128 keys, whoever
 attends them.
-
-The words of the parameter block from 3 on: addresses of query, key cache, value cache, out, block_tables, query_start
-and context_lens (3 to 9); num_seqs, kv_heads, query heads of a KV head, head_dim, block_size, num_blocks, stride of
-block_tables (10 to 16); window, strides of a query token and of a query head, scale as float64 bits, query tokens of a
-tile (17 to 21); soft cap and sinks (22 and 23, see cpu_attention_logits.py); tokens of a group in the cache (24, see
-cpu_kv_layout.py), how many sequences at the start have one token each, and how many of them make a tile (25 and 26).
-Strides count elements.
 """
 
 from __future__ import annotations
@@ -19,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernels import cpu_attention_words as w
 from kernels.cpu_attention_vectors import ROUND_KEYS
 from kernels.cpu_kv_layout import padded, put_key, put_value
 from kernels.cpu_memory import int32_at, jit
@@ -43,8 +37,8 @@ class Tile(NamedTuple):
 @jit
 def tile_of(p: Any, task: int) -> Any:
     """Return the tile of a task: prefill tiles come first, and of these the late ones, which see most keys."""
-    query_start = int32_at(p[8])
-    num_seqs, kv_heads, tokens_per_tile, decodes, together = p[10], p[11], p[21], p[25], p[26]
+    query_start, num_seqs, kv_heads = int32_at(p[w.QUERY_START]), p[w.NUM_SEQS], p[w.KV_HEADS]
+    tokens_per_tile, decodes, together = p[w.TILE_TOKENS], p[w.NUM_DECODES], p[w.TILE_DECODES]
     decode_tiles = (decodes + together - 1) // together
     tile, kv_head = (p[NUM_TASKS] - 1 - task) // kv_heads, task % kv_heads
     if tile < decode_tiles:
@@ -86,7 +80,7 @@ def _sequence_of(tile: int, query_start: Any, sequences: Any, tokens_per_tile: i
 @jit
 def member_of(p: Any, tile: Any, member: int) -> Any:
     """Return a member of a tile as (sequence, first query token, last + 1, position of the first)."""
-    query_start, context_lens = int32_at(p[8]), int32_at(p[9])
+    query_start, context_lens = int32_at(p[w.QUERY_START]), int32_at(p[w.CONTEXT_LENS])
     sequence, first = tile.sequence + member, tile.first + member
     last = tile.last if tile.members == 1 else first + 1
     return sequence, first, last, first + context_lens[sequence] - query_start[sequence + 1]
@@ -95,7 +89,7 @@ def member_of(p: Any, tile: Any, member: int) -> Any:
 @jit
 def first_key(p: Any, position: int) -> int:
     """Return the first key that a token sees."""
-    return max(position + 1 - p[17], 0)
+    return max(position + 1 - p[w.WINDOW], 0)
 
 
 @jit
@@ -144,16 +138,13 @@ def find_groups(p: Any, place: Any, offsets: Any) -> bool:
     The first key is the first of its group. The last group is named again up to the end of the list, since several are
     scored at once.
     """
-    tables = int32_at(p[7])
-    kv_heads, dim, block_size, num_blocks, table_stride = p[11], p[13], p[14], p[15], p[16]
     sequence, kv_head, start, end = place
-    count = (end - start + LANES - 1) // LANES
-    index, inside = sequence * table_stride + start // block_size, start % block_size
+    count, block_size = (end - start + LANES - 1) // LANES, p[w.BLOCK_SIZE]
+    index, inside = start // block_size, start % block_size
     for group in range(count):
-        block = np.int64(tables[index])
-        if block < 0 or block >= num_blocks:
+        offsets[group] = _offset_of(p, sequence, kv_head, index, inside)
+        if offsets[group] < 0:
             return False
-        offsets[group] = ((block * kv_heads + kv_head) * block_size + inside) * dim
         inside += LANES
         if inside == block_size:
             index, inside = index + 1, 0
@@ -164,14 +155,12 @@ def find_groups(p: Any, place: Any, offsets: Any) -> bool:
 @jit
 def arrange_groups(p: Any, place: Any, caches: Any, copies: Any, offsets: Any) -> bool:
     """Copy keys and values from blocks in plain order; note where each group lies in the copies."""
-    tables = int32_at(p[7])
-    kv_heads, dim, block_size, num_blocks, table_stride = p[11], p[13], p[14], p[15], p[16]
     sequence, kv_head, start, end = place
+    dim, block_size = p[w.HEAD_DIM], p[w.BLOCK_SIZE]
     for key in range(start, end):
-        block = np.int64(tables[sequence * table_stride + key // block_size])
-        if block < 0 or block >= num_blocks:
+        at = _offset_of(p, sequence, kv_head, key // block_size, key % block_size)
+        if at < 0:
             return False
-        at = ((block * kv_heads + kv_head) * block_size + key % block_size) * dim
         put_key(copies[0], 0, key - start, caches[0], at, dim)
         put_value(copies[1], 0, key - start, caches[1], at, dim)
     count = (end - start + LANES - 1) // LANES
@@ -179,6 +168,15 @@ def arrange_groups(p: Any, place: Any, caches: Any, copies: Any, offsets: Any) -
         offsets[group] = group * LANES * padded(copies[0], dim)
     _fill_up(offsets, count)
     return True
+
+
+@jit
+def _offset_of(p: Any, sequence: int, kv_head: int, index: int, inside: int) -> int:
+    """Locate a token of a sequence's block by its index in the table; −1 where the table names no block."""
+    block = np.int64(int32_at(p[w.BLOCK_TABLES])[sequence * p[w.TABLE_STRIDE] + index])
+    if block < 0 or block >= p[w.NUM_BLOCKS]:
+        return -1
+    return ((block * p[w.KV_HEADS] + kv_head) * p[w.BLOCK_SIZE] + inside) * p[w.HEAD_DIM]
 
 
 @jit

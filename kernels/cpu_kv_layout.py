@@ -1,4 +1,4 @@
-"""How keys and values lie in a block of the KV cache on a CPU: so that attention reads vectors of 16 and sums no lanes.
+"""How keys and values lie in a block of the KV cache on a CPU: so that products take whole vectors and sum no lanes.
 
 What the cache's shape calls `[block_size, head_dim]`, one block under one KV head, holds groups of 16 tokens, each of
 16 · head_dim elements:

@@ -42,6 +42,21 @@ int32_at = _address_cast(types.int32)
 int64_at = _address_cast(types.int64)
 
 
+def pointer_like(pointer: Any, address: Any) -> Any:
+    """Return a pointer of another's type."""
+    raise NotImplementedError("runs in compiled code only")
+
+
+@overload(pointer_like)
+def _pointer_like(pointer: Any, address: Any) -> Any:
+    pointer_at = float32_at if pointer.dtype == types.float32 else bfloat16_at
+
+    def cast(pointer: Any, address: Any) -> Any:
+        return pointer_at(address)
+
+    return cast
+
+
 def _bit_cast(source: Any, target: Any, llvm_type: Any) -> Any:
     @intrinsic
     def cast(typing_context: Any, number: Any) -> Any:

@@ -48,7 +48,8 @@ def paged_attention(  # noqa: PLR0917  the order is the call order of every page
     `[num_blocks, kv_heads, block_size, head_dim]`, block_tables `[seqs, max_blocks]` int32, query_start `[seqs + 1]`
     int32, context_lens `[seqs]` int32 (cached plus new tokens). `window` is transformers' sliding_window, in tokens,
     itself included; `soft_cap` is above 0; `sinks` `[heads]` are fp32 or of the query's dtype. The first `num_decodes`
-    sequences have one query token each, for which a GPU has a faster launch; 0 is always right. The result is a new
+    sequences have one query token each, for which there is a faster way; 0 is always right. The caches were written
+    from keys of the query's dtype, which decides about their order on a CPU. The result is a new
     `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows from `query_start[-1]` on are
     unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
     """
@@ -151,7 +152,10 @@ def paged_attention_reference(  # noqa: PLR0917  the same arguments as paged_att
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; the two maxima are not used."""
+    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; the two maxima are not used.
+
+    The caches are in plain order.
+    """
     del max_query_len, max_context_len
     output = torch.zeros_like(query, memory_format=torch.contiguous_format)
     bounds = query_start.tolist()

@@ -106,6 +106,14 @@ def test_a_padded_row_with_context_0_gives_zeros(attention_case: Any) -> None:
     close(actual, case.run(paged_attention_reference))
 
 
+def test_rows_behind_the_last_sequence_disturb_nothing(attention_case: Any) -> None:
+    case = attention_case([(1, 20), (1, 33)], heads=100, kv_heads=1)
+    query, *others = case.as_written()
+    options = {"scale": case.scale, "window": None, "max_query_len": 1, "max_context_len": 33, "num_decodes": 2}
+    padded = paged_attention(torch.cat((query, torch.full((9, *query.shape[1:]), torch.nan))), *others, **options)
+    assert torch.equal(padded[:2], paged_attention(query, *others, **options))
+
+
 def test_an_empty_batch_gives_an_empty_result(attention_case: Any) -> None:
     assert attention_case([(0, 3)]).run(paged_attention).shape == (0, 3, 16)
 
