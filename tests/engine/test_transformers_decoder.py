@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine import transformers_decoder
@@ -199,9 +201,45 @@ def test_missing_weights_are_named_and_not_made_up(save: Save) -> None:
         load(edit(save("gpt2"), n_layer=3, num_hidden_layers=3))
 
 
-def test_weights_of_another_shape_are_an_error(save: Save) -> None:
-    with pytest.raises(ModelLoadError, match="transformers cannot load"):
-        load(edit(save("gpt2"), vocab_size=100))
+def test_weights_of_another_shape_are_named_with_both_shapes(save: Save) -> None:
+    path = edit(save("gpt2"), vocab_size=100)
+    with pytest.raises(
+        ModelLoadError, match=rf"{path}: tensor .*wte\.weight has shape \(200, 64\), config.json says \(100, 64\)"
+    ):
+        load(path)
+
+
+def test_transformers_report_on_tensors_says_which_model_it_is_about(
+    save: Save, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save("gpt2")
+    tensors = load_file(path / "model.safetensors")
+    save_file({**tensors, "transformer.extra": torch.ones(1)}, path / "model.safetensors")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    load(path)
+    (report,) = {message for message in caplog.messages if "LOAD REPORT" in message}
+    assert f"from: {path}\n" in report
+    assert "transformer.extra" in report
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": "flash_attention_2"},
+        {"_attn_implementation": "flash_attention_2"},
+        {"dtype": "float8_e4m3fn"},
+        {"dtype": "int8"},
+        {"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
+    ],
+)
+@pytest.mark.parametrize("random_seed", [None, 3])
+def test_the_attention_the_dtype_and_the_code_that_config_json_names_are_not_used(
+    changes: dict[str, Any], random_seed: int | None, save: Save
+) -> None:
+    config = load_model_config(str(edit(save("gpt2"), **changes)))
+    with torch.inference_mode():
+        model = TransformersDecoder(config, dtype=torch.float32, device=CPU, max_positions=64, random_seed=random_seed)
+    assert {weight.dtype for weight in model._model.parameters()} == {torch.float32}
 
 
 def test_only_safetensors_are_read(save: Save) -> None:
