@@ -23,10 +23,14 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantized:
-    """A family whose files are quantized by `quantization_config`; `impls` are whose code runs it."""
+    """A family whose files are quantized by `quantization_config`; `impls` are whose code runs it.
+
+    `scale_name` is what follows a weight's name in that of its FP8 scales.
+    """
 
     family: Family
     quantization_config: Mapping[str, Any]
+    scale_name: str = "_scale_inv"
     impls: tuple[str, ...] = ("transformers",)
 
 
@@ -213,6 +217,7 @@ _MXFP4 = {
 }
 _FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _FP8_WHOLE = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
+_AUTO_FP8 = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
 _TWO_BLOCKS = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 384}
 _PART_OF_A_BLOCK = {"hidden_size": 192, "head_dim": 16, "intermediate_size": 320}
 
@@ -239,6 +244,9 @@ QUANTIZED = (
     Quantized(quantization_config=_FP8_WHOLE,
               family=Family(model_type="ministral3", models="Ministral 3 (text) FP8", shows="one scale a weight",
                             settings=_TWO_BLOCKS)),
+    Quantized(quantization_config=_AUTO_FP8, impls=("tokenmill", "transformers"), scale_name="_scale",
+              family=Family(model_type="mistral", models="Mistral FP8 by AutoFP8",
+                            shows="one scale a weight, called weight_scale", settings=_TWO_BLOCKS)),
 )  # fmt: skip
 
 _NO_FUNCTION = "takes no attention function"

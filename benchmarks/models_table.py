@@ -54,8 +54,10 @@ four sequences in one paged batch must equal those that transformers gives each 
 Weights in MXFP4 and in FP8 are dequantized when they are loaded, to the engine's `dtype`: with `auto` what `config.json`
 says, or bfloat16 where it says nothing, and float32 on a CPU without bf16 products. So such a model takes the memory and
 the time of an unquantized one (two bytes a weight in bfloat16, not what its files take), and its activations are not
-rounded to FP8. It needs neither `accelerate` nor `kernels`. Any model of the tables above may come in FP8,
-only gpt-oss in MXFP4; these are proven, against transformers with the same weights:
+rounded to FP8. It needs neither `accelerate` nor `kernels`. Any model of the tables above may come in FP8, only gpt-oss in
+MXFP4. The scales of an FP8 weight are its `weight_scale_inv`, one for each block of `weight_block_size` (128 × 128 where
+`config.json` names none) or one for the whole weight where that is null, or its `weight_scale`, one for the whole weight.
+These are proven, against transformers with the same weights:
 
 {quantized}
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.quantization import Scaled
 
 _FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -18,19 +19,21 @@ _FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -
 """By the four bits: sign, two of the exponent, one of the mantissa (OCP Microscaling Formats 1.0, section 5.3.3)."""
 
 
-def dequantize_fp8(weight: Tensor, scales: Tensor, name: str, *, block: tuple[int, int] | None) -> Tensor:
+def dequantize_fp8(weight: Tensor, scales: Tensor, name: str, *, scaled: Scaled) -> Tensor:
     """Return the weight `[..., rows, columns]` in fp32, each block times its scale of `[..., row and column blocks]`.
 
     The last block of a row or column may be a part of one. Raises ModelLoadError when the two do not fit together.
     """
-    rows, columns = weight.shape[-2:] if weight.ndim >= 2 else (0, 0)
-    height, width = block or (max(rows, 1), max(columns, 1))
+    if weight.ndim < 2:
+        raise ModelLoadError(f"{name} is {_kind(weight)} with scales; such a weight needs two dimensions or more.")
+    rows, columns = weight.shape[-2:]
+    height, width = scaled.block or (max(rows, 1), max(columns, 1))
     wanted = (*weight.shape[:-2], -(-rows // height), -(-columns // width))
-    if block is None and scales.numel() == math.prod(wanted):
+    if scaled.block is None and scales.numel() == math.prod(wanted):
         scales = scales.reshape(wanted)  # a single scale is stored without dimensions, or with one
     if weight.dtype not in _FP8_DTYPES or not scales.is_floating_point() or tuple(scales.shape) != wanted:
         raise ModelLoadError(
-            f"{name} is {_kind(weight)} with scales that are {_kind(scales)}; config.json says fp8 and scales of "
+            f"{name} is {_kind(weight)} with scales that are {_kind(scales)}; fp8 with {scaled} has scales of "
             f"{list(wanted)}."
         )
     spread = scales.float().repeat_interleave(height, dim=-2)[..., :rows, :]

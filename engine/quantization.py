@@ -21,15 +21,31 @@ class QuantMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """`block` is how many rows and columns of a weight have one scale, None: all of them; `said_by` is for errors."""
+
+    block: tuple[int, int] | None
+    said_by: str
+
+    def __str__(self) -> str:
+        if self.block is None:
+            return f"one scale a weight ({self.said_by})"
+        rows, columns = self.block
+        return f"a scale for each block of {rows} × {columns} ({self.said_by})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """`block` is how many rows and columns of an FP8 weight have one scale; None: the whole weight has one."""
+    """How a checkpoint's weights are quantized, those that are."""
 
     method: QuantMethod
-    block: tuple[int, int] | None = None
+    scaled: Scaled
 
 
 _FP8_BLOCK = (128, 128)
 """Where the configuration names none, as in transformers."""
+
+_MXFP4_SCALED = Scaled(block=(1, 32), said_by="mxfp4")
 
 _MXFP4_MODEL = "gpt_oss"
 """Its experts lie transposed in transformers' class; others' do not, and a square weight would not show it."""
@@ -52,12 +68,17 @@ def read_quantization(given: Any, path: Path, *, model_type: str | None) -> Quan
     if method == QuantMethod.MXFP4:
         if model_type != _MXFP4_MODEL:
             raise UnsupportedModelError(f"{path} is a {model_type} quantized with {method!r}; {_ALLOWED}")
-        return Quantization(method=QuantMethod.MXFP4)
-    return Quantization(method=QuantMethod.FP8, block=_block(given, path))
+        return Quantization(method=QuantMethod.MXFP4, scaled=_MXFP4_SCALED)
+    return Quantization(method=QuantMethod.FP8, scaled=_scaled(given, path))
 
 
-def _block(given: dict[str, Any], path: Path) -> tuple[int, int] | None:
-    block = given.get("weight_block_size", _FP8_BLOCK)
+def _scaled(given: dict[str, Any], path: Path) -> Scaled:
+    if "weight_block_size" not in given:
+        return Scaled(block=_FP8_BLOCK, said_by="the default; config.json has no weight_block_size")
+    return Scaled(block=_block(given["weight_block_size"], path), said_by="weight_block_size of config.json")
+
+
+def _block(block: Any, path: Path) -> tuple[int, int] | None:
     if block is None:
         return None
     is_pair = isinstance(block, list | tuple) and len(block) == 2

@@ -18,14 +18,18 @@ from torch import Tensor
 
 from engine.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.errors import ModelLoadError
-from engine.quantization import Quantization, QuantMethod
+from engine.quantization import Quantization, QuantMethod, Scaled
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
-_FP8_SCALES, _FP8_INPUT_SCALES = "_scale_inv", ".activation_scale"
+# What the files append to a weight's name. An FP8 weight is multiplied with its scales under either name: DeepSeek and
+# transformers call them inverse, AutoFP8 and vLLM have one for the whole weight and do not.
+_FP8_SCALES, _FP8_SCALE = "_scale_inv", "_scale"
 _MXFP4_BLOCKS, _MXFP4_SCALES = "_blocks", "_scales"
-"""What the files append to a weight's name; an input's scale is for products in FP8, which there are none of here."""
+
+_FP8_INPUT_SCALES = (".activation_scale", ".input_scale")
+"""Beside a weight: for products in FP8, which there are none of here."""
 
 
 class Checkpoint:
@@ -75,18 +79,42 @@ class Checkpoint:
 
         Raises ModelLoadError when it is missing, or quantized otherwise than config.json says.
         """
-        described = f"{self._path}: tensor {name}"
         if self._method is QuantMethod.MXFP4 and name + _MXFP4_BLOCKS in self:
-            return dequantize_mxfp4(self._stored(name + _MXFP4_BLOCKS), self._stored(name + _MXFP4_SCALES), described)
+            return self._from_mxfp4(name)
+        if self._method is QuantMethod.FP8 and (name + _FP8_SCALES in self or name + _FP8_SCALE in self):
+            return self._from_fp8(name)
+        return self._unquantized(name)
+
+    def _from_mxfp4(self, name: str) -> Tensor:
+        blocks, scales = self._stored(name + _MXFP4_BLOCKS), self._stored(name + _MXFP4_SCALES)
+        return dequantize_mxfp4(blocks, scales, self._described(name))
+
+    def _from_fp8(self, name: str) -> Tensor:
+        assert self._quantization is not None, "FP8 is a quantization"
+        where, scaled = name + _FP8_SCALES, self._quantization.scaled
+        if where not in self:
+            said_by = f"{name + _FP8_SCALE} has it, {where} has those of blocks"
+            where, scaled = name + _FP8_SCALE, Scaled(block=None, said_by=said_by)
+        return dequantize_fp8(self._stored(name), self._stored(where), self._described(name), scaled=scaled)
+
+    def _unquantized(self, name: str) -> Tensor:
         tensor = self._stored(name)
-        if self._quantization is not None and self._method is QuantMethod.FP8 and name + _FP8_SCALES in self:
-            return dequantize_fp8(tensor, self._stored(name + _FP8_SCALES), described, block=self._quantization.block)
         if tensor.dtype.itemsize == 1 and tensor.dtype != torch.bool:
-            raise ModelLoadError(
-                f"{described} is {str(tensor.dtype).removeprefix('torch.')} without scales that the "
-                "quantization_config of config.json tells of; the weights do not belong to it."
-            )
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelLoadError(f"{self._described(name)} is {kind} without scales{self._missing_scales(name)}.")
         return tensor
+
+    def _missing_scales(self, name: str) -> str:
+        """Go on after "without scales" with where they would have been read from."""
+        if self._method is not QuantMethod.FP8:
+            return " that the quantization_config of config.json tells of; the weights do not belong to it"
+        module = name.removesuffix(name.rpartition(".")[2])
+        others = (other for other in sorted(self._file_of) if other.startswith(module) and "scale" in other)
+        found = next((f"only {other}" for other in others if not self._is_scale(other)), "neither")
+        return f"; they are read from {name + _FP8_SCALES} or {name + _FP8_SCALE}, and there is {found}"
+
+    def _described(self, name: str) -> str:
+        return f"{self._path}: tensor {name}"
 
     @property
     def _method(self) -> QuantMethod | None:
@@ -94,11 +122,16 @@ class Checkpoint:
 
     def _whole_names(self) -> Iterator[str]:
         for name in self._file_of:
-            if self._method is QuantMethod.MXFP4 and name.endswith(_MXFP4_SCALES):
-                continue
-            if self._method is QuantMethod.FP8 and name.endswith((_FP8_SCALES, _FP8_INPUT_SCALES)):
-                continue
-            yield name.removesuffix(_MXFP4_BLOCKS) if self._method is QuantMethod.MXFP4 else name
+            if not self._is_scale(name):
+                yield name.removesuffix(_MXFP4_BLOCKS) if self._method is QuantMethod.MXFP4 else name
+
+    def _is_scale(self, name: str) -> bool:
+        if self._method is QuantMethod.MXFP4:
+            return name.endswith(_MXFP4_SCALES)
+        if self._method is QuantMethod.FP8:
+            is_one = name.endswith(_FP8_SCALE) and name.removesuffix(_FP8_SCALE) in self
+            return is_one or name.endswith((_FP8_SCALES, *_FP8_INPUT_SCALES))
+        return False
 
     def _stored(self, name: str) -> Tensor:
         if name not in self:

@@ -19,7 +19,7 @@ from engine.config import ModelImpl
 from engine.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.model_config import CheckpointConfig, ModelConfig, load_model_config
-from engine.quantization import Quantization, QuantMethod
+from engine.quantization import Quantization, QuantMethod, Scaled
 from engine.runner import load_model
 
 from .conftest import TinyModel
@@ -32,7 +32,11 @@ PROMPTS = [[5, 17, 100, 44, 9, 23, 71], [150, 3, 3, 8], [60, 61, 62, 63, 64, 65,
 
 BY_NAME = {f"{row.quantization_config['quant_method']}-{row.family.model_type}": row for row in QUANTIZED}
 PROVEN = [pytest.param(row, impl, id=f"{name}-{impl}") for name, row in BY_NAME.items() for impl in row.impls]
-WHOLE_BLOCKS = [pytest.param(row, id=name) for name, row in BY_NAME.items() if "not whole" not in row.family.shows]
+BY_TRANSFORMERS = [
+    pytest.param(row, id=name)
+    for name, row in BY_NAME.items()
+    if "not whole" not in row.family.shows and row.scale_name == "_scale_inv"
+]
 
 Written = Callable[[Quantized], TinyModel]
 
@@ -69,9 +73,9 @@ def times_scales(quantized: Tensor, scales: Tensor) -> Tensor:
     return whole
 
 
-def quantize(path: Path, config: Any) -> dict[str, Tensor]:
+def quantize(path: Path, row: Quantized) -> dict[str, Tensor]:
     """Quantize the files of a model in their place; return the weights that they stand for now."""
-    stored, whole = load_file(path / "model.safetensors"), {}
+    stored, whole, config = load_file(path / "model.safetensors"), {}, row.quantization_config
     for name, weight in list(stored.items()):
         is_expert = name.endswith(("experts.gate_up_proj", "experts.down_proj"))
         is_linear = weight.ndim == 2 and name.endswith(
@@ -82,10 +86,11 @@ def quantize(path: Path, config: Any) -> dict[str, Tensor]:
             stored[f"{name}_blocks"], stored[f"{name}_scales"] = to_mxfp4(weight)
         elif config["quant_method"] == "fp8" and is_linear:
             stored[name], scales = to_fp8(weight, BLOCK if config.get("weight_block_size") else None)
-            stored[f"{name}_scale_inv"], whole[name] = scales, times_scales(stored[name], scales)
+            stored[f"{name}{row.scale_name}"], whole[name] = scales, times_scales(stored[name], scales)
             if config["activation_scheme"] == "static":
-                stored[name.replace("weight", "activation_scale")] = torch.tensor(0.02)
-    assert any(name.endswith(("_scales", "_scale_inv")) for name in stored)
+                of_input = "activation_scale" if row.scale_name == "_scale_inv" else "input_scale"
+                stored[name.replace("weight", of_input)] = torch.tensor(0.02)
+    assert any(name.endswith(("_scales", row.scale_name)) for name in stored)
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, path / "model.safetensors")
     edit(path, quantization_config=config)
     return whole
@@ -145,7 +150,7 @@ def written(tmp_path: Path) -> Written:
         for seed in range(20):
             model = build(row.family, seed=seed).to(torch.bfloat16)
             model.save_pretrained(tmp_path)
-            whole = quantize(tmp_path, row.quantization_config)
+            whole = quantize(tmp_path, row)
             made = as_expected(tmp_path, whole_model(tmp_path, whole))
             if made is not None:
                 return made
@@ -159,7 +164,7 @@ def whole_model(path: Path, whole: dict[str, Tensor]) -> Any:
     if not whole:
         return dequantized_by_transformers(path)
     stored = load_file(path / "model.safetensors")
-    kept = {name: tensor for name, tensor in stored.items() if not name.endswith(("_scale_inv", "activation_scale"))}
+    kept = {name: tensor for name, tensor in stored.items() if not name.endswith(("_scale_inv", "_scale"))}
     twin = path / "twin"
     twin.mkdir(exist_ok=True)
     (twin / "config.json").write_text((path / "config.json").read_text())
@@ -175,7 +180,7 @@ def test_a_quantized_model_gives_the_tokens_that_transformers_gives_with_its_wei
     check(written(row), RUNS[0], impl)
 
 
-@pytest.mark.parametrize("row", WHOLE_BLOCKS)
+@pytest.mark.parametrize("row", BY_TRANSFORMERS)
 def test_transformers_dequantizes_the_same_directory_to_the_same_tokens(row: Quantized, written: Written) -> None:
     model = written(row)
     expected = as_expected(model.path, dequantized_by_transformers(model.path))
@@ -198,7 +203,7 @@ def test_every_weight_is_the_one_that_transformers_dequantizes_or_that_was_multi
     row: Quantized, tmp_path: Path
 ) -> None:
     build(row.family, seed=0).to(torch.bfloat16).save_pretrained(tmp_path)
-    expected = whole_model(tmp_path, quantize(tmp_path, row.quantization_config)).state_dict()
+    expected = whole_model(tmp_path, quantize(tmp_path, row)).state_dict()
     config = load_model_config(str(tmp_path), impl=ModelImpl.TRANSFORMERS)
     with torch.inference_mode():
         model: Any = load_model(config, dtype=torch.float32, device=CPU, max_positions=32)
@@ -213,10 +218,12 @@ def test_every_weight_is_the_one_that_transformers_dequantizes_or_that_was_multi
 def test_our_own_decoder_takes_fp8_by_itself_and_leaves_mxfp4_to_transformers(written: Written) -> None:
     config = load_model_config(str(written(BY_NAME["fp8-qwen3"]).path))
     assert isinstance(config, ModelConfig)
-    assert config.quantization == Quantization(method=QuantMethod.FP8, block=(128, 128))
+    scaled = Scaled(block=(128, 128), said_by="weight_block_size of config.json")
+    assert config.quantization == Quantization(method=QuantMethod.FP8, scaled=scaled)
     config = load_model_config(str(written(BY_NAME["mxfp4-gpt_oss"]).path))
     assert type(config) is CheckpointConfig
-    assert config.quantization == Quantization(method=QuantMethod.MXFP4)
+    assert config.quantization is not None
+    assert config.quantization.method is QuantMethod.MXFP4
     with pytest.raises(UnsupportedModelError, match="'gpt_oss'; our own decoder covers llama"):
         load_model_config(str(config.path), impl=ModelImpl.TOKENMILL)
 
@@ -285,10 +292,23 @@ def test_no_quantization_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors, name: tensors.pop(f"{name}_scale_inv"), "is float8_e4m3fn without scales"),
+        (
+            lambda tensors, name: tensors.pop(f"{name}_scale_inv"),
+            "float8_e4m3fn without scales; they are read from {name}_scale_inv or {name}_scale, and there is neither",
+        ),
+        (
+            lambda tensors, name: tensors.update({f"{name}_qscale": tensors.pop(f"{name}_scale_inv")}),
+            "without scales; they are read from {name}_scale_inv or {name}_scale, and there is only {name}_qscale",
+        ),
+        (
+            lambda tensors, name: tensors.update({f"{name}_scale": tensors.pop(f"{name}_scale_inv")}),
+            r"with scales that are float32 \[3, 2\]; fp8 with one scale a weight \({name}_scale has it, "
+            r"{name}_scale_inv has those of blocks\) has scales of \[1, 1\]",
+        ),
         (
             lambda tensors, name: tensors.update({f"{name}_scale_inv": torch.ones(2, 9)}),
-            r"is float8_e4m3fn \[384, 256\] with scales that are float32 \[2, 9\]; .* scales of \[3, 2\]",
+            r"is float8_e4m3fn \[384, 256\] with scales that are float32 \[2, 9\]; fp8 with a scale for each block of "
+            r"128 × 128 \(weight_block_size of config.json\) has scales of \[3, 2\]",
         ),
         (
             lambda tensors, name: tensors.update({f"{name}_scale_inv": torch.ones(3, 2).to(torch.uint8)}),
@@ -303,8 +323,32 @@ def test_fp8_weights_that_do_not_fit_their_scales_are_named(
 ) -> None:
     name = "model.layers.1.mlp.up_proj.weight"
     path = edit_tensors(written(BY_NAME["fp8-qwen3"]).path, lambda tensors: change(tensors, name))
+    message = message.replace("{name}", name)
     with pytest.raises(ModelLoadError, match=f"tensor {name}.*{message}|{message} {name}"):
         make_engine(path, RUNS[0], impl)
+
+
+@pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
+def test_one_scale_where_blocks_are_only_assumed_is_refused_with_the_size_of_a_block(
+    impl: str, written: Written
+) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    path = edit(written(BY_NAME["fp8-qwen3"]).path, quantization_config={"quant_method": "fp8"})
+    edit_tensors(path, lambda tensors: tensors.update({f"{name}_scale_inv": torch.tensor(0.5)}))
+    message = (
+        rf"{name} is .* with scales that are float32 \[\]; fp8 with a scale for each block of 128 × 128 "
+        r"\(the default; config.json has no weight_block_size\) has scales of \[3, 2\]"
+    )
+    with pytest.raises(ModelLoadError, match=message):
+        make_engine(path, RUNS[0], impl)
+
+
+@pytest.mark.parametrize("scales", [torch.ones(1), torch.ones(2), torch.tensor(1.0)])
+@pytest.mark.parametrize("block", [(BLOCK, BLOCK), None])
+def test_an_fp8_weight_with_scales_needs_two_dimensions(scales: Tensor, block: tuple[int, int] | None) -> None:
+    weight = torch.ones(128).to(torch.float8_e4m3fn)
+    with pytest.raises(ModelLoadError, match=r"norm is float8_e4m3fn \[128\] with scales; .* two dimensions or more"):
+        dequantize_fp8(weight, scales, "norm", scaled=Scaled(block=block, said_by="config.json"))
 
 
 @pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
@@ -349,6 +393,6 @@ def test_experts_in_one_fp8_tensor_have_scales_each() -> None:
     weights = [torch.randn(130, 200, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     pairs = [to_fp8(weight, BLOCK) for weight in weights]
     quantized, scales = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-    whole = dequantize_fp8(quantized, scales, "weights", block=(BLOCK, BLOCK))
+    whole = dequantize_fp8(quantized, scales, "weights", scaled=Scaled(block=(BLOCK, BLOCK), said_by="config.json"))
     expected = [times_scales(one, scale) for one, scale in zip(quantized, scales, strict=True)]
     assert torch.equal(whole, torch.stack(expected))
