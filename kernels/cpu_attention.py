@@ -16,7 +16,7 @@ from kernels import cpu_attention_words as w
 from kernels.cpu_attention_rows import attend_tile, scratch_of
 from kernels.cpu_attention_tasks import tile_of
 from kernels.cpu_kv_layout import group_size
-from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, jit, pointer_like
+from kernels.cpu_memory import bfloat16_at, fetch_add, float32_at, jit_once, pointer_like
 from kernels.cpu_parallel import FAULT, NUM_TASKS, CpuKernel, keep
 from kernels.errors import require
 
@@ -30,7 +30,7 @@ _PARALLEL_FROM = 200_000  # multiply-adds; below, starting the second thread cos
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-@jit
+@jit_once
 def _all_tiles(p: Any, query: Any, keys: Any) -> None:
     values, out = pointer_like(keys, p[w.VALUE_CACHE]), pointer_like(query, p[w.OUT])
     memory = np.empty(scratch_of(p, 0).end + _LINE_BYTES, np.uint8)

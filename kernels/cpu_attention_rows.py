@@ -37,6 +37,7 @@ from kernels.cpu_memory import (
     float32_at,
     int64_at,
     jit,
+    jit_once,
     load,
     pointer_like,
     store,
@@ -111,7 +112,7 @@ def scratch_of(p: Any, start: int) -> Any:
     )  # fmt: skip
 
 
-@jit
+@jit_once
 def attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> Any:
     """Attend a tile; return whether all block ids were in range, and the next task taken.
 
@@ -185,7 +186,7 @@ def _begin_rows(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
             states[2 * row], states[2 * row + 1] = first_state(p, own)
 
 
-@jit
+@jit_once
 def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> None:
     """Fold the keys of a turn into the member's rows, at most 4 at a time; rounds = (offsets, those of the next)."""
     tile, turn = place
@@ -206,7 +207,7 @@ def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> 
             _fold_rows(p, (*pointers, *rounds), run, (low, high), scratch)
 
 
-@jit
+@jit_once
 def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None:
     """Fold the keys span = [low, high) of a round into a run of rows; each takes those that it sees.
 
