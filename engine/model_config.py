@@ -75,6 +75,7 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     path = resolve_model_path(model)
     raw = _read_json(path)
     quantization = _quantization(raw, path)
+    _check_dtype(raw, path)
     config = _read_with_transformers(raw, path)
     if impl is ModelImpl.TRANSFORMERS or (impl is ModelImpl.AUTO and _reason_against_own(config, path)):
         _check_for_transformers(config, path)
@@ -122,10 +123,28 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _quantization(raw: dict[str, Any], path: Path) -> Quantization | None:
     """Return how the files are quantized, which a model with other parts than text may say of its text alone."""
-    text = raw.get("text_config")
-    parts = [raw, text] if isinstance(text, dict) else [raw]
-    given = [part["quantization_config"] for part in parts if part.get("quantization_config") is not None]
+    given = [part["quantization_config"] for part in _parts(raw) if part.get("quantization_config") is not None]
     return read_quantization(given[0], path, model_type=raw.get("model_type")) if given else None
+
+
+def _parts(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what may say something of the text's weights."""
+    text = raw.get("text_config")
+    return [raw, text] if isinstance(text, dict) else [raw]
+
+
+def _check_dtype(raw: dict[str, Any], path: Path) -> None:
+    """Refuse a dtype that transformers would look up in torch and not find there."""
+    import torch  # noqa: PLC0415 - a slow import; a worker that only looks for a model's directory does not need it
+
+    for part in _parts(raw):
+        for name in ("dtype", "torch_dtype"):
+            dtype = part.get(name)
+            if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
+                raise ModelLoadError(
+                    f"{path / 'config.json'} has {name} {dtype!r}; it must be the name of a dtype that torch has, such "
+                    "as bfloat16, or be left out."
+                )
 
 
 def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:

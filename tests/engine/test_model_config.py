@@ -67,3 +67,27 @@ def test_an_end_of_sequence_token_that_is_no_number_is_refused_with_its_file(
         eos_token_ids(tmp_path, config=2, generation={"eos_token_id": generation})
     file = tmp_path / "generation_config.json"
     assert str(caught.value) == f"{file} gives the end-of-sequence token {shown}; it must be a token's number."
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("dtype", ["auto", "torch.bfloat16", "nn", ""])
+@pytest.mark.parametrize("is_of_text", [False, True])
+def test_a_dtype_that_torch_lacks_is_refused_with_what_is_allowed(
+    tmp_path: Path, *, name: str, dtype: str, is_of_text: bool
+) -> None:
+    given = {name: dtype}
+    settings = {**TINY, "model_type": "llama", **({"text_config": given} if is_of_text else given)}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelLoadError) as caught:
+        load_model_config(str(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path / 'config.json'} has {name} {dtype!r}; it must be the name of a dtype that torch has, such as "
+        "bfloat16, or be left out."
+    )
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "float32"), ({"dtype": None}, "float32"),
+                                                 ({"torch_dtype": "bfloat16"}, "bfloat16")])  # fmt: skip
+def test_the_dtype_is_the_one_of_config_json(tmp_path: Path, given: dict[str, Any], expected: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", **given}))
+    assert load_model_config(str(tmp_path)).dtype == expected
