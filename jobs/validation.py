@@ -43,7 +43,8 @@ def validate_batch(session: Session, storage: Storage, batch_id: str, *, setting
     is_strict = batch.invalid_lines == InvalidLines.FAIL
     savepoint = session.begin_nested()  # around the error results of bad lines: a batch that fails has none
     try:
-        is_wanted, problem = _read_input(session, storage, batch, scan=scan), scan.file_problem()
+        is_wanted = _read_input(session, storage, batch, scan=scan)
+        problem = scan.file_problem()
     except NotFoundError as error:
         is_wanted, problem = True, whole_file_problem("file_not_found", error.message)
     if is_wanted and problem is None and not (is_strict and scan.num_problems):
