@@ -17,6 +17,7 @@ from numba.extending import overload
 
 from kernels import cpu_attention_words as w
 from kernels.cpu_attention_logits import cap_scores, first_state, soft_cap_of
+from kernels.cpu_attention_softmax import soften
 from kernels.cpu_attention_tasks import (
     arrange_groups,
     find_groups,
@@ -27,7 +28,7 @@ from kernels.cpu_attention_tasks import (
     next_turn,
     tile_of,
 )
-from kernels.cpu_attention_vectors import MAX_ROWS, ROUND_KEYS, add_values, score_keys, soften
+from kernels.cpu_attention_vectors import MAX_ROWS, ROUND_KEYS, add_values, score_keys
 from kernels.cpu_kv_layout import PLAIN
 from kernels.cpu_memory import (
     bfloat16_at,
