@@ -15,6 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import natural, positive
 from benchmarks.traces import TraceError, TraceRow, read_trace
 
 
@@ -64,7 +65,14 @@ def _request(
 
 def main(argv: list[str] | None = None) -> int:
     """Write the file named on the command line; return the exit code."""
-    given = _parser().parse_args(argv)
+    parser = _parser()
+    given = parser.parse_args(argv)
+    for name in ("prompt_tokens", "output_tokens"):
+        low, high = getattr(given, name)
+        if low > high:
+            parser.error(
+                f"--{name.replace('_', '-')} {low} {high}: the first is the least number and the second the most."
+            )
     try:
         requests = _requests(given)
     except TraceError as error:
@@ -91,11 +99,11 @@ def _requests(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--requests", type=int, default=128)
-    parser.add_argument("--vocab-size", type=int, default=49152)
-    parser.add_argument("--prompt-tokens", type=int, nargs=2, default=(16, 64), metavar=("LOW", "HIGH"))
-    parser.add_argument("--output-tokens", type=int, nargs=2, default=(16, 1024), metavar=("LOW", "HIGH"))
-    parser.add_argument("--tail", type=float, default=1.0)
+    parser.add_argument("--requests", type=natural, default=128)
+    parser.add_argument("--vocab-size", type=natural, default=49152)
+    parser.add_argument("--prompt-tokens", type=natural, nargs=2, default=(16, 64), metavar=("LOW", "HIGH"))
+    parser.add_argument("--output-tokens", type=natural, nargs=2, default=(16, 1024), metavar=("LOW", "HIGH"))
+    parser.add_argument("--tail", type=positive, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", type=Path, help="CSV of lengths to take in place of the ranges above")
     return parser

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import study
+from benchmarks.arguments import natural, positive
 from benchmarks.traces import TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 from engine.config import EngineConfig, PolicyName, Speculation
@@ -123,19 +124,19 @@ def _parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help="replay one trace under one policy in the simulator")
     trace.add_argument("--trace", type=Path, required=True)
     trace.add_argument("--policy", choices=list(PolicyName), default=PolicyName.PRIORITY)
-    trace.add_argument("--speed-up", type=float, default=1.0, help="how many times as dense the arrivals are")
-    trace.add_argument("--requests", type=int, help="how many to replay; the trace is repeated if it has fewer")
+    trace.add_argument("--speed-up", type=positive, default=1.0, help="how many times as dense the arrivals are")
+    trace.add_argument("--requests", type=natural, help="how many to replay; the trace is repeated if it has fewer")
     trace.add_argument("--cost", type=Path, help="JSON that calibrate printed; without it an H200 with an 8B model")
-    trace.add_argument("--num-kv-blocks", type=int, default=study.NUM_KV_BLOCKS)
-    trace.add_argument("--max-num-seqs", type=int, default=study.MAX_NUM_SEQS)
-    trace.add_argument("--max-num-batched-tokens", type=int, default=study.MAX_NUM_BATCHED_TOKENS)
+    trace.add_argument("--num-kv-blocks", type=natural, default=study.NUM_KV_BLOCKS)
+    trace.add_argument("--max-num-seqs", type=natural, default=study.MAX_NUM_SEQS)
+    trace.add_argument("--max-num-batched-tokens", type=natural, default=study.MAX_NUM_BATCHED_TOKENS)
     trace.add_argument("--no-prefix-caching", action="store_true")
     both = commands.add_parser("study", help="replay the traces under every policy; print tables, draw plots")
     both.add_argument("--trace", type=Path, required=True)
     both.add_argument("--tenants", type=Path, required=True)
-    both.add_argument("--speed-up", type=float, default=study.SPEED_UP)
-    both.add_argument("--tenants-speed-up", type=float, default=study.TENANTS_SPEED_UP)
-    both.add_argument("--requests", type=int, help="how many of each trace to replay; without it all")
+    both.add_argument("--speed-up", type=positive, default=study.SPEED_UP)
+    both.add_argument("--tenants-speed-up", type=positive, default=study.TENANTS_SPEED_UP)
+    both.add_argument("--requests", type=natural, help="how many of each trace to replay; without it all")
     both.add_argument("--plots", type=Path, help="folder for the plots")
     calibrate = commands.add_parser("calibrate", help="measure an engine's steps and print the fitted cost model")
     validate = commands.add_parser("validate", help="predict a workload's throughput and measure it")
@@ -147,10 +148,10 @@ def _parser() -> argparse.ArgumentParser:
         measured.add_argument("--model", type=Path, required=True)
         measured.add_argument("--workload", type=Path, required=is_needed)
         measured.add_argument("--device", default="auto")
-        measured.add_argument("--max-num-seqs", type=int, default=128)
-        measured.add_argument("--max-num-batched-tokens", type=int, default=1024)
-        measured.add_argument("--num-kv-blocks", type=int)
-        measured.add_argument("--num-threads", type=int)
+        measured.add_argument("--max-num-seqs", type=natural, default=128)
+        measured.add_argument("--max-num-batched-tokens", type=natural, default=1024)
+        measured.add_argument("--num-kv-blocks", type=natural)
+        measured.add_argument("--num-threads", type=natural)
     return parser
 
 

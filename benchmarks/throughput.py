@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import natural
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 from engine.config import Batching, EngineConfig, Speculation
 from engine.core import Engine
@@ -311,11 +312,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batching", choices=["continuous", "static"], default="continuous")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-num-seqs", type=int, default=128)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=1024)
-    parser.add_argument("--num-kv-blocks", type=int)
-    parser.add_argument("--block-size", type=int, default=16)
-    parser.add_argument("--num-threads", type=int)
+    parser.add_argument("--max-num-seqs", type=natural, default=128)
+    parser.add_argument("--max-num-batched-tokens", type=natural, default=1024)
+    parser.add_argument("--num-kv-blocks", type=natural)
+    parser.add_argument("--block-size", type=natural, default=16)
+    parser.add_argument("--num-threads", type=natural)
     parser.add_argument("--no-prefix-caching", action="store_true")
     parser.add_argument("--speculation", choices=list(Speculation), default=Speculation.OFF)
     parser.add_argument("--compare", action="store_true", help="also measure the static mode and transformers")

@@ -17,6 +17,7 @@ from typing import Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from benchmarks.arguments import natural
 from jobs import models, partitions, tenants
 from jobs.database import connect, sessions
 from jobs.ids import new_id
@@ -69,7 +70,7 @@ def make_batch(session: Session, storage: Storage, num_lines: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", required=True)
-    parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--lines", type=natural, default=1_000_000)
     arguments = parser.parse_args()
     engine = connect(arguments.database_url)
     settings = Settings(max_batch_lines=arguments.lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import fraction, positive
 from benchmarks.gpu.loads import measure_against_transformers, measure_load, measure_static
 from benchmarks.gpu.parts import measure_attention, measure_device, measure_forward, measure_tiles
 from benchmarks.gpu.report import as_values, brief, table
@@ -126,27 +127,11 @@ def _parser(*, has_cuda: bool) -> argparse.ArgumentParser:
     )
     parser.add_argument("--scale", choices=sorted(SCALES), default="full" if has_cuda else "small")
     parser.add_argument(
-        "--time-budget", type=_positive, metavar="SECONDS", help="skip a section when less is left than its estimate"
+        "--time-budget", type=positive, metavar="SECONDS", help="skip a section when less is left than its estimate"
     )
-    parser.add_argument(
-        "--fraction", type=_fraction, default=1.0, help="of each load's requests, above 0 and at most 1"
-    )
+    parser.add_argument("--fraction", type=fraction, default=1.0, help="of each load's requests, above 0 and at most 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, after each section")
     return parser
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is given; it must be above 0.")
-    return number
-
-
-def _fraction(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is given; it must be above 0 and at most 1.")
-    return number
 
 
 if __name__ == "__main__":

@@ -37,3 +37,10 @@ def test_the_same_seed_writes_the_same_file(tmp_path: Path) -> None:
     for path, seed in ((first, "1"), (second, "1"), (other, "2")):
         main([str(path), "--requests", "5", "--seed", seed])
     assert first.read_text() == second.read_text() != other.read_text()
+
+
+def test_a_range_the_wrong_way_round_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "a"), "--prompt-tokens", "64", "16"])
+    assert ended.value.code == 2
+    assert "--prompt-tokens 64 16: the first is the least number" in capsys.readouterr().err

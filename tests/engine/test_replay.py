@@ -147,3 +147,23 @@ def _few() -> list[WorkloadRequest]:
 
 def _as_line(request: WorkloadRequest) -> dict[str, object]:
     return {"prompt_token_ids": request.prompt_token_ids, "max_tokens": request.max_tokens, "ignore_eos": True}
+
+
+@pytest.mark.parametrize(
+    ("flag", "given", "allowed"),
+    [
+        ("--max-num-batched-tokens", "0", "a whole number of at least 1"),
+        ("--max-num-seqs", "-3", "a whole number of at least 1"),
+        ("--num-kv-blocks", "many", "a whole number of at least 1"),
+        ("--requests", "1.5", "a whole number of at least 1"),
+        ("--speed-up", "0", "a number above 0"),
+        ("--speed-up", "nan", "a number above 0"),
+    ],
+)
+def test_a_number_that_no_replay_can_have_is_refused_with_what_is_allowed(
+    flag: str, given: str, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["trace", "--trace", "trace.csv", f"{flag}={given}"])
+    assert ended.value.code == 2
+    assert f"{flag}: {given} is given; it must be {allowed}." in capsys.readouterr().err
