@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
-NUM_LINES = 40
+NUM_LINES = 160
 TIMEOUT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
 def stack_settings() -> dict[str, str]:
     """No grace, so that a stopping worker gives back nearly all it runs."""
-    return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5", "CHUNK_LINES": "6"}
+    return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5", "CHUNK_LINES": "24"}
 
 
 def input_lines() -> list[dict[str, Any]]:
