@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
-NUM_LINES = 160
+NUM_LINES = 300
 TIMEOUT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
 def stack_settings() -> dict[str, str]:
     """No grace, so that a stopping worker gives back nearly all it runs."""
-    return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5", "CHUNK_LINES": "24"}
+    return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5", "CHUNK_LINES": "48"}
 
 
 def input_lines() -> list[dict[str, Any]]:
