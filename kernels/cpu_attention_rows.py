@@ -135,7 +135,7 @@ def attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> Any:
         elif not is_plain:
             is_ahead = is_right = find_groups(p, _place_of(p, tile, coming), int64_at(ahead))
         if is_plain:
-            place = _place_of(p, tile, turn)
+            place = (*_place_of(p, tile, turn), first_key(p, member_of(p, tile, turn[1])[3]))
             is_right = arrange_groups(p, place, (keys, values), (held_keys, held_values), int64_at(offsets))
         if is_right:
             rounds = int64_at(offsets), int64_at(ahead if is_ahead else offsets)

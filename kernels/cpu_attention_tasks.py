@@ -154,10 +154,13 @@ def find_groups(p: Any, place: Any, offsets: Any) -> bool:
 
 @jit
 def arrange_groups(p: Any, place: Any, caches: Any, copies: Any, offsets: Any) -> bool:
-    """Copy keys and values from blocks in plain order; note where each group lies in the copies."""
-    sequence, kv_head, start, end = place
+    """Copy keys = (sequence, KV head, first, last + 1, first seen) from blocks in plain order, from the first seen on.
+
+    Note where each group lies in the copies; False at a block out of range.
+    """
+    sequence, kv_head, start, end, seen = place
     dim, block_size = p[w.HEAD_DIM], p[w.BLOCK_SIZE]
-    for key in range(start, end):
+    for key in range(max(start, seen), end):
         at = _offset_of(p, sequence, kv_head, key // block_size, key % block_size)
         if at < 0:
             return False

@@ -206,6 +206,15 @@ def test_a_key_that_is_nan_makes_its_own_rows_nan_and_no_others(attention_case: 
     assert not rows_with_nan[[0, 2]].any()
 
 
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_nobody_looks_up_a_block_before_the_window(attention_case: Any, block_size: int) -> None:
+    case = attention_case([(1, 250), (20, 150)], heads=6, kv_heads=2, block_size=block_size, window=9)
+    expected, tables = case.run(paged_attention), case.tensors[3]
+    for row, first_seen in enumerate((250 - 9, 150 - 20 - 9 + 1)):
+        tables[row, : first_seen // block_size] = -1
+    assert torch.equal(case.run(paged_attention), expected)
+
+
 def test_a_block_id_outside_the_cache_is_an_error(attention_case: Any) -> None:
     for lengths, place in ([(1, 3)], 0), ([(30, 30)], 0), ([(1, 200)], 9), ([(1, 3), (1, 200)], 9):
         for block_size in (4, 16):
