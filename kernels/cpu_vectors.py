@@ -162,8 +162,11 @@ def lanes_within(builder: Any, first: Any, count: Any) -> Any:
 
 
 def exp2(builder: Any, x: Any) -> Any:
-    """Compute 2**x with the polynomial of cpu_memory.exp2, and as exactly; 0 far below −126, and a NaN stays NaN."""
-    if has_feature("avx512f"):
+    """Compute 2**x with the polynomial of cpu_memory.exp2, and as exactly, in [−126, 126]. A NaN stays NaN.
+
+    Far below, −∞ too, it is 0; above, at least 2**126.
+    """
+    if has_feature("avx512f"):  # which scales a NaN, such as −∞ less its rounding, by 2**−∞ to 0, and by 2**∞ to ∞
         whole = _round(builder, x)
         return _scale(builder, _polynomial(builder, builder.fsub(x, whole)), whole)
     bounded = smaller(builder, larger(builder, x, _all(-126.0)), _all(126.0))

@@ -56,9 +56,10 @@ def test_exp2_is_exact_to_rounding_0_far_down_and_keeps_nan() -> None:
     for x in np.linspace(-125.9, 125.9, 64 * 16, dtype=np.float32).reshape(-1, 16):
         run(x, out)
         np.testing.assert_allclose(out, np.exp2(x.astype(np.float64)), rtol=3e-7)
-    run(np.array([np.nan, -3e38, -200, 0] + [1] * 12, np.float32), out)
+    run(np.array([np.nan, -np.inf, -3e38, -200, 0, 1, 200, np.inf] + [1] * 8, np.float32), out)
     assert np.isnan(out[0])
-    assert out[1:5].tolist() == [0.0, 0.0, 1.0, 2.0]
+    assert out[1:6].tolist() == [0.0, 0.0, 0.0, 1.0, 2.0]
+    assert (out[6:8] >= 2.0**126).all()
 
 
 def test_lanes_are_summed_and_compared() -> None:
