@@ -186,7 +186,7 @@ def add_values(  # noqa: PLR0917  compiled
 
 
 class _Sums:
-    """Write the code of `add_values`: the sums of up to 64 dimensions stay in registers over all keys of the round."""
+    """Write the code of `add_values`: as many sums as registers hold stay there over all keys of the round."""
 
     def __init__(self, builder: Any, arguments: Any, rows: int, is_dot: bool, is_bfloat16: bool) -> None:
         self.builder = builder

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-NUM_LINES = 300
+NUM_LINES = 300  # so many that the engine is not done with them before the worker has stopped
 TIMEOUT_SECONDS = 120
 
 
