@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from api import batches, files, health, models
 from api.errors import install_error_handlers
-from api.layers import install_layers
-from api.request_metrics import RequestMetrics
+from api.middleware.layers import install_layers
+from api.middleware.metrics import RequestMetrics
 from api.services import Services
 from jobs.database import connect, sessions
 from jobs.settings import Settings

@@ -1,4 +1,4 @@
-"""Find the tenant behind a request's bearer key. Whose key it is, `jobs.tenants` knows."""
+"""Find the tenant behind a request's bearer key. Whose key it is, `jobs.accounts.tenants` knows."""
 
 from typing import Annotated
 
@@ -6,10 +6,10 @@ import anyio.to_thread
 from fastapi import Depends, Header
 
 from api.services import Services, ServicesDep, SessionDep
+from jobs.accounts.tenants import authenticate
 from jobs.database import transaction
 from jobs.errors import AuthenticationError
 from jobs.tables import Tenant
-from jobs.tenants import authenticate
 
 AuthorizationHeader = Annotated[str | None, Header()]
 

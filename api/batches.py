@@ -10,10 +10,11 @@ from sqlalchemy.orm import Session
 from api.auth import TenantDep
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel, list_json
 from api.services import ServicesDep, SessionDep
-from jobs import batches, fleet
-from jobs.results import read_finished_lines
+from jobs.batches import lifecycle
+from jobs.batches.results import read_finished_lines
+from jobs.batches.submission import CreateBatch
+from jobs.chunks import fleet
 from jobs.states import InvalidLines, Priority
-from jobs.submission import CreateBatch
 from jobs.tables import Batch
 from jobs.wire import batch_json
 
@@ -73,23 +74,23 @@ def create(
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
-    return _shown(session, batches.create_batch(session, tenant, wanted, services.settings))
+    return _shown(session, lifecycle.create_batch(session, tenant, wanted, services.settings))
 
 
 @router.get("")
 def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> dict[str, Any]:
-    page = batches.list_batches(session, tenant.id, after=query.after, limit=query.limit)
+    page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
     return list_json(_all_shown(session, page.data), has_more=page.has_more)
 
 
 @router.get("/{batch_id}")
 def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
-    return _shown(session, batches.get_batch(session, tenant.id, batch_id))
+    return _shown(session, lifecycle.get_batch(session, tenant.id, batch_id))
 
 
 @router.post("/{batch_id}/cancel")
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
-    return _shown(session, batches.cancel_batch(session, tenant.id, batch_id))
+    return _shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
 
 
 @router.get("/{batch_id}/results")
@@ -101,7 +102,7 @@ def results(
     `x-next-after` is the `after` of the next page, `x-has-more` tells whether there is one already, and
     `x-batch-status` is the state the batch had before the page was read: ended and nothing more means read to the end.
     """
-    batch = batches.get_batch(session, tenant.id, batch_id)
+    batch = lifecycle.get_batch(session, tenant.id, batch_id)
     status = batch.state
     page = read_finished_lines(session, batch, after=query.after, limit=query.limit)
     headers = {

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.bodies import ENDPOINTS
 from jobs.errors import InputError, ServiceError
+from jobs.lines.bodies import ENDPOINTS
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from api.auth import TenantDep
 from api.services import SessionDep
-from jobs.models import find_model, list_models
+from jobs.served_models import find_model, list_models
 from jobs.wire import model_json
 
 router = APIRouter(prefix="/v1/models", tags=["models"])

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.request_metrics import RequestMetrics
+from api.middleware.metrics import RequestMetrics
 from jobs.database import transaction
 from jobs.settings import Settings
 from jobs.storage import Storage

@@ -16,7 +16,7 @@ from fastapi import Request
 from api.multipart import UploadReader
 from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
-from jobs.profile import FileProfile, FileProfiler
+from jobs.lines.input_estimate import FileProfile, FileProfiler
 from jobs.settings import Settings
 from jobs.storage import ObjectWriter, Storage
 

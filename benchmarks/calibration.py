@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 
 from benchmarks.make_workload import heavy_tailed_requests
+from benchmarks.simulation.cost import CostModel, MeasuredCost, fit_measured_cost
+from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, Simulator
 from benchmarks.workload import WorkloadRequest
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
-from engine.plan import SchedulerLimits
-from engine.simulator import SimulatedRequest, SimulationResult, Simulator
-from engine.step_cost import CostModel, MeasuredCost, StepLoad, fit_measured_cost, load_of
+from engine.scheduling.plan import SchedulerLimits
+from engine.scheduling.step_load import StepLoad, load_of
 
 
 @dataclass(slots=True)

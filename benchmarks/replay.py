@@ -17,11 +17,11 @@ from pathlib import Path
 
 from benchmarks import study
 from benchmarks.arguments import natural, positive
+from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 from engine.config import EngineConfig, PolicyName, Speculation
 from engine.errors import EngineError
-from engine.step_cost import LinearCost, MeasuredCost
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -97,7 +97,7 @@ def _validate(arguments: argparse.Namespace) -> None:
 
 def _phases(path: Path | None, model: Path) -> list[list[WorkloadRequest]]:
     from benchmarks.calibration import calibration_workload  # noqa: PLC0415 - loads torch
-    from engine.model_config import load_model_config  # noqa: PLC0415
+    from engine.models.config import load_model_config  # noqa: PLC0415
 
     if path is not None:
         return [read_workload(path)]

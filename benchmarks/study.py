@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu.roofline import H200
+from benchmarks.simulation.cost import CostModel, RooflineCost
+from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, Simulator
 from benchmarks.traces import TraceRow, requests_of
 from engine.config import PolicyName
-from engine.plan import SchedulerLimits
-from engine.simulator import SimulatedRequest, SimulationResult, Simulator
-from engine.step_cost import CostModel, RooflineCost
+from engine.scheduling.plan import SchedulerLimits
 
 H200_LLAMA_8B = RooflineCost(
     bytes_per_second=H200.bytes_per_second,

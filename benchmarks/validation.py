@@ -18,13 +18,14 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from benchmarks.arguments import natural
-from jobs import models, partitions, tenants
+from jobs import partitions, served_models
+from jobs.accounts import tenants
+from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, File
-from jobs.validation import validate_batch
 
 _PROMPT: Final = "Summarise the following text in one sentence. " + "The quick brown fox jumps over the lazy dog. " * 6
 _LINES_A_PART: Final = 10_000
@@ -44,7 +45,7 @@ def input_parts(num_lines: int) -> Iterator[bytes]:
 def make_batch(session: Session, storage: Storage, num_lines: int) -> str:
     """Store the input and insert its batch; return the batch's id."""
     tenant = tenants.create_tenant(session, new_id("bench"))
-    models.put_model(session, "bench", "/models/bench")
+    served_models.put_model(session, "bench", "/models/bench")
     now = datetime.now(UTC)
     partitions.ensure_result_partition(session, partitions.batch_day(now))
     file_id = new_id("file")

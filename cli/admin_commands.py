@@ -63,7 +63,7 @@ def tenants_create(
     data_dir: DataDirOption = None,
 ) -> None:
     """Create a tenant and print its id; `tokenmill keys create NAME` gives it a key."""
-    from jobs import tenants
+    from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
         print(tenants.create_tenant(session, name, weight=weight, limit_tokens=limit_tokens).id)
@@ -76,7 +76,7 @@ def tenants_limit(
     data_dir: DataDirOption = None,
 ) -> None:
     """Set a tenant's token budget; what was accepted keeps its reservation."""
-    from jobs import budgets, tenants
+    from jobs.accounts import budgets, tenants
 
     with _transaction(data_dir) as session:
         quota = budgets.set_limit(session, tenants.find_tenant(session, name).id, limit_tokens)
@@ -88,7 +88,7 @@ def tenants_limit(
 def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""
     from cli.table import print_table
-    from jobs import budgets, tenants
+    from jobs.accounts import budgets, tenants
 
     with _transaction(data_dir) as session:
         rows = []
@@ -101,7 +101,7 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
 @keys_app.command("create")
 def keys_create(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDirOption = None) -> None:
     """Create a key and print it: it cannot be shown again."""
-    from jobs import tenants
+    from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
         _, secret = tenants.create_key(session, tenants.find_tenant(session, tenant).id)
@@ -112,7 +112,7 @@ def keys_create(tenant: Annotated[str, typer.Argument(help="Name or id.")], data
 def keys_list(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDirOption = None) -> None:
     """List a tenant's keys by id and first characters."""
     from cli.table import print_table
-    from jobs import tenants
+    from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
         keys = tenants.list_keys(session, tenants.find_tenant(session, tenant).id)
@@ -126,7 +126,7 @@ def keys_revoke(
     data_dir: DataDirOption = None,
 ) -> None:
     """Revoke a key."""
-    from jobs import tenants
+    from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
         print(f"revoked {tenants.revoke_key(session, key).id}")
@@ -141,10 +141,10 @@ def models_add(
     data_dir: DataDirOption = None,
 ) -> None:
     """Make a model known; then start a worker for it."""
-    from jobs import models
+    from jobs import served_models
 
     with _transaction(data_dir) as session:
-        models.add_model(session, name, path, input_price_micros=input_price, output_price_micros=output_price)
+        served_models.add_model(session, name, path, input_price_micros=input_price, output_price_micros=output_price)
     print(f"added {name}")
 
 
@@ -156,12 +156,14 @@ def models_price(
     data_dir: DataDirOption = None,
 ) -> None:
     """Set prices of a model; work that is taken up later is billed with them, past bills stay."""
-    from jobs import models
+    from jobs import served_models
 
     if input_price is None and output_price is None:
         raise InputError("no price is given. Give --input-price, --output-price or both; `models list` shows them.")
     with _transaction(data_dir) as session:
-        model = models.set_prices(session, name, input_price_micros=input_price, output_price_micros=output_price)
+        model = served_models.set_prices(
+            session, name, input_price_micros=input_price, output_price_micros=output_price
+        )
         prices = f"input {model.input_price_micros}, output {model.output_price_micros}"
     print(f"{name}: {prices} micro-units per million tokens")
 
@@ -170,12 +172,12 @@ def models_price(
 def models_list(data_dir: DataDirOption = None) -> None:
     """List the models with their prices in micro-units of currency per million tokens."""
     from cli.table import print_table
-    from jobs import models
+    from jobs import served_models
 
     with _transaction(data_dir) as session:
         rows = [
             (model.name, model.path, model.input_price_micros, model.output_price_micros)
-            for model in models.list_models(session)
+            for model in served_models.list_models(session)
         ]
     print_table(("name", "path", "input price", "output price"), rows)
 

@@ -14,10 +14,10 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
     from openai.types import BatchError
 
     from cli.watch import describe_listed
-    from jobs.lines import iter_lines
-    from jobs.scan import Scan
+    from jobs.batches.scan import Scan
+    from jobs.batches.submission import CreateBatch, check_request
+    from jobs.lines.reading import iter_lines
     from jobs.settings import load_settings
-    from jobs.submission import CreateBatch, check_request
 
     check_request(CreateBatch(input_file_id=path.name, endpoint=endpoint, completion_window="24h"))
     settings = load_settings()

@@ -131,7 +131,9 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
 
     In a database of our own, leases of workers that were killed with us are given back at once.
     """
-    from jobs import losses, models, tenants
+    from jobs import served_models
+    from jobs.accounts import tenants
+    from jobs.batches import lost_leases
     from jobs.database import connect, sessions, transaction, upgrade
 
     upgrade(database_url)
@@ -139,8 +141,8 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     try:
         with transaction(sessions(engine)) as session:
             if is_ours:
-                losses.return_leases(session)
-            models.put_model(session, model.name, model.path)
+                lost_leases.return_leases(session)
+            served_models.put_model(session, model.name, model.path)
             try:
                 tenant = tenants.find_tenant(session, FIRST_TENANT)
             except NotFoundError:

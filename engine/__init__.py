@@ -1,6 +1,6 @@
 """Run decoder language models: token ids in, token ids out, batched continuously over a paged KV cache.
 
-Names are loaded on first use, so that `import engine.messages` costs neither torch nor transformers.
+Names are loaded on first use, so that `import engine.process.messages` costs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.llm import LLM
     from engine.outputs import CompletionOutput, EngineStats, Logprob, RequestOutput
     from engine.params import SamplingParams
-    from engine.process import EngineProcess
+    from engine.process.parent import EngineProcess
     from engine.structured import StructuredOutput
 
 _HOME = {
@@ -34,7 +34,7 @@ _HOME = {
     "EngineConfig": "config",
     "EngineDied": "errors",
     "EngineError": "errors",
-    "EngineProcess": "process",
+    "EngineProcess": "process.parent",
     "EngineStartError": "errors",
     "EngineStats": "outputs",
     "InvalidConfigError": "errors",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.edits import EditBook
-from engine.plan import StepPlan
-from engine.request import Sequence
-from engine.sampler import GREEDY_BELOW, SamplingRows
+from engine.sampling.edits import EditBook
+from engine.sampling.sampler import GREEDY_BELOW, SamplingRows
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
 
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """How an engine is set up: `EngineConfig`, checked when made.
 
-Imports no torch; the model's own shape is in model_config.py.
+Imports no torch; the model's own shape is in models/config.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Admission(StrEnum):
 
 
 class PolicyName(StrEnum):
-    """Which waiting sequence starts next and which running one gives way; each is a class in engine/policies.py."""
+    """Which waiting sequence starts next and which running one gives way; each is a class in scheduling/policies.py."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
@@ -64,7 +64,7 @@ class LoadFormat(StrEnum):
 
 
 class Speculation(StrEnum):
-    """Where drafts come from: nowhere, or from a sequence's own text (engine/speculation.py)."""
+    """Where drafts come from: nowhere, or from a sequence's own text (engine/speculation/speculator.py)."""
 
     OFF = "off"
     NGRAM = "ngram"
@@ -77,7 +77,7 @@ class EngineConfig:
     `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it. `dtype` "auto" is
     the checkpoint's own, or float32 on a CPU without products for that.
     `max_num_batched_tokens` is the token budget of a step; BY_DEVICE, for it and `max_num_seqs`, takes what suits the
-    device (engine/device.py). `num_kv_blocks=None` takes the pool's size from memory: on
+    device (engine/device/choice.py). `num_kv_blocks=None` takes the pool's size from memory: on
     CUDA `gpu_memory_share` of the device less what a profiled step needs, on the CPU `cpu_memory_share` of what is
     available now, and never more than `max_num_seqs` sequences of `max_model_len` tokens can fill.
     `max_model_len=None` takes the model's own limit.

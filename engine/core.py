@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as AnySequence
 
-from engine import grammar_output
-from engine.blocks import BlockPool
 from engine.config import Batching, EngineConfig, Speculation
-from engine.decisions import Decision
-from engine.energy import EnergyMeter
+from engine.device.energy import EnergyMeter
 from engine.errors import InvalidConfigError, InvalidRequestError
-from engine.grammar import GrammarTokens
-from engine.grammar_compiler import GrammarCompiler
-from engine.grammar_queue import GrammarQueue
+from engine.grammars import output as grammar_output
+from engine.grammars.compiler import GrammarCompiler
+from engine.grammars.grammar import GrammarTokens
+from engine.grammars.waiting import GrammarQueue
 from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
-from engine.model_config import CheckpointConfig, load_model_config
+from engine.models.config import CheckpointConfig, load_model_config
 from engine.outputs import EngineStats, FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.pending import PendingTokens
-from engine.plan import SchedulerLimits, StepPlan
-from engine.policies import make_policy
 from engine.recorder import Recorder
-from engine.request import Request, Sequence, derive_seed
 from engine.runner import Runner
-from engine.scheduler import Scheduler
-from engine.speculation import SpeculationCounters, Speculator
+from engine.scheduling.blocks import BlockPool
+from engine.scheduling.decisions import Decision
+from engine.scheduling.plan import SchedulerLimits, StepPlan
+from engine.scheduling.policies import make_policy
+from engine.scheduling.request import Request, Sequence, derive_seed
+from engine.scheduling.scheduler import Scheduler
+from engine.speculation.speculator import SpeculationCounters, Speculator
 
 _GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
@@ -167,7 +167,7 @@ class Engine:
     def decisions(self, request_id: int | None = None) -> list[Decision]:
         """Return why requests were delayed, started or preempted, oldest first; of one request, also why it waits now.
 
-        Kept are the last few thousand, and the last 16 of each unfinished request; `engine.decisions.sentence` tells
+        Kept are the last few thousand, and the last 16 of each unfinished request; `decisions.sentence` tells
         one in words.
         """
         return self.scheduler.decisions(request_id)

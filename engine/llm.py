@@ -1,6 +1,6 @@
 """`LLM`: text or token ids in, finished results out, in order; the engine in this process with a tokenizer on top.
 
-The names are those of vLLM's `LLM`. For a service, use `engine.process` instead.
+The names are those of vLLM's `LLM`. For a service, use `engine.process.parent` instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.errors import InvalidRequestError
-from engine.model_config import resolve_model_path
+from engine.models.config import resolve_model_path
 from engine.outputs import (
     CompletionOutput,
     EngineStats,

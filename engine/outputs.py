@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from engine.timings import Timings
 
+NO_TOKEN = -1
+"""Stands for a token where grammar, allowed tokens and bad words together leave none."""
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended."""
@@ -71,7 +74,7 @@ class EngineStats:
     Drafted tokens are guesses that a step computed; accepted ones are tokens that steps gave beyond their first for it.
     Operations and bytes are estimates from shapes (engine/work.py), in floats because they outgrow every integer that a
     message can hold. The integers do not: at 10^9 a second they would need 292 years. Joules are those of the whole
-    GPU, None where nothing counts them (engine/energy.py).
+    GPU, None where nothing counts them (device/energy.py).
     """
 
     num_running: int = 0

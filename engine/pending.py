@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from engine.batch import StepArrays
-from engine.plan import StepPlan
-from engine.sampler import Samples
-from engine.transfer import upload
+from engine.device.transfer import upload
+from engine.sampling.sampler import Samples
+from engine.scheduling.plan import StepPlan
 
 
 class PendingTokens:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine import grammar_output
+from engine.grammars import output as grammar_output
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
-from engine.plan import StepPlan
-from engine.request import Sequence
-from engine.scheduler import Scheduler
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+from engine.scheduling.scheduler import Scheduler
 from engine.timings import Timings
 
 
@@ -48,7 +48,7 @@ class Recorder:
             if is_finished:
                 self._scheduler.finish(sequence)
                 self.num_finished += 1
-            self.timings.observe(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
+            self._time(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
         deltas = [delta for _, delta in taken]
         failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
         return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
@@ -68,6 +68,18 @@ class Recorder:
             num_cached_tokens=sequence.num_cached_tokens,
             error=error,
         )
+
+    def _time(self, sequence: Sequence, *, num_tokens: int, is_finished: bool, now: float) -> None:
+        """Take note that a sequence got that many tokens at `now`, and whether they were its last."""
+        if num_tokens and sequence.last_token_at is None:
+            self.timings.queue_time.add(sequence.started_at - sequence.arrived_at)
+            self.timings.time_to_first_token.add(now - sequence.arrived_at)
+        elif num_tokens and sequence.last_token_at is not None:
+            self.timings.inter_token_latency.add((now - sequence.last_token_at) / num_tokens, num_tokens)
+        if num_tokens:
+            sequence.last_token_at = now
+        if is_finished:
+            self.timings.e2e_latency.add(now - sequence.arrived_at)
 
     def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
         """End the other children of a request with the error of one."""

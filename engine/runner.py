@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from engine.batch import Seats, StepArrays, build_arrays
-from engine.blocks import NULL_BLOCK
 from engine.config import EngineConfig, LoadFormat
-from engine.device import choose_device, choose_dtype, with_limits
-from engine.edits import edits_of_every_kind
+from engine.device.choice import choose_device, choose_dtype, with_limits
+from engine.device.host_cache import HostCache, seconds_per_block
+from engine.device.memory import available_cpu_bytes, block_bytes, num_kv_blocks
+from engine.device.transfer import upload, upload_together
 from engine.errors import InvalidConfigError
-from engine.grammar_masks import MaskWriter, RowMasks
-from engine.host_cache import HostCache, seconds_per_block
-from engine.memory import available_cpu_bytes, block_bytes, num_kv_blocks
-from engine.model import Decoder
-from engine.model_config import CheckpointConfig, ModelConfig
+from engine.grammars.masks import MaskWriter, RowMasks
+from engine.models.config import CheckpointConfig, ModelConfig
+from engine.models.decoder import Decoder
+from engine.models.step_model import KvCache, StepModel, StepTensors, new_cache
 from engine.outputs import TokenLogprobs
 from engine.pending import PendingTokens
-from engine.plan import StepPlan, most_sampled_rows
-from engine.sampler import Samples, SamplingRows, sample
-from engine.scoring import prompt_parts
-from engine.step_model import KvCache, StepModel, StepTensors, new_cache
-from engine.swap import SwapRule, SwapSpace
-from engine.transfer import upload, upload_together
+from engine.sampling.edits import edits_of_every_kind
+from engine.sampling.sampler import Samples, SamplingRows, sample
+from engine.sampling.scoring import prompt_parts
+from engine.scheduling.blocks import NULL_BLOCK
+from engine.scheduling.plan import StepPlan, most_sampled_rows
+from engine.scheduling.swap import SwapRule, SwapSpace
 from engine.work import WorkCounter
 from kernels.write_kv import preferred_cache_dtype
 
@@ -276,7 +276,7 @@ def load_model(
     """
     if isinstance(config, ModelConfig):
         return Decoder(config, dtype=dtype, device=device, max_positions=max_positions, random_seed=random_seed)
-    from engine.transformers_decoder import TransformersDecoder  # noqa: PLC0415 - a slow import our own does not need
+    from engine.models.transformers_decoder import TransformersDecoder  # noqa: PLC0415 - a slow import our own does not need
 
     return TransformersDecoder(config, dtype=dtype, device=device, max_positions=max_positions, random_seed=random_seed)
 

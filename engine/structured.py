@@ -1,6 +1,6 @@
 """What text an output must be: `StructuredOutput`, one of JSON, a regex, a choice, a grammar.
 
-A value that is checked for its own sense only; whether it compiles is asked of engine/grammar.py.
+A value that is checked for its own sense only; whether it compiles is asked of engine/grammars/grammar.py.
 """
 
 from __future__ import annotations

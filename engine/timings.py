@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from engine.request import Sequence
 
 BOUNDS_SECONDS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
 """Upper bounds of all buckets but the last, which has none: 1 ms to 5,000 s."""
@@ -37,15 +33,3 @@ class Timings:
     time_to_first_token: Histogram = field(default_factory=Histogram)
     inter_token_latency: Histogram = field(default_factory=Histogram)
     e2e_latency: Histogram = field(default_factory=Histogram)
-
-    def observe(self, sequence: Sequence, *, num_tokens: int, is_finished: bool, now: float) -> None:
-        """Take note that a sequence got that many tokens at `now`, and whether they were its last."""
-        if num_tokens and sequence.last_token_at is None:
-            self.queue_time.add(sequence.started_at - sequence.arrived_at)
-            self.time_to_first_token.add(now - sequence.arrived_at)
-        elif num_tokens and sequence.last_token_at is not None:
-            self.inter_token_latency.add((now - sequence.last_token_at) / num_tokens, num_tokens)
-        if num_tokens:
-            sequence.last_token_at = now
-        if is_finished:
-            self.e2e_latency.add(now - sequence.arrived_at)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.plan import StepPlan
-from engine.step_cost import load_of
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.step_load import load_of
 
 if TYPE_CHECKING:
-    from engine.step_model import ModelSizes
+    from engine.models.step_model import ModelSizes
 
 
 class WorkCounter:

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
-from jobs.pages import Page, read_page
-from jobs.profile import FileProfile
+from jobs.lines.input_estimate import FileProfile
+from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.tables import Batch, File
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import func, literal_column, select, text
 from sqlalchemy.orm import Session
 
-from jobs.fleet import live_workers
+from jobs.chunks.fleet import live_workers
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch, Budget
 

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class BatchState(StrEnum):
-    """States as the wire shows them; `jobs.batches` writes them, through `require_move`."""
+    """States as the wire shows them; `jobs.batches.lifecycle` writes them, through `require_move`."""
 
     VALIDATING = "validating"
     FAILED = "failed"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import require
-from kernels.triton_backend import jit, launch, tl
+from kernels.gpu.backend import jit, launch, tl
 
 _BLOCK = 1024  # tokens at a time: 64 comparisons for each of 256 threads
 

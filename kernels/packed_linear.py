@@ -2,7 +2,7 @@
 
     y = x · Wᵀ + b        accumulation fp32, rounded once on the way out
 
-bf16 on a CPU with AVX512-BF16 takes the column panels of cpu_gemm.py. Other CPUs, and fp32, take oneDNN's blocked
+bf16 on a CPU with AVX512-BF16 takes the column panels of cpu/gemm.py. Other CPUs, and fp32, take oneDNN's blocked
 layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private operators of PyTorch (Inductor's
 CPU backend is built on them). Both are probed once, with a product that is compared with `F.linear`, and a layer falls
 back to `F.linear` where neither is there or right. README.md has the timings.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import cpu_gemm
+from kernels.cpu import gemm
 from kernels.errors import require
 
 # The number of rows that oneDNN lays the weight out for. The layout serves every number of rows; hints of 1 to 128 made
@@ -61,7 +61,7 @@ class PackedLinear:
         self.layout = best_layout(weight)
         self._weight, self._bias = weight, bias
         if self.layout is Layout.PANELS:
-            self._weight, self._bias = cpu_gemm.pack(weight), cpu_gemm.pack_bias(bias, self.out_features)
+            self._weight, self._bias = gemm.pack(weight), gemm.pack_bias(bias, self.out_features)
         elif self.layout is Layout.ONEDNN:
             self._weight = _pack(weight)
 
@@ -75,7 +75,7 @@ class PackedLinear:
             return x.new_empty((0, self.out_features))
         if self.layout is Layout.PANELS:
             assert self._bias is not None
-            return cpu_gemm.linear(x, self._weight, self._bias, self.out_features)
+            return gemm.linear(x, self._weight, self._bias, self.out_features)
         padding = padded_rows(x.shape[0]) - x.shape[0]
         wide = functional.pad(x, (0, 0, 0, padding)) if padding else x
         product: Tensor = torch.ops.mkldnn._linear_pointwise(wide, self._weight, self._bias, "none", [], "")
@@ -98,7 +98,7 @@ class PackedLinear:
         """
         assert self.has_rows
         if self.layout is Layout.PANELS:
-            return cpu_gemm.take_rows(self._weight, ids, (self.out_features, self.in_features))
+            return gemm.take_rows(self._weight, ids, (self.out_features, self.in_features))
         return functional.embedding(ids, self._weight)
 
 
@@ -106,14 +106,14 @@ def best_layout(weight: Tensor) -> Layout:
     """Name the fastest layout for a weight where it lies."""
     if not weight.is_cpu:
         return Layout.PLAIN
-    if weight.dtype == torch.bfloat16 and cpu_gemm.can_multiply():
+    if weight.dtype == torch.bfloat16 and gemm.can_multiply():
         return Layout.PANELS
     return Layout.ONEDNN if can_pack(weight.dtype) else Layout.PLAIN
 
 
 def has_cpu_products(dtype: torch.dtype) -> bool:
     """Say whether this CPU multiplies matrices of `dtype` in a layout of their own, so that they are worth having."""
-    return (dtype == torch.bfloat16 and cpu_gemm.can_multiply()) or can_pack(dtype)
+    return (dtype == torch.bfloat16 and gemm.can_multiply()) or can_pack(dtype)
 
 
 @functools.cache

@@ -20,10 +20,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import cpu_attention
-from kernels.cpu_parallel import keep
+from kernels.cpu.attention import host as cpu_attention
+from kernels.cpu.runtime.launch import keep
 from kernels.errors import require
-from kernels.paged_attention_triton import paged_attention_triton
+from kernels.gpu.attention import paged_attention_triton
 
 
 def paged_attention(  # noqa: PLR0917  the order is the call order of every paged-attention op

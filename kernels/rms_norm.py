@@ -17,9 +17,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import cpu_ops
+from kernels.cpu import row_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, launch, next_power_of_2, tl
+from kernels.gpu.backend import jit, launch, next_power_of_2, tl
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
@@ -31,8 +31,8 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     _check(x, weight)
     if x.is_cuda:
         return rms_norm_triton(x, weight, eps=eps)
-    if x.is_cpu and x.dtype in cpu_ops.DTYPES:
-        return cpu_ops.rms_norm(x, weight, eps)
+    if x.is_cpu and x.dtype in row_ops.DTYPES:
+        return row_ops.rms_norm(x, weight, eps)
     return rms_norm_reference(x, weight, eps=eps)
 
 
@@ -47,8 +47,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
         _refuse_residual(x, residual)
     if x.is_cuda:
         return add_rms_norm_triton(x, residual, weight, eps=eps)
-    if x.is_cpu and x.dtype in cpu_ops.DTYPES:
-        return cpu_ops.add_rms_norm(x, residual, weight, eps)
+    if x.is_cpu and x.dtype in row_ops.DTYPES:
+        return row_ops.add_rms_norm(x, residual, weight, eps)
     return add_rms_norm_reference(x, residual, weight, eps=eps)
 
 

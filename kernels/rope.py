@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import cpu_kv_ops
+from kernels.cpu import kv_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, launch, next_power_of_2, tl
+from kernels.gpu.backend import jit, launch, next_power_of_2, tl
 
 
 def rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
@@ -30,8 +30,8 @@ def rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None
     check_rope(query, key, positions, cos_sin)
     if query.is_cuda:
         rope_triton(query, key, positions, cos_sin)
-    elif query.is_cpu and query.dtype in cpu_kv_ops.DTYPES:
-        cpu_kv_ops.rope(query, key, positions, cos_sin)
+    elif query.is_cpu and query.dtype in kv_ops.DTYPES:
+        kv_ops.rope(query, key, positions, cos_sin)
     else:
         rope_reference(query, key, positions, cos_sin)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels import cpu_kv_ops
+from kernels.cpu import kv_ops
+from kernels.gpu.backend import jit, launch, next_power_of_2, tl
 from kernels.rope import check_rope, heads_config, load_angles, rope_reference, rotate_heads
-from kernels.triton_backend import jit, launch, next_power_of_2, tl
 from kernels.write_kv import check_write, copy_heads, slot_start, write_kv_reference
 
 
@@ -36,8 +36,8 @@ def rope_and_write_kv(  # noqa: PLR0917  the arguments of the two ops, in their 
     check_write(key, value, key_cache, value_cache, slots)
     if query.is_cuda:
         run = rope_and_write_kv_triton
-    elif query.is_cpu and query.dtype in cpu_kv_ops.DTYPES and key_cache.dtype in cpu_kv_ops.DTYPES:
-        run = cpu_kv_ops.rope_and_write_kv
+    elif query.is_cpu and query.dtype in kv_ops.DTYPES and key_cache.dtype in kv_ops.DTYPES:
+        run = kv_ops.rope_and_write_kv
     else:
         run = rope_and_write_kv_reference
     run(query, key, value, positions, cos_sin, key_cache, value_cache, slots)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import cpu_ops
+from kernels.cpu import row_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, launch, tl
+from kernels.gpu.backend import jit, launch, tl
 
 _BLOCK = 1024  # elements of a row per program: 8 for each of 128 threads
 
@@ -30,8 +30,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         require(False, f"gate_up has shape {tuple(gate_up.shape)}, strides {gate_up.stride()}; give [tokens, 2 * ffn]")
     if gate_up.is_cuda:
         return silu_mul_triton(gate_up)
-    if gate_up.is_cpu and gate_up.dtype in cpu_ops.DTYPES:
-        return cpu_ops.silu_mul(gate_up)
+    if gate_up.is_cpu and gate_up.dtype in row_ops.DTYPES:
+        return row_ops.silu_mul(gate_up)
     return silu_mul_reference(gate_up)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import cpu_token_mask
+from kernels.cpu import token_mask as cpu_token_mask
 from kernels.errors import require
-from kernels.triton_backend import jit, launch, tl
+from kernels.gpu.backend import jit, launch, tl
 
 _BLOCK = 4096  # tokens of a row per program: 32 for each of 128 threads, 128 words of the mask
 

@@ -2,7 +2,7 @@
 
     cache[slot // block_size, :, slot % block_size] = new        slot −1: nothing is written
 
-No arithmetic; rounds to the cache's dtype. On a CPU a block has an order of its own (cpu_kv_layout.py).
+No arithmetic; rounds to the cache's dtype. On a CPU a block has an order of its own (cpu/kv_layout.py).
 Source: paged KV cache, Kwon et al. 2023 (arXiv 2309.06180), section 4.
 """
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import cpu_kv_ops
+from kernels.cpu import kv_ops
 from kernels.errors import require
-from kernels.triton_backend import jit, launch, next_power_of_2, tl
+from kernels.gpu.backend import jit, launch, next_power_of_2, tl
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
@@ -29,8 +29,8 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     check_write(key, value, key_cache, value_cache, slots)
     if key.is_cuda:
         write_kv_triton(key, value, key_cache, value_cache, slots)
-    elif key.is_cpu and key.dtype in cpu_kv_ops.DTYPES and key_cache.dtype in cpu_kv_ops.DTYPES:
-        cpu_kv_ops.write_kv(key, value, key_cache, value_cache, slots)
+    elif key.is_cpu and key.dtype in kv_ops.DTYPES and key_cache.dtype in kv_ops.DTYPES:
+        kv_ops.write_kv(key, value, key_cache, value_cache, slots)
     else:
         write_kv_reference(key, value, key_cache, value_cache, slots)
 

@@ -1,8 +1,9 @@
-"""The arrows between packages, checked on every import statement, those inside functions too."""
+"""The arrows between packages and between the rooms inside them, checked on every import, late ones too."""
 
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,33 +40,169 @@ BARE = {
 }
 # The files of the engine that may need more, and what.
 EXTRAS = {
-    "engine/energy.py": {"pynvml"},
-    "engine/grammar.py": {"llguidance"},
-    "engine/messages.py": {"msgspec"},
+    "engine/device/energy.py": {"pynvml"},
+    "engine/grammars/grammar.py": {"llguidance"},
+    "engine/process/messages.py": {"msgspec"},
 }
+
+# The floors of each package, lowest first: a room (a folder, or a file at the root) imports only rooms on lower floors.
+FLOORS = {
+    "engine": [
+        ["errors", "timings"],
+        ["outputs", "structured", "tokenizer"],
+        ["config", "params"],
+        ["intake", "text", "scheduling"],
+        ["models"],
+        ["device", "speculation", "work"],
+        ["grammars"],
+        ["sampling"],
+        ["batch"],
+        ["pending"],
+        ["recorder", "runner"],
+        ["core"],
+        ["llm", "process"],
+        ["__init__"],
+    ],
+    "kernels": [["errors"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
+    "workers": [
+        ["app", "drain", "engine_metrics", "logs", "model_files", "shown_logprobs", "structure", "tool_calls"],
+        ["chat_template", "engine_host", "hints", "control"],
+        ["prompts", "dispatcher"],
+        ["line_run"],
+        ["answers"],
+        ["line_results", "chunk_lease"],
+        ["chunk_run"],
+        ["chunk_service"],
+        ["pool"],
+        ["gpu_main"],
+    ],
+    "jobs": [
+        ["errors", "ids", "states"],
+        ["database", "settings", "tables"],
+        ["pagination", "partitions", "served_models", "storage", "wire"],
+        ["accounts", "lines"],
+        ["chunks", "files"],
+        ["batches", "audit", "metrics", "retention"],
+    ],
+    "api": [
+        ["fields", "multipart", "ranges"],
+        ["errors"],
+        ["middleware", "uploads"],
+        ["services"],
+        ["auth"],
+        ["*"],
+        ["app"],
+    ],
+}
+
+MOST_MODULES = 25
+"""At one level of a package: more than that is a hall without walls."""
+
+DOORS = {"kernels.cpu": {"engine"}}
+"""Folders that these packages enter through their `__init__` alone."""
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the top-level name and line of every import in a file."""
+    """Yield the full name and line of every import in a file: of `from a import b`, both `a` and `a.b`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module.partition(".")[0], node.lineno
+            yield node.module, node.lineno
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def packages_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the top-level name and line of every import in a file, once a line."""
+    yield from sorted({(name.partition(".")[0], line) for name, line in imports_of(path)})
 
 
 def violations(package: str, forbidden: set[str]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        for name, line in imports_of(path)
+        for name, line in packages_of(path)
         if name in forbidden
     ]
+
+
+def room_of(module: str, package: str) -> str | None:
+    """Return the folder or file at a package's root that a full name lies in; None if it lies in none of this one's."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == package and len(parts) > 1 else None
+
+
+def upward_arrows(package: str, floors: list[list[str]], root: Path = ROOT) -> list[str]:
+    """Return every import inside a package that does not lead to a lower floor, and every room that has none."""
+    floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
+    found = {}
+    for path in sorted((root / package).rglob("*.py")):
+        own = path.relative_to(root / package).parts[0].removesuffix(".py")
+        for name, line in imports_of(path):
+            other = room_of(name, package)
+            if other is None or other == own or not is_room(root / package, other):
+                continue
+            here, there = (floor_of.get(room, floor_of.get("*")) for room in (own, other))
+            if here is None or there is None or there >= here:
+                found[f"{path.relative_to(root)}:{line} imports {package}.{other}, which is not below {own}"] = None
+    return list(found)
+
+
+def is_room(package: Path, name: str) -> bool:
+    return (package / name).is_dir() or (package / f"{name}.py").is_file()
+
+
+def module_graph(root: Path) -> dict[str, set[str]]:
+    """Return which of our modules each of our modules imports."""
+    files = {path for package in OURS for path in (root / package).rglob("*.py")}
+    names = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    return {
+        module: {name for name, _ in imports_of(path) if name in names and not names[name].match("__init__.py")}
+        for module, path in names.items()
+    }
 
 
 @pytest.mark.parametrize("package", sorted(FORBIDDEN))
 def test_a_package_imports_only_along_the_arrows(package: str) -> None:
     assert violations(package, FORBIDDEN[package]) == []
+
+
+@pytest.mark.parametrize("package", sorted(FLOORS))
+def test_a_room_imports_only_rooms_on_lower_floors(package: str) -> None:
+    assert upward_arrows(package, FLOORS[package]) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    try:
+        TopologicalSorter(module_graph(ROOT)).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def test_no_level_of_a_package_is_a_hall_without_walls() -> None:
+    levels = {path.parent for package in OURS for path in (ROOT / package).rglob("*.py")}
+    sizes = {str(level.relative_to(ROOT)): len(list(level.glob("*.py"))) for level in levels}
+    assert {level: size for level, size in sizes.items() if size > MOST_MODULES} == {}
+
+
+def test_every_folder_of_a_package_says_what_it_is_for_and_what_it_refuses_to_know() -> None:
+    levels = {path.parent for package in FLOORS for path in (ROOT / package).glob("*/**/*.py")}
+    sources = {level: (level / "__init__.py").read_text(encoding="utf-8") for level in sorted(levels)}
+    docstrings = {level: ast.get_docstring(ast.parse(source)) or "" for level, source in sources.items()}
+    assert [str(level.relative_to(ROOT)) for level, text in docstrings.items() if "\n\n" not in text] == []
+
+
+@pytest.mark.parametrize("folder", sorted(DOORS))
+def test_a_folder_with_a_door_is_entered_through_it(folder: str) -> None:
+    path = ROOT.joinpath(*folder.split("."))
+    past = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for package in sorted(DOORS[folder])
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for name, line in imports_of(file)
+        if name.startswith(folder + ".") and is_room(path, name.removeprefix(folder + ".").partition(".")[0])
+    ]
+    assert past == []
 
 
 @pytest.mark.parametrize("package", ["engine", "kernels"])
@@ -74,18 +211,26 @@ def test_engine_and_kernels_need_no_more_than_a_gpu_machine_has(package: str) ->
     strangers = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        for name, line in imports_of(path)
+        for name, line in packages_of(path)
         if name not in allowed | EXTRAS.get(str(path.relative_to(ROOT)), set())
     ]
     assert strangers == []
 
 
-@pytest.mark.parametrize("module", ["engine/scheduler.py", "engine/blocks.py"])
-def test_scheduling_knows_no_tensors(module: str) -> None:
-    assert [name for name, _ in imports_of(ROOT / module) if name in TENSORS] == []
+def test_scheduling_knows_no_tensors() -> None:
+    folder = ROOT / "engine" / "scheduling"
+    assert [(path.name, name) for path in folder.glob("*.py") for name, _ in packages_of(path) if name in TENSORS] == []
 
 
 def test_the_check_sees_an_import_inside_a_function(tmp_path: Path) -> None:
     source = tmp_path / "late.py"
     source.write_text("def f():\n    from celery.app import task\n")
-    assert list(imports_of(source)) == [("celery", 2)]
+    assert list(packages_of(source)) == [("celery", 2)]
+
+
+def test_the_check_sees_an_arrow_that_points_up(tmp_path: Path) -> None:
+    (tmp_path / "house" / "cellar").mkdir(parents=True)
+    (tmp_path / "house" / "roof.py").write_text("")
+    (tmp_path / "house" / "cellar" / "wine.py").write_text("if TYPE_CHECKING:\n    from house.roof import Tile\n")
+    arrows = ["house/cellar/wine.py:2 imports house.roof, which is not below cellar"]
+    assert upward_arrows("house", [["cellar"], ["roof"]], tmp_path) == arrows

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.text import StopMatcher
-from jobs.bodies import CHAT_ENDPOINT
-from jobs.responses import (
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.responses import (
     GeneratedChoice,
     PromptLogprobs,
     TokenLogprob,

@@ -6,9 +6,9 @@ Templates are their authors' programs and may raise anything; that becomes a Bod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from jobs.body_checks import BodyError
-from workers.call_forms import SHORT_ID_FORMS, CallForm, form_of
-from workers.call_history import (
+from jobs.lines.body_checks import BodyError
+from workers.tool_calls.forms import SHORT_ID_FORMS, CallForm, form_of
+from workers.tool_calls.history import (
     HISTORY_FORMS,
     KEEPING_NULLS,
     HistoryForm,
@@ -19,7 +19,7 @@ from workers.call_history import (
     with_marks,
     with_short_ids,
 )
-from workers.call_writing import function_of
+from workers.tool_calls.writing import function_of
 
 Tools = list[dict[str, Any]] | None
 """As chat templates expect them."""

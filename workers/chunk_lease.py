@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import chunks
-from jobs.chunks import ClaimedChunk
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
 from jobs.database import transaction
 from jobs.errors import FencedOutError, ServiceError
-from jobs.recording import LineResult
 from jobs.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ChunkLease:
         """Store results, which also extends the lease."""
         outcome = self.run(
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
-            lambda session, claim: chunks.flush(
+            lambda session, claim: leasing.flush(
                 session, claim, results, flush_no=self._num_flushes, lease=self._settings.lease
             )
         )
@@ -69,7 +69,7 @@ class ChunkLease:
 
     def extend(self) -> None:
         """Extend the lease between flushes: the chunk's heartbeat."""
-        outcome = self.run(lambda session, claim: chunks.extend(session, claim, lease=self._settings.lease))
+        outcome = self.run(lambda session, claim: leasing.extend(session, claim, lease=self._settings.lease))
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 
     def run(self, work: Callable[[Session, ClaimedChunk], T]) -> T:

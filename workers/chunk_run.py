@@ -15,12 +15,14 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.errors import InvalidParamsError
-from jobs import checkpoints, chunks, lines, lost_inputs
-from jobs.body_checks import BodyError
-from jobs.chunks import ClaimedChunk
+from jobs.batches import missing_inputs
+from jobs.chunks import checkpoints, leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
 from jobs.errors import NotFoundError, ServiceError
-from jobs.lines import InputLine, RawLine
-from jobs.recording import LineResult
+from jobs.lines import reading
+from jobs.lines.body_checks import BodyError
+from jobs.lines.reading import InputLine, RawLine
 from jobs.settings import Settings
 from jobs.states import Priority
 from jobs.storage import Storage
@@ -80,7 +82,7 @@ class ChunkRun:
         try:
             self._submit_lines()
             self._collect()
-            self._lease.run(chunks.complete)
+            self._lease.run(leasing.complete)
         except Abandoned as reason:
             log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
         else:
@@ -105,27 +107,27 @@ class ChunkRun:
         except ServiceError as error:
             # Given back and not left to expire: a store that is away must not count as a loss of these lines.
             time.sleep(RETRY_SECONDS)
-            self._lease.run(chunks.release)
+            self._lease.run(leasing.release)
             raise Abandoned(str(error)) from None
         except NotFoundError as error:
-            self._lease.run(lost_inputs.give_up_claim)
+            self._lease.run(missing_inputs.give_up_claim)
             raise Abandoned(str(error)) from None
 
     def _read_progress(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], dict[int, list[int]]]:
         """Return the lines that have a result, and the output that others of them have so far."""
         kept = checkpoints.read(session, claim, model_fingerprint=self._parts.model_fingerprint)
-        return chunks.lines_done(session, claim), kept
+        return leasing.lines_done(session, claim), kept
 
     def _submit(self, raw: RawLine, output: list[int]) -> None:
         """Hand a line to the engine, to go on after the output that an earlier worker left."""
         assert raw.content is not None, "validation refused over-long lines"
         try:
-            line = lines.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
+            line = reading.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
             self._start_or_refuse(line, output, size_bytes=len(raw.content))
         except Abandoned:
             raise
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
-            self._give_up(raw.line_no, lines.custom_id_of(raw.content), error)
+            self._give_up(raw.line_no, reading.custom_id_of(raw.content), error)
 
     def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int) -> None:
         try:
@@ -268,7 +270,7 @@ class ChunkRun:
 
         def leave(session: Session, claim: ClaimedChunk) -> None:
             checkpoints.save(session, claim, outputs, model_fingerprint=self._parts.model_fingerprint)
-            chunks.release(session, claim)
+            leasing.release(session, claim)
 
         self._lease.run(leave)
 
@@ -279,7 +281,7 @@ class ChunkRun:
         self._abort_all()
         if self._unflushed:
             self._write_results()
-        self._lease.run(chunks.release)  # withdraws it, seeing the batch's state
+        self._lease.run(leasing.release)  # withdraws it, seeing the batch's state
         raise Abandoned("the batch was cancelled or has expired")
 
     def _abort_all(self) -> None:

@@ -11,9 +11,9 @@ from concurrent.futures import Executor
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.messages import Ready
-from jobs import chunks, fleet
-from jobs.chunks import ClaimedChunk
+from engine.process.messages import Ready
+from jobs.chunks import fleet, leasing
+from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
@@ -83,7 +83,7 @@ class ChunkService:
             return
         try:
             with transaction(self._sessions) as session:
-                claim = chunks.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
+                claim = leasing.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
             if claim is not None:
                 self._run(claim)
         finally:
@@ -133,7 +133,7 @@ class ChunkService:
         """Claim the next chunk into the slot already taken; return whether there was one."""
         try:
             with transaction(self._sessions) as session:
-                claim = chunks.claim_next(
+                claim = leasing.claim_next(
                     session, model=self._model, worker_id=self._worker_id, lease=self._settings.lease
                 )
         except ServiceError as error:

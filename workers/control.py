@@ -16,14 +16,14 @@ from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import sweeps
+from jobs.batches import sweeps
+from jobs.batches.finalisation import finalise_batch
+from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
-from jobs.finalisation import finalise_batch
 from jobs.retention import purge_files, purge_results
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.validation import validate_batch
 from workers import logs
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import fairshare, fleet, sweeps
+from jobs.batches import sweeps
+from jobs.batches.lost_leases import reap_expired
+from jobs.chunks import fairshare, fleet
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
-from jobs.losses import reap_expired
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers import logs

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
-from engine.decisions import outcome
 from engine.errors import EngineDied, EngineStartError
-from engine.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.params import SamplingParams
+from engine.process.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.scheduling.decisions import outcome
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Engine(Protocol):
-    """What the host needs of `engine.process.EngineProcess`; tests hand in a fake."""
+    """What the host needs of `engine.process.parent.EngineProcess`; tests hand in a fake."""
 
     def start(self) -> Ready: ...
     def add(

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
-from engine.messages import Ready
-from engine.model_config import resolve_model_path
-from engine.process import EngineProcess
+from engine.models.config import resolve_model_path
+from engine.process.messages import Ready
+from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
-from jobs import models
+from jobs import served_models
 from jobs.database import connect, sessions, transaction
 from jobs.errors import InputError
 from jobs.ids import new_id
@@ -51,13 +51,13 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     """
     logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
-    config = engine(_registered_path(maker, model) if path is None else models.stored_path(path))
+    config = engine(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     worker_id = new_id("worker")
     host = EngineHost(EngineProcess(config), on_gone=_leave)
     make_parts = _parts_maker(host, config.model, model=model, sessions=maker, settings=settings)
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
-            models.put_model(session, model, path)
+            served_models.put_model(session, model, path)
     app = make_app(settings.redis_url, queue=model_queue(model), app_class=GpuWorkerApp)
     app.chunk_service = ChunkService(
         worker_id=worker_id,
@@ -73,7 +73,7 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
 
 def _registered_path(maker: sessionmaker[Session], model: str) -> str:
     with transaction(maker) as session:
-        return models.find_model(session, model).path
+        return served_models.find_model(session, model).path
 
 
 def _leave(reason: str) -> None:

@@ -3,12 +3,12 @@
 import time
 
 from engine.errors import InvalidParamsError
-from jobs.bodies import CHAT_ENDPOINT
-from jobs.body_checks import BodyError
-from jobs.lines import InputLine
-from jobs.output_lines import error_line, output_line, response_id
-from jobs.recording import LineResult
-from jobs.responses import error_body
+from jobs.chunks.recording import LineResult
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.body_checks import BodyError
+from jobs.lines.output_lines import error_line, output_line, response_id
+from jobs.lines.reading import InputLine
+from jobs.lines.responses import error_body
 from workers.answers import AnswerMaker
 from workers.line_run import LineRun
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
+from engine.process.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.text import TextStream
 from workers.prompts import PreparedLine
 

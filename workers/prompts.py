@@ -8,14 +8,14 @@ from typing import Any, Protocol, TypeGuard
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
 from engine.text import with_bad_words_as_tokens
-from jobs.bodies import ChatRequest, CompletionRequest, parse_body
-from jobs.body_checks import BodyError
-from jobs.body_tools import ToolUse
-from jobs.lines import InputLine
-from workers.call_writing import constraint
+from jobs.lines.bodies import ChatRequest, CompletionRequest, parse_body
+from jobs.lines.body_checks import BodyError
+from jobs.lines.body_tools import ToolUse
+from jobs.lines.reading import InputLine
 from workers.chat_template import ChatTemplate, TemplatedTokenizer, for_template
 from workers.structure import check_structure, structured_output
-from workers.tool_calls import CallReader
+from workers.tool_calls.output import CallReader
+from workers.tool_calls.writing import constraint
 
 Request = ChatRequest | CompletionRequest
 

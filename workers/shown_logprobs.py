@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from engine.messages import TokenLogprobs
-from jobs.responses import PromptLogprobs, RankedToken, TokenLogprob
+from engine.process.messages import TokenLogprobs
+from jobs.lines.responses import PromptLogprobs, RankedToken, TokenLogprob
 
 
 class ShownLogprobs:

@@ -7,11 +7,11 @@ import functools
 from typing import Final
 
 from engine.errors import InvalidParamsError, InvalidRequestError
-from engine.grammar import check_grammar
-from engine.grammar_compiler import MAX_THREADS, GrammarCompiler
+from engine.grammars.compiler import MAX_THREADS, GrammarCompiler
+from engine.grammars.grammar import check_grammar
 from engine.structured import StructuredOutput
-from jobs.body_checks import BodyError
-from jobs.body_structure import Structure
+from jobs.lines.body_checks import BodyError
+from jobs.lines.body_structure import Structure
 
 CHECK_SECONDS: Final = 10.0
 """How long a check may take, as long as the engine compiles (`EngineConfig.grammar_timeout_seconds`)."""

@@ -18,10 +18,10 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from api.app import create_app
+from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect
-from jobs.models import add_model
+from jobs.served_models import add_model
 from jobs.settings import Settings
-from jobs.tenants import create_key, create_tenant
 
 MODEL = "org/tiny"
 

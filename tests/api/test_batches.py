@@ -12,9 +12,9 @@ from openai import OpenAI
 from openai.types import Batch
 from sqlalchemy.orm import Session
 
-from jobs import fleet
+from jobs.batches.validation import validate_batch
+from jobs.chunks import fleet
 from jobs.storage import Storage
-from jobs.validation import validate_batch
 
 Submit = Callable[..., Batch]
 

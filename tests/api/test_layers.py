@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.exc import OperationalError
 
 from api.errors import install_error_handlers
-from api.guard import MAX_JSON_BYTES
-from api.layers import install_layers
-from api.request_metrics import RequestMetrics
+from api.middleware.guard import MAX_JSON_BYTES
+from api.middleware.layers import install_layers
+from api.middleware.metrics import RequestMetrics
 from jobs.errors import ConflictError, ServiceError
 
 
@@ -117,7 +117,7 @@ def test_every_answer_has_an_id_of_its_own() -> None:
 
 
 def test_every_request_is_one_line_of_the_log_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="api.request_metrics"):
+    with caplog.at_level(logging.INFO, logger="api.middleware.metrics"):
         answer = ask("GET", "/fails/conflict?key=hunter2")
     assert len(caplog.records) == 1
     assert "method=GET route=/fails/{how} status=409" in caplog.text

@@ -13,13 +13,14 @@ from openai import OpenAI
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs import chunks, sweeps
-from jobs.finalisation import finalise_batch
-from jobs.output_lines import error_line, output_line
+from jobs.batches import sweeps
+from jobs.batches.finalisation import finalise_batch
+from jobs.batches.validation import validate_batch
+from jobs.chunks import leasing
+from jobs.chunks.recording import LineResult
+from jobs.lines.output_lines import error_line, output_line
 from jobs.partitions import partition_name
-from jobs.recording import LineResult
 from jobs.storage import Storage
-from jobs.validation import validate_batch
 
 MODEL = "org/tiny"
 LEASE = timedelta(seconds=60)
@@ -32,7 +33,7 @@ class Worker:
         self.deployment, self.batch_id = deployment, batch_id
         with self._transaction() as session:
             validate_batch(session, Storage(deployment.settings.storage_url), batch_id, settings=deployment.settings)
-            claim = chunks.claim_next(session, model=MODEL, worker_id="worker", lease=LEASE)
+            claim = leasing.claim_next(session, model=MODEL, worker_id="worker", lease=LEASE)
         assert claim is not None
         assert claim.batch_id == batch_id
         self.claim, self.flush_no = claim, 0
@@ -46,7 +47,7 @@ class Worker:
         self.flush_no += 1
         with self._transaction() as session:
             results = [self._result(line_no) for line_no in line_nos]
-            chunks.flush(session, self.claim, results, flush_no=self.flush_no, lease=LEASE)
+            leasing.flush(session, self.claim, results, flush_no=self.flush_no, lease=LEASE)
 
     def _result(self, line_no: int) -> LineResult:
         custom_id = f"line-{line_no}"
@@ -58,7 +59,7 @@ class Worker:
 
     def finish(self) -> None:
         with self._transaction() as session:
-            chunks.complete(session, self.claim)
+            leasing.complete(session, self.claim)
             sweeps.finish_ready(session)
         with self._transaction() as session:
             finalise_batch(session, Storage(self.deployment.settings.storage_url), self.batch_id)

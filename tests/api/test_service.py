@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from engine.outputs import EngineStats
-from jobs import fleet
+from jobs.chunks import fleet
 from workers.engine_metrics import engine_metrics
 
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"

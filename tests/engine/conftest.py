@@ -12,21 +12,25 @@ from typing import Any
 
 import pytest
 
-from engine.blocks import BlockPool, sha256_digest
 from engine.config import Admission, Batching, PolicyName
 from engine.params import SamplingParams
-from engine.plan import SchedulerLimits, StepPlan
-from engine.policies import make_policy
-from engine.request import Request, Sequence
-from engine.scheduler import Scheduler
-from engine.swap import SwapSpace
+from engine.scheduling.blocks import BlockPool, sha256_digest
+from engine.scheduling.plan import SchedulerLimits, StepPlan
+from engine.scheduling.policies import make_policy
+from engine.scheduling.request import Request, Sequence
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.swap import SwapSpace
 
 # A GPU machine may have the engine's own requirements and no more.
 _NEEDS = {
-    "hypothesis": ["test_prompt_lookup.py", "test_scheduler_machine.py", "test_text_properties.py"],
-    "jsonschema_rs": ["test_emulated_cuda.py", "test_structured_output.py"],
-    "llguidance": ["test_emulated_cuda.py", "test_grammar.py", "test_structured_output.py"],
-    "msgspec": ["test_energy.py", "test_outbox.py", "test_process.py"],
+    "hypothesis": [
+        "scheduling/test_scheduler_machine.py",
+        "speculation/test_prompt_lookup.py",
+        "test_text_properties.py",
+    ],
+    "jsonschema_rs": ["test_emulated_cuda.py", "grammars/test_structured_output.py"],
+    "llguidance": ["test_emulated_cuda.py", "grammars/test_grammar.py", "grammars/test_structured_output.py"],
+    "msgspec": ["device/test_energy.py", "process/test_outbox.py", "process/test_parent.py"],
 }
 collect_ignore = [name for package, names in _NEEDS.items() if find_spec(package) is None for name in names]
 

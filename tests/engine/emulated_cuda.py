@@ -19,17 +19,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map
 
-from kernels import (
-    draw_tokens,
-    paged_attention_triton,
-    rms_norm,
-    rope,
-    rope_and_write_kv,
-    silu_mul,
-    token_mask,
-    write_kv,
-)
-from kernels.triton_backend import launch
+from kernels import draw_tokens, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv
+from kernels.gpu import attention as paged_attention_triton
+from kernels.gpu.backend import launch
 
 LAUNCHING = (draw_tokens, paged_attention_triton, rms_norm, rope, rope_and_write_kv, silu_mul, token_mask, write_kv)
 """The modules that launch kernels."""

@@ -16,20 +16,20 @@ import pytest
 from torch import Tensor
 
 from engine import LLM
-from engine.decode_graphs import Compute
-from engine.model import Decoder
+from engine.device.transfer import upload_together
+from engine.models.decode_graphs import Compute
+from engine.models.decoder import Decoder
+from engine.models.step_model import KvCache, StepTensors
 from engine.params import SamplingParams
-from engine.step_model import KvCache, StepTensors
+from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
-from engine.swap import SwapRule
-from engine.transfer import upload_together
+from tests.engine.grammars.test_structured_output import model_path  # noqa: F401 - a fixture
+from tests.engine.models.test_decoder import make_engine, run_all
 
 from .conftest import TinyModel, TinyModels
 from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda, is_on_device
 from .test_matrix import THROUGH_TRANSFORMERS, answered
-from .test_model import make_engine, run_all
 from .test_overlap import KINDS, run
-from .test_structured_output import model_path  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
@@ -46,7 +46,7 @@ class Repeater:
 
 @pytest.fixture
 def device() -> Iterator[EmulatedCuda]:
-    with emulated_cuda() as device, mock.patch("engine.model.CudaCapture", Repeater):
+    with emulated_cuda() as device, mock.patch("engine.models.decoder.CudaCapture", Repeater):
         yield device
 
 

@@ -16,14 +16,14 @@ import torch
 
 from engine.batch import StepArrays, build_arrays
 from engine.config import EngineConfig
-from engine.grammar_queue import Compiled
+from engine.grammars.waiting import Compiled
 from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
 from engine.pending import PendingTokens
-from engine.plan import StepPlan
-from engine.request import Sequence
-from engine.scoring import prompt_parts
-from engine.swap import SwapRule, SwapSpace
+from engine.sampling.scoring import prompt_parts
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+from engine.scheduling.swap import SwapRule, SwapSpace
 
 VOCAB_SIZE = 7
 Slot = tuple[int, int]

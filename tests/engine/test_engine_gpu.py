@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine.models.test_decoder import make_engine, run_all
+
 from .conftest import TinyModel, TinyModels
-from .test_model import make_engine, run_all
 from .test_overlap import add_all, run
 
 pytestmark = [

@@ -21,21 +21,21 @@ import torch
 from engine import LLM
 from engine.config import Admission, Batching, PolicyName
 from engine.core import Engine
-from engine.decisions import Reason
 from engine.errors import InvalidRequestError
-from engine.grammar import GrammarTokens, Matcher
+from engine.grammars.grammar import GrammarMatcher, GrammarTokens
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
-from engine.plan import StepPlan
-from engine.request import Sequence
-from engine.speculation import Speculator
+from engine.scheduling.decisions import Reason
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+from engine.speculation.speculator import Speculator
 from engine.structured import StructuredOutput
 from engine.text import StopMatcher, TextStream
 from kernels.write_kv import write_kv
+from tests.engine.models.test_decoder import make_engine, run_all
+from tests.engine.speculation.test_speculative_runs import FreeRows
 
 from .conftest import SimulatedEngine, TinyModel, TinyModels
-from .test_model import make_engine, run_all
-from .test_speculative_runs import FreeRows
 from .test_text import SAMPLES, TOKENIZERS, byte_level, stream_text
 
 Deltas = dict[tuple[int, int], list[TokenDelta]]
@@ -418,7 +418,7 @@ def test_eos_as_the_last_allowed_token(max_tokens: int, reason: FinishReason, mo
 def test_bad_grammar_slow_grammar(kind: str, error: str, model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def compile_grammar(tokens: GrammarTokens, structured: StructuredOutput) -> Matcher:
+    def compile_grammar(tokens: GrammarTokens, structured: StructuredOutput) -> GrammarMatcher:
         release.wait(60 if structured.regex == "slow" else 0)
         raise InvalidRequestError("The regex cannot be used.")
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine import LLM, InvalidConfigError, InvalidRequestError, ModelLoadError, SamplingParams, UnsupportedModelError
 from engine.config import ModelImpl
-from engine.model_config import load_model_config
+from engine.models.config import load_model_config
 from engine.text import with_bad_words_as_tokens
 
 from .conftest import VARIANTS, TinyModel, TinyModels, save_tiny

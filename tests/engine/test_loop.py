@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 import engine.core as core_module
-import engine.plan as plan_module
-from engine.blocks import BlockPool
+import engine.scheduling.plan as plan_module
 from engine.config import Admission, Batching, EngineConfig, PolicyName, Speculation
 from engine.core import Engine
 from engine.errors import InvalidRequestError
 from engine.intake import resolve_max_tokens
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from engine.speculation import Speculator
+from engine.scheduling.blocks import BlockPool
+from engine.speculation.speculator import Speculator
 from engine.structured import StructuredOutput
+from tests.engine.speculation.test_speculative_runs import FreeRows
 
 from .hashing_device import VOCAB_SIZE, HashingRunner, UnhurriedGrammars, expected_end
-from .test_speculative_runs import FreeRows
 
 MODES: dict[str, dict[str, Any]] = {
     "plain": {},

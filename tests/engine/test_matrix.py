@@ -19,11 +19,11 @@ import torch
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
-from engine.speculation import Speculator
-from engine.swap import SwapRule
+from engine.scheduling.swap import SwapRule
+from engine.speculation.speculator import Speculator
+from tests.engine.speculation.test_speculative_runs import FreeRows
 
 from .conftest import VARIANTS, TinyModel, save_tiny
-from .test_speculative_runs import FreeRows
 
 GEMMA = {
     "model_type": "gemma3_text",

@@ -11,10 +11,10 @@ from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
-from engine.swap import SwapRule
+from engine.scheduling.swap import SwapRule
+from tests.engine.models.test_decoder import make_engine
 
 from .conftest import SimulatedEngine, TinyModel, TinyModels, expected_output
-from .test_model import make_engine
 
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0.0},

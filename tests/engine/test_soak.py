@@ -13,7 +13,7 @@ import pytest
 
 from engine import LLM, SamplingParams
 from engine.outputs import FinishReason
-from engine.request import Sequence
+from engine.scheduling.request import Sequence
 
 from .conftest import save_tiny
 from .test_text import byte_level

@@ -8,10 +8,10 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.core import Engine
+from engine.models.step_model import ModelSizes
 from engine.params import SamplingParams
-from engine.plan import StepPlan
-from engine.request import Sequence
-from engine.step_model import ModelSizes
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
 from engine.timings import BOUNDS_SECONDS, Histogram, Timings
 from engine.work import WorkCounter
 

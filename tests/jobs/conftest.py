@@ -11,7 +11,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.embedded.binaries import find_postgres
-from jobs import budgets, models, tenants, validation
+from jobs import served_models
+from jobs.accounts import budgets, tenants
+from jobs.batches import validation
 from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.settings import Settings
@@ -169,7 +171,9 @@ Submit = Callable[..., Batch]
 def submit(session: Session, storage: Storage, make_file: MakeFile, make_batch: MakeBatch, tenant: Tenant) -> Submit:
     """Store an input file of the given lines and insert its batch, committed; models `m` and `other` exist."""
     for name in ("m", "other"):
-        models.add_model(session, name, f"/models/{name}", input_price_micros=1_000_000, output_price_micros=2_000_000)
+        served_models.add_model(
+            session, name, f"/models/{name}", input_price_micros=1_000_000, output_price_micros=2_000_000
+        )
 
     def submit(lines: Sequence[str] | bytes, **columns: Any) -> Batch:
         content = lines if isinstance(lines, bytes) else "\n".join(lines).encode()

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import budgets, partitions
+from jobs import partitions
+from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.errors import NotFoundError
 from jobs.storage import Storage

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, tenants
+from jobs import files
+from jobs.accounts import tenants
 from jobs.errors import InputError, NotFoundError
-from jobs.profile import FileProfile
+from jobs.lines.input_estimate import FileProfile
 from jobs.tables import Tenant
 
 Make = Callable[..., Any]

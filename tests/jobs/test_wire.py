@@ -7,7 +7,7 @@ from openai.types import FileObject
 from openai.types import Model as OpenAIModel
 from sqlalchemy.orm import Session
 
-from jobs import models
+from jobs import served_models
 from jobs.tables import Tenant
 from jobs.wire import batch_json, file_json, model_json, unix_seconds
 
@@ -52,7 +52,7 @@ def test_a_file_is_the_clients_file(make_file: Make) -> None:
 
 
 def test_a_model_is_the_clients_model(session: Session, tenant: Tenant) -> None:
-    typed = OpenAIModel.model_validate(model_json(models.add_model(session, "org/m", "/m")), strict=True)
+    typed = OpenAIModel.model_validate(model_json(served_models.add_model(session, "org/m", "/m")), strict=True)
     assert (typed.id, typed.object, typed.owned_by) == ("org/m", "model", "tokenmill")
 
 

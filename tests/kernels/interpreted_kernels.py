@@ -14,10 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import paged_attention_triton as attention_kernels
 from kernels.draw_tokens import draw_tokens_reference, draw_tokens_triton
+from kernels.gpu import attention as attention_kernels
+from kernels.gpu.attention import AttentionConfig, paged_attention_triton
 from kernels.paged_attention import paged_attention_reference
-from kernels.paged_attention_triton import AttentionConfig, paged_attention_triton
 from kernels.rms_norm import add_rms_norm_reference, add_rms_norm_triton, rms_norm_reference, rms_norm_triton
 from kernels.rope import rope_reference, rope_triton
 from kernels.rope_and_write_kv import rope_and_write_kv_reference, rope_and_write_kv_triton

@@ -172,7 +172,7 @@ ATTENTION = {
 def test_the_attention_kernels_compile(
     monkeypatch: pytest.MonkeyPatch, attention_case: Any, capability: int, batch: str
 ) -> None:
-    from kernels import paged_attention_triton as module
+    from kernels.gpu import attention as module
 
     attend = record(monkeypatch, module, "_attention_kernel")
     reduce = record(monkeypatch, module, "_reduce_kernel")
@@ -203,7 +203,7 @@ LOGITS: dict[str, tuple[float | None, torch.dtype | None, str]] = {
 def test_the_attention_kernels_compile_with_a_cap_and_sinks(
     monkeypatch: pytest.MonkeyPatch, attention_case: Any, capability: int, variant: str
 ) -> None:
-    from kernels import paged_attention_triton as module
+    from kernels.gpu import attention as module
 
     attend = record(monkeypatch, module, "_attention_kernel")
     reduce = record(monkeypatch, module, "_reduce_kernel")

@@ -11,8 +11,9 @@ WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
 import torch
-from kernels import paged_attention, rms_norm, rope, rope_and_write_kv, silu_mul, triton_backend, write_kv
-assert not triton_backend.HAS_TRITON
+from kernels import paged_attention, rms_norm, rope, rope_and_write_kv, silu_mul, write_kv
+from kernels.gpu import backend
+assert not backend.HAS_TRITON
 x = torch.tensor([[3.0, 4.0]])
 print(rms_norm.rms_norm(x, torch.ones(2), eps=0.0).tolist())
 """
@@ -27,7 +28,8 @@ def test_the_cpu_path_works_where_triton_is_not_installed() -> None:
 
 
 def test_importing_every_module_starts_no_cuda_and_compiles_nothing() -> None:
-    modules = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if path.stem != "__init__")
+    paths = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "kernels").rglob("*.py"))
+    modules = sorted(".".join(path.parts) for path in paths if path.name != "__init__")
     code = (
         "import importlib, torch\n"
         "from numba.core import event\n"
@@ -35,7 +37,7 @@ def test_importing_every_module_starts_no_cuda_and_compiles_nothing() -> None:
         "    def on_start(self, e): raise SystemExit('compiled at import')\n"
         "    def on_end(self, e): pass\n"
         "event.register('numba:compile', Listener())\n"
-        f"[importlib.import_module('kernels.' + name) for name in {modules!r}]\n"
+        f"[importlib.import_module(name) for name in {modules!r}]\n"
         "assert not torch.cuda.is_initialized()\n"
     )
     run = subprocess.run(

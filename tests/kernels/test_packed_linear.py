@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kernels import cpu_gemm, packed_linear
+from kernels import packed_linear
+from kernels.cpu import gemm
 from kernels.errors import KernelInputError
 from kernels.packed_linear import Layout, PackedLinear, padded_rows
 
@@ -19,7 +20,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
 def allow_only(monkeypatch: pytest.MonkeyPatch, layout: Layout) -> None:
     """Let layers find no layout but `layout` and the plain one."""
     if layout is not Layout.PANELS:
-        monkeypatch.setattr(cpu_gemm, "can_multiply", lambda: False)
+        monkeypatch.setattr(gemm, "can_multiply", lambda: False)
     if layout is not Layout.ONEDNN:
         monkeypatch.setattr(packed_linear, "can_pack", lambda _: False)
 

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, files, models, tenants
-from jobs.bodies import CHAT_ENDPOINT
+from jobs import files, served_models
+from jobs.accounts import tenants
+from jobs.batches import lifecycle
+from jobs.batches.submission import CreateBatch
+from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions
-from jobs.profile import FileProfiler
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.input_estimate import FileProfiler
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.submission import CreateBatch
 from jobs.tables import Batch, Tenant
-from jobs.validation import validate_batch
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
@@ -62,7 +64,7 @@ SubmitLines = Callable[..., str]
 @pytest.fixture
 def tenant(maker: sessionmaker[Session]) -> Tenant:
     with maker.begin() as session:
-        models.add_model(session, "demo", str(DEMO_MODEL))
+        served_models.add_model(session, "demo", str(DEMO_MODEL))
         return tenants.create_tenant(session, "acme", limit_tokens=1_000_000)
 
 
@@ -86,7 +88,7 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
                 profile=profiler.finish(),
             )
             wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
-            return batches.create_batch(session, tenant, wanted, settings).id
+            return lifecycle.create_batch(session, tenant, wanted, settings).id
 
     return submit
 

@@ -6,16 +6,16 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from engine.messages import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines import InputLine
+from engine.process.messages import FinishReason, TokenDelta, TokenLogprobs
+from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
+from jobs.lines.reading import InputLine
 from workers.answers import AnswerMaker
-from workers.call_forms import CallForm
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 from workers.shown_logprobs import token_piece
-from workers.tool_calls import CallReader
+from workers.tool_calls.forms import CallForm
+from workers.tool_calls.output import CallReader
 
 
 def start(

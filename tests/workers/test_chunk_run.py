@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.messages import EngineStats, FinishReason, TokenDelta
-from jobs import batches, chunks
-from jobs.bodies import COMPLETION_ENDPOINT
-from jobs.chunks import ClaimedChunk
+from engine.process.messages import EngineStats, FinishReason, TokenDelta
+from jobs.batches import lifecycle
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import ServiceError
-from jobs.lines import InputLine
+from jobs.lines.bodies import COMPLETION_ENDPOINT
+from jobs.lines.reading import InputLine
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
@@ -99,7 +100,7 @@ class Bench:
 
     def claim(self) -> ClaimedChunk:
         with self.maker.begin() as session:
-            claim = chunks.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
+            claim = leasing.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
         assert claim is not None
         return claim
 
@@ -403,7 +404,7 @@ def test_cancelling_stops_the_engine_and_keeps_what_was_finished(
     host.answer(1)
     bench.wait_until("SELECT count(*)::int FROM result", [(1,)])
     with bench.maker.begin() as session:
-        batches.cancel_batch(session, tenant.id, batch_id)
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
     bench.join()
     assert sorted(host.aborted) == [1, 2, 3]
     assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
@@ -517,7 +518,7 @@ def test_a_long_line_of_a_cancelled_batch_is_not_waited_for(
     bench.start(bench.claim())
     assert slow_prompts.began.wait(20)
     with bench.maker.begin() as session:
-        batches.cancel_batch(session, tenant.id, batch_id)
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
     bench.join()
     assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
     slow_prompts.may_go_on.set()

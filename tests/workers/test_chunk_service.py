@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.messages import EngineStats, FinishReason, Ready, TokenDelta
+from engine.process.messages import EngineStats, FinishReason, Ready, TokenDelta
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker

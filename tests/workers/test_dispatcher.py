@@ -9,7 +9,8 @@ from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, chunks, fleet
+from jobs.batches import lifecycle
+from jobs.chunks import fleet, leasing
 from jobs.database import try_advisory_lock
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -130,7 +131,7 @@ def test_an_expired_lease_returns_the_chunk_to_the_queue(
 ) -> None:
     submit_valid(lines(4))
     with maker.begin() as session:
-        claim = chunks.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
+        claim = leasing.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
         assert claim is not None
     dispatcher.tick()
     assert hints.sent == []
@@ -168,14 +169,14 @@ def test_a_cancelled_batch_waits_for_its_open_chunks(
 ) -> None:
     batch_id = submit_valid(lines(8))
     with maker.begin() as session:
-        claim = chunks.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
+        claim = leasing.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
         assert claim is not None
     with maker.begin() as session:
-        batches.cancel_batch(session, tenant.id, batch_id)
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
     dispatcher.tick()
     assert hints.sent == []
     with maker.begin() as session:
-        chunks.release(session, claim)
+        leasing.release(session, claim)
     dispatcher.tick()
     assert hints.sent == [("finalise", batch_id)]
 

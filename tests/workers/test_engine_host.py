@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from engine.decisions import Reason
 from engine.errors import EngineDied, EngineStartError
-from engine.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.params import SamplingParams
+from engine.process.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.scheduling.decisions import Reason
 from workers.engine_host import WEDGED_SECONDS, EngineHost, EngineRequest
 
 POISON = 666

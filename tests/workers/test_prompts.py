@@ -8,13 +8,13 @@ import pytest
 
 from engine import params as engine_params
 from engine.structured import StructuredOutput
-from jobs import body_checks
-from jobs.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.body_checks import BodyError
-from jobs.lines import InputLine
-from workers.call_forms import CallForm
+from jobs.lines import body_checks
+from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
+from jobs.lines.body_checks import BodyError
+from jobs.lines.reading import InputLine
 from workers.prompts import PreparedLine, PromptMaker
-from workers.tool_calls import CallReader
+from workers.tool_calls.forms import CallForm
+from workers.tool_calls.output import CallReader
 
 CONTEXT, VOCAB = 64, 1024
 

@@ -8,10 +8,10 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import InvalidRequestError
-from engine.grammar_compiler import MAX_THREADS
+from engine.grammars.compiler import MAX_THREADS
 from engine.structured import MAX_LEVELS, StructuredOutput
-from jobs.body_checks import BodyError
-from jobs.body_structure import Structure
+from jobs.lines.body_checks import BodyError
+from jobs.lines.body_structure import Structure
 from workers import structure
 
 PATIENCE_SECONDS = 60.0

@@ -73,7 +73,7 @@ class WorkerProcess:
         (engine,) = (
             child
             for child in psutil.Process(self.process.pid).children(recursive=True)
-            if "engine.child" in child.cmdline()
+            if "engine.process.child" in child.cmdline()
         )
         return engine
 

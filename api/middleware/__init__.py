@@ -1,0 +1,4 @@
+"""What every request passes: guard, request id, metrics, unexpected errors.
+
+Knows no endpoint.
+"""

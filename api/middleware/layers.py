@@ -1,0 +1,16 @@
+"""The order of the layers around every endpoint."""
+
+from fastapi import FastAPI
+
+from api.errors import UnexpectedErrors
+from api.middleware.guard import RequestGuard
+from api.middleware.metrics import MeasureRequests, RequestMetrics
+from api.middleware.request_id import RequestIds
+
+
+def install_layers(app: FastAPI, metrics: RequestMetrics) -> None:
+    """Innermost first: what is added last sees a request first, and the answer last."""
+    app.add_middleware(RequestGuard)
+    app.add_middleware(UnexpectedErrors)
+    app.add_middleware(MeasureRequests, metrics=metrics)
+    app.add_middleware(RequestIds)

@@ -1,0 +1,297 @@
+"""Replay requests through the real scheduler and blocks, with a cost model in place of the forward pass. No torch.
+
+The clock is virtual: a step takes what the cost model says, and nothing else takes time. Token ids do not exist here,
+only counts, and which requests share how much of their prompts; so a million requests take minutes and little memory.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as AnySequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.simulation.cost import CostModel
+from benchmarks.simulation.latency import LatencyHistogram
+from engine.config import Admission, Batching, PolicyName
+from engine.params import SamplingParams
+from engine.scheduling.blocks import BlockPool, PrefixChain
+from engine.scheduling.plan import SchedulerCounters, SchedulerLimits, StepPlan
+from engine.scheduling.policies import make_policy
+from engine.scheduling.request import Request, Sequence
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_load import load_of
+
+_KNOWN_LENGTH = SamplingParams(ignore_eos=True)
+_OPEN_LENGTH = SamplingParams()
+_EOS = frozenset({0})
+_NO_TOKENS = [0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRequest:
+    """What the scheduler may know of a request, and how many tokens it will really generate.
+
+    With `has_known_length` the scheduler knows that all of `max_tokens` will be generated. Requests of one tenant with
+    the same `prefix` have their first `num_prefix_tokens` prompt tokens in common.
+    """
+
+    arrival_seconds: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    max_tokens: int
+    has_known_length: bool = False
+    priority: int = 0
+    deadline: float | None = None
+    tenant: str = ""
+    prefix: str = ""
+    num_prefix_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.num_output_tokens <= self.max_tokens, f"{self.num_output_tokens} of {self.max_tokens} tokens"
+        assert 0 <= self.num_prefix_tokens <= self.num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult:
+    """What a replay gave. The arrays have one entry per request that ran, in the order in which they ended.
+
+    Times are seconds on the virtual clock; `number` is the request's place in the input, from 0. `gaps` are the times
+    between one token of a request and the next. `num_refused` could never fit.
+    """
+
+    number: npt.NDArray[np.int64]
+    arrival: npt.NDArray[np.float64]
+    start: npt.NDArray[np.float64]
+    first_token: npt.NDArray[np.float64]
+    end: npt.NDArray[np.float64]
+    num_preemptions: npt.NDArray[np.int64]
+    gaps: LatencyHistogram
+    counters: SchedulerCounters
+    seconds: float
+    busy_seconds: float
+    num_output_tokens: int
+    num_refused: int
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Return the generated tokens per second of virtual time, from the first arrival to the last token."""
+        return self.num_output_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def kv_waste(self) -> float:
+        """Return the share of allocated token slots that held no token, averaged over all steps."""
+        return 1.0 - self.counters.num_written_slots / max(1, self.counters.num_slots)
+
+
+class Simulator:
+    """Own a scheduler with its blocks on a virtual clock. `num_kv_blocks` is what requests can use."""
+
+    def __init__(
+        self,
+        cost: CostModel,
+        limits: SchedulerLimits,
+        *,
+        num_kv_blocks: int,
+        block_size: int = 16,
+        policy: PolicyName = PolicyName.PRIORITY,
+        max_passed_over: int = 64,
+        admission: Admission = Admission.PEAK,
+        batching: Batching = Batching.CONTINUOUS,
+        enable_prefix_caching: bool = True,
+        on_end: Callable[[SimulatedRequest, float], None] | None = None,
+    ) -> None:
+        self.now = 0.0
+        self._cost = cost
+        self._on_end = on_end
+        self.scheduler = Scheduler(
+            BlockPool(num_kv_blocks + 1, block_size),
+            limits,
+            enable_prefix_caching=enable_prefix_caching,
+            batching=batching,
+            admission=admission,
+            policy=make_policy(policy),
+            max_passed_over=max_passed_over,
+            clock=lambda: self.now,
+        )
+        self._times = _Times()
+        self._num_refused = 0
+        self._num_added = 0
+        self._busy_seconds = 0.0
+
+    def run(self, requests: Iterable[SimulatedRequest]) -> SimulationResult:
+        """Replay the requests, given in order of arrival, until the last has ended."""
+        coming = _Arrivals(requests)
+        began = self.now = coming.next_seconds if coming.has_more else 0.0
+        while coming.has_more or self.scheduler.has_work:
+            if not self.scheduler.has_work:
+                self.now = max(self.now, coming.next_seconds)
+            for request in coming.until(self.now):
+                self._add(request)
+            if self.scheduler.has_work:
+                self._step()
+        return self._times.result(
+            counters=self.scheduler.counters,
+            seconds=self.now - began,
+            busy_seconds=self._busy_seconds,
+            num_refused=self._num_refused,
+        )
+
+    def _add(self, asked: SimulatedRequest) -> None:
+        number = self._num_added
+        self._num_added += 1
+        num_tokens = asked.num_prompt_tokens + asked.max_tokens
+        if num_tokens > self.scheduler.limits.max_model_len or not self.scheduler.can_ever_hold(num_tokens - 1):
+            self._num_refused += 1
+            return
+        request = Request(
+            request_id=number,
+            prompt_token_ids=_NO_TOKENS,
+            params=_KNOWN_LENGTH if asked.has_known_length else _OPEN_LENGTH,
+            max_tokens=asked.max_tokens,
+            seed=0,
+            eos_token_ids=_EOS,
+            arrival=number,
+            priority=asked.priority,
+            deadline=asked.deadline,
+            salt=asked.tenant,
+        )
+        self.scheduler.add([SimulatedSequence(request, asked, self.scheduler.pool.block_size)])
+
+    def _step(self) -> None:
+        plan = self.scheduler.schedule()
+        began = self.now
+        took = self._cost.seconds(load_of(plan))
+        self._busy_seconds += took
+        self.now = began + took
+        ended = self._times.take(plan, began=began, now=self.now)
+        self.scheduler.advance(plan)
+        for sequence in ended:
+            self.scheduler.finish(sequence)
+            self._times.end(sequence, self.now)
+            if self._on_end is not None:
+                self._on_end(sequence.asked, self.now)
+
+
+class SimulatedSequence(Sequence):
+    """A sequence of counts: it has lengths and a chain of its own making, and no tokens."""
+
+    __slots__ = ("asked", "first_token_at", "num_tokens_at_end")
+
+    def __init__(self, request: Request, asked: SimulatedRequest, block_size: int) -> None:
+        super().__init__(request, 0, CountedChain(request.request_id, asked, block_size))
+        self.asked = asked
+        self.num_tokens = self.num_prompt_tokens = asked.num_prompt_tokens
+        self.max_total_tokens = asked.num_prompt_tokens + asked.max_tokens
+        self.num_tokens_at_end = asked.num_prompt_tokens + asked.num_output_tokens
+        self.first_token_at = math.nan
+
+
+class CountedChain(PrefixChain):
+    """The blocks of a sequence named instead of hashed: by the shared prefix as far as it goes, then by the request.
+
+    The block that holds the end of the shared prefix is the request's own.
+    """
+
+    __slots__ = ("_num_shared", "_own", "_shared")
+
+    def __init__(self, request_id: int, asked: SimulatedRequest, block_size: int) -> None:
+        self._num_shared = asked.num_prefix_tokens // block_size if asked.prefix else 0
+        self._shared = f"{asked.tenant}\0{asked.prefix}".encode()
+        self._own = request_id
+
+    def at(self, index: int, token_ids: AnySequence[int]) -> tuple[bytes, bytes]:
+        """Return the block's name, for digest and for content."""
+        name = b"%s\0%d" % (self._shared, index) if index < self._num_shared else b"%d:%d" % (self._own, index)
+        return name, name
+
+
+class _Arrivals:
+    """Requests that have not arrived yet, read as far as one ahead."""
+
+    def __init__(self, requests: Iterable[SimulatedRequest]) -> None:
+        self._requests = iter(requests)
+        self._next = next(self._requests, None)
+
+    @property
+    def has_more(self) -> bool:
+        return self._next is not None
+
+    @property
+    def next_seconds(self) -> float:
+        return math.inf if self._next is None else self._next.arrival_seconds
+
+    def until(self, now: float) -> Iterator[SimulatedRequest]:
+        """Yield those that have arrived by now."""
+        while self._next is not None and self._next.arrival_seconds <= now:
+            request, self._next = self._next, next(self._requests, None)
+            assert self.next_seconds >= request.arrival_seconds, "the requests are not in order of arrival"
+            yield request
+
+
+class _Times:
+    """When each sequence started, had its first token and ended, and the gaps between tokens."""
+
+    def __init__(self) -> None:
+        self._columns = {name: array("d") for name in ("arrival", "start", "first_token", "end")}
+        self._counts = {name: array("q") for name in ("number", "num_preemptions")}
+        self._gaps = LatencyHistogram()
+        self._num_output_tokens = 0
+
+    def take(self, plan: StepPlan, *, began: float, now: float) -> list[SimulatedSequence]:
+        """Give each sampling sequence its token; return those that have all of theirs."""
+        ended = []
+        num_steady = 0
+        sequences = cast(list[SimulatedSequence], plan.sequences)  # nothing else is ever added
+        for sequence, count, num_sampled in zip(sequences, plan.counts, plan.num_sampled, strict=True):
+            num_tokens = sequence.num_tokens
+            if count == 1 and num_sampled and num_tokens > sequence.num_prompt_tokens:
+                num_steady += 1  # its last token came in the step before
+            else:
+                self._take_chunk(sequence, num_sampled, now=now)
+            if num_sampled:
+                sequence.num_tokens = num_tokens = num_tokens + 1
+                if num_tokens == sequence.num_tokens_at_end:
+                    ended.append(sequence)
+        self._gaps.add(now - began, num_steady)
+        return ended
+
+    def _take_chunk(self, sequence: SimulatedSequence, num_sampled: int, *, now: float) -> None:
+        if num_sampled and math.isnan(sequence.first_token_at):
+            sequence.first_token_at = now
+        elif num_sampled:
+            self._gaps.add(now - sequence.queued_at)  # it was preempted right after its last token
+
+    def end(self, sequence: SimulatedSequence, now: float) -> None:
+        """Take the times of a sequence that has ended."""
+        times = (sequence.asked.arrival_seconds, sequence.started_at, sequence.first_token_at, now)
+        for column, value in zip(self._columns.values(), times, strict=True):
+            column.append(value)
+        self._counts["number"].append(sequence.request.request_id)
+        self._counts["num_preemptions"].append(sequence.num_preemptions)
+        self._num_output_tokens += sequence.asked.num_output_tokens
+
+    def result(
+        self, *, counters: SchedulerCounters, seconds: float, busy_seconds: float, num_refused: int
+    ) -> SimulationResult:
+        """Return everything that was taken."""
+        columns = {name: np.array(column) for name, column in (*self._columns.items(), *self._counts.items())}
+        return SimulationResult(
+            number=columns["number"],
+            arrival=columns["arrival"],
+            start=columns["start"],
+            first_token=columns["first_token"],
+            end=columns["end"],
+            num_preemptions=columns["num_preemptions"],
+            gaps=self._gaps,
+            counters=counters,
+            seconds=seconds,
+            busy_seconds=busy_seconds,
+            num_output_tokens=self._num_output_tokens,
+            num_refused=num_refused,
+        )

@@ -1,0 +1,64 @@
+"""Decide how many KV blocks fit: from a setting, from the machine's memory, or from a profiled step on a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import InvalidConfigError
+from engine.models.step_model import KvShape
+from engine.scheduling.blocks import num_blocks_for
+
+
+def block_bytes(kv_shapes: Sequence[KvShape], *, block_size: int, dtype: torch.dtype) -> int:
+    """Return the size of one block over all layers, keys and values."""
+    return 2 * sum(shape.num_heads * shape.head_dim for shape in kv_shapes) * block_size * dtype.itemsize
+
+
+def available_cpu_bytes() -> int:
+    """Return the memory that could be taken now: the kernel's estimate, or the container's limit if lower."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/proc/meminfo") as lines:
+            available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass  # no such file outside Linux; free pages are the lower bound
+    return min(available, *_container_limits())
+
+
+def _container_limits() -> list[int]:
+    limits = []
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(limit) as top, open(used) as now:
+                limits.append(int(top.read()) - int(now.read()))
+        except (OSError, ValueError):
+            continue  # not limited this way ("max" is no number)
+    return limits or [2**62]
+
+
+def num_kv_blocks(
+    config: EngineConfig, kv_shapes: Sequence[KvShape], *, max_model_len: int, free_bytes: int, dtype: torch.dtype
+) -> int:
+    """Return how many blocks requests can use, given the bytes set aside for them.
+
+    More than `max_num_seqs` sequences of full length is never taken. Raises InvalidConfigError when not one fits.
+    """
+    if config.num_kv_blocks is not None:
+        return config.num_kv_blocks
+    size = block_bytes(kv_shapes, block_size=config.block_size, dtype=dtype)
+    enough = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
+    count = min(enough, free_bytes // size)
+    if count < 1:
+        raise InvalidConfigError(
+            f"{free_bytes // 2**20} MiB are left for the KV cache and one block of {config.block_size} tokens needs "
+            f"{size} bytes. Free memory, or lower block_size, max_num_batched_tokens (now "
+            f"{config.max_num_batched_tokens}) or max_num_seqs (now {config.max_num_seqs})."
+        )
+    return count

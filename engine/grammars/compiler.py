@@ -1,0 +1,210 @@
+"""Compile grammars beside other work: a few threads, a time limit, a cache. Knows no grammar library.
+
+A thread cannot be stopped, so one that has run over its time is left to end by itself and another takes its place: a
+slow grammar costs its own request and nobody else's. Only so many may be left, since each takes a core from the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from engine.errors import InvalidRequestError
+from engine.structured import StructuredOutput
+
+NUM_THREADS = 2
+"""Threads that compile at the same time, within their time."""
+
+MAX_THREADS = 4
+"""Threads alive, those included that have run over their time."""
+
+STACK_BYTES = 256 * 2**20
+"""Stack of a thread that compiles, far above what a grammar that is let through needs (`grammar.MAX_OPENINGS`).
+
+It is address space, and becomes memory only as deep as a grammar goes.
+"""
+
+MAX_CACHED = 256
+"""Compiled grammars that are kept; the batches of a moment use few."""
+
+_LOOK_SECONDS = 0.05
+"""How often one who waits for a single grammar looks whether its time is over."""
+
+_stack_size = threading.Lock()
+"""Held by whoever has changed the stack size of the process's new threads."""
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Grammars(Protocol[T_co]):
+    """What the compiler needs of `engine.grammars.grammar.GrammarTokens`. Both methods raise InvalidRequestError."""
+
+    def load(self) -> None: ...
+    def compile(self, structured: StructuredOutput) -> T_co: ...
+
+
+class Compilation(Generic[T]):
+    """One grammar on its way: when it is done there is an `error`, or what it was compiled to."""
+
+    __slots__ = ("_done", "compiled", "error", "started_at", "structured")
+
+    def __init__(self, structured: StructuredOutput) -> None:
+        self.structured = structured
+        self.started_at: float | None = None
+        self.compiled: T | None = None
+        self.error: str | None = None
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether it has succeeded or failed; it never changes after that."""
+        return self._done.is_set()
+
+    def end(self, *, compiled: T | None = None, error: str | None = None) -> None:
+        """Set what became of it, once."""
+        self.compiled, self.error = compiled, error
+        self._done.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is done, at the latest after the given time."""
+        return self._done.wait(seconds)
+
+
+class GrammarCompiler(Generic[T]):
+    """Compile each grammar once. Safe to use from several threads, but for `wait`, which belongs to one.
+
+    The time limit runs from when a thread takes the grammar up, and not while the model's tokenizer is loaded. A
+    grammar that has run over it fails until its thread has ended: then it may have been the machine that was slow.
+    """
+
+    def __init__(
+        self,
+        grammars: Grammars[T],
+        *,
+        timeout_seconds: float,
+        num_threads: int = NUM_THREADS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._grammars = grammars
+        self._timeout_seconds = timeout_seconds
+        self._num_threads = num_threads
+        self._clock = clock
+        self._cache: OrderedDict[StructuredOutput, Compilation[T]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._has_finished = threading.Event()
+        self._queue: deque[Compilation[T]] = deque()
+        self._at_work: list[Compilation[T]] = []
+        self._overdue: list[Compilation[T]] = []
+
+    def compile(self, structured: StructuredOutput) -> Compilation[T]:
+        """Return the compilation of a grammar when it is done."""
+        compilation = self.submit(structured)
+        while not compilation.wait(_LOOK_SECONDS):
+            self.check_times()
+        return compilation
+
+    def submit(self, structured: StructuredOutput) -> Compilation[T]:
+        """Return the compilation of a grammar, which may be done already, or failed; starts it if it is new."""
+        with self._lock:
+            compilation = self._cache.get(structured)
+            if compilation is None:
+                compilation = self._cache[structured] = Compilation(structured)
+                self._queue.append(compilation)
+                if len(self._cache) > MAX_CACHED:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(structured)
+            self._start_threads()
+        return compilation
+
+    def check_times(self) -> None:
+        """Fail what has run for longer than the time limit, and replace its thread."""
+        with self._lock:
+            now = self._clock()
+            for compilation in list(self._at_work):
+                if compilation.started_at is not None and now - compilation.started_at > self._timeout_seconds:
+                    compilation.end(
+                        error=f"The grammar was not compiled within {self._timeout_seconds:g} s; make it simpler."
+                    )
+                    self._at_work.remove(compilation)
+                    self._overdue.append(compilation)
+            self._start_threads()
+
+    def wait(self, seconds: float) -> None:
+        """Return when something was done since the last call, or after the given time."""
+        self._has_finished.wait(seconds)
+        self._has_finished.clear()
+
+    def _start_threads(self) -> None:
+        """Start what may start. With the lock held, as all below but the thread's own functions."""
+        while compilation := self._take():
+            _start_with_deep_stack(
+                threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True)
+            )
+        if len(self._overdue) >= MAX_THREADS:
+            self._refuse_waiting()
+
+    def _take(self) -> Compilation[T] | None:
+        """Return the next grammar for a thread, None when none waits or no further thread may work."""
+        num_free = min(self._num_threads, MAX_THREADS - len(self._overdue)) - len(self._at_work)
+        if not self._queue or num_free <= 0:
+            return None
+        self._at_work.append(self._queue.popleft())
+        return self._at_work[-1]
+
+    def _refuse_waiting(self) -> None:
+        num_overdue = len(self._overdue)
+        error = (
+            f"{num_overdue} grammars that took longer than {self._timeout_seconds:g} s are still being compiled. "
+            "No other is taken until one of them has ended; send this request again later."
+        )
+        for compilation in self._queue:
+            compilation.end(error=error)
+            self._forget(compilation)
+        self._queue.clear()
+
+    def _forget(self, compilation: Compilation[T]) -> None:
+        if self._cache.get(compilation.structured) is compilation:
+            del self._cache[compilation.structured]
+
+    def _work(self, compilation: Compilation[T]) -> None:
+        """Compile one grammar after the other until none waits, or too many threads are left."""
+        following: Compilation[T] | None = compilation
+        while following is not None:
+            following = self._compile(following)
+
+    def _compile(self, compilation: Compilation[T]) -> Compilation[T] | None:
+        """Compile and return what this thread is to compile next."""
+        compiled, error = None, None
+        try:
+            self._grammars.load()
+            with self._lock:
+                compilation.started_at = self._clock()
+            compiled = self._grammars.compile(compilation.structured)
+        except InvalidRequestError as failure:
+            error = str(failure)
+        except BaseException as failure:  # noqa: BLE001 - the edge of the thread: a request that hears nothing hangs
+            error = f"The grammar could not be compiled: {type(failure).__name__}: {failure}"
+        with self._lock:
+            if compilation in self._overdue:
+                self._overdue.remove(compilation)
+                self._forget(compilation)
+            else:
+                compilation.end(compiled=compiled, error=error)
+                self._at_work.remove(compilation)
+            following = self._take()
+        self._has_finished.set()
+        return following
+
+
+def _start_with_deep_stack(thread: threading.Thread) -> None:
+    """Start a thread; one that is started elsewhere at this moment may get as large a stack, and no smaller one."""
+    with _stack_size:
+        usual_bytes = threading.stack_size(STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(usual_bytes)

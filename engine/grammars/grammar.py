@@ -1,0 +1,267 @@
+"""Grammars over one model's tokens, by llguidance: compile, match token by token, say which tokens may come next.
+
+This is the one file that needs llguidance, and it is imported on first use: an engine without it runs, and refuses
+requests with a grammar. Knows no scheduler and no tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import InvalidRequestError, ModelLoadError
+from engine.structured import StructuredOutput
+from engine.tokenizer import load_tokenizer
+
+_MAX_THREADS = 8
+_PARALLEL_FROM = 16
+"""Masks, at 2 to 5 µs each, that are worth waking other threads (vocabulary of 1,024, EPYC Zen 4, 2026-11-21)."""
+
+_MAX_SHOWN = 400
+"""Characters of llguidance's own message that an error quotes."""
+
+_COERCE = "Enable 'coerce_one_of' option"
+_COERCE_IN_A_SCHEMA = 'Set "x-guidance": {"coerce_one_of": true} in the schema'
+"""How an option that llguidance names is given here."""
+
+MAX_CHARACTERS = 2**20
+"""Of a JSON schema or a grammar."""
+
+MAX_OPENINGS = 20_000
+"""Opening brackets and lines of a JSON schema or a grammar, each of which may stand for one more level.
+
+llguidance descends into references and rules by recursion, and a stack that overflows ends the process. These bounds
+keep what it needs below `engine.grammars.compiler.STACK_BYTES`. Stack that checking and compiling took, in the worst of
+many shapes (llguidance 1.9.1, x86-64, 2026-11-21):
+  JSON schema: 4.9 KiB for each opening (nested `items`; nested `prefixItems` 3.4; in chains of definitions, arrays 3.7,
+    plain references 3.3, objects and `anyOf` 3), and 0.3 KiB for each name in `required`, which has 5 characters;
+  grammar: 3.1 KiB for each rule that names the next, 2.3 KiB for each terminal (4.7 for one in `~( )`), 1.8 KiB for
+    each parenthesis, of which at most 29 may stand in one another.
+So 20,000 openings need at most 96 MiB, and names in 2**20 characters 64 MiB. All else took the same 52 KiB at every
+length: sequences, alternatives, choices, and regexes, in which llguidance allows 250 levels. Copying a matcher, asking
+for masks and dropping it took 24 KiB whatever was compiled: other threads need no more stack than they have.
+"""
+
+
+def check_grammar(structured: StructuredOutput) -> None:
+    """Raise InvalidRequestError with the reason, such as an unsupported keyword's name, if this cannot be compiled.
+
+    Needs no model. Takes about a millisecond, and with tens of thousands of choices seconds. Like
+    `GrammarTokens.compile` it belongs on a thread of the GrammarCompiler, which has the stack for it.
+    """
+    _check_size(structured)
+    is_error, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(_source(structured))
+    if is_error:
+        raise _refusal(structured, messages[0])
+
+
+class GrammarTokens:
+    """One model's tokens as llguidance sees them; loaded by the first `load`. Safe to use from several threads."""
+
+    def __init__(self, model_path: Path, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        self._path = model_path
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._lock = threading.Lock()
+        self._tokens: Any = None
+
+    def load(self) -> None:
+        """Read the model's tokenizer once. Raises InvalidRequestError when there is none, or none that can be used."""
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = self._load()
+
+    def compile(self, structured: StructuredOutput) -> GrammarMatcher:
+        """Return a matcher at the start, its first mask computed. Raises InvalidRequestError with the reason."""
+        _check_size(structured)
+        self.load()
+        matcher = _llguidance().LLMatcher(self._tokens, _source(structured), log_level=0)
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            raise _refusal(structured, matcher.get_error())
+        return GrammarMatcher(matcher, self._eos_token_ids)
+
+    def _load(self) -> Any:
+        llguidance = _llguidance()
+        if not self._eos_token_ids:
+            raise InvalidRequestError(
+                f"Structured output needs the model's end-of-sequence token, and {self._path} names no eos_token_id."
+            )
+        try:
+            tokenizer = load_tokenizer(self._path)
+        except ModelLoadError as error:
+            raise InvalidRequestError(str(error)) from error
+        if tokenizer is None or not getattr(tokenizer, "is_fast", False):
+            raise InvalidRequestError(
+                f"Structured output needs a tokenizer.json in the model's directory, and {self._path} has none."
+            )
+        backend = tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.no_truncation()
+        try:
+            return llguidance.LLTokenizer(
+                backend.to_str(), n_vocab=self._vocab_size, eos_token=list(self._eos_token_ids)
+            )
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"Structured output cannot use this model's tokenizer: {_shortened(str(error))}."
+            ) from error
+
+
+class GrammarMatcher:
+    """Where one sequence's output stands in its grammar. Not thread-safe."""
+
+    __slots__ = ("_eos_token_ids", "_matcher")
+
+    def __init__(self, matcher: Any, eos_token_ids: tuple[int, ...]) -> None:
+        self._matcher = matcher
+        self._eos_token_ids = eos_token_ids
+
+    def copy(self) -> GrammarMatcher:
+        """Return an independent matcher at the same place."""
+        return GrammarMatcher(self._matcher.deep_copy(), self._eos_token_ids)
+
+    def take(self, token_id: int) -> bool:
+        """Go on by a token; False, and an `error` from then on, if the grammar does not allow it here.
+
+        An end-of-sequence token is allowed where the text is complete, and changes nothing.
+        """
+        if token_id in self._eos_token_ids:
+            return not self._matcher.is_error() and bool(self._matcher.is_accepting())
+        return bool(self._matcher.consume_tokens([token_id]))
+
+    @property
+    def error(self) -> str | None:
+        """Return why nothing can be matched any more: a token that was not allowed, or a limit of llguidance."""
+        return _shortened(self._matcher.get_error()) if self._matcher.is_error() else None
+
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens that must follow, an end-of-sequence token where the text can only end; often none."""
+        if self._matcher.is_error():
+            return []
+        if self._matcher.is_stopped():
+            return [self._eos_token_ids[0]]
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced
+
+    def num_allowed(self, token_ids: list[int]) -> int:
+        """Return how many of these tokens, one after the other, could follow before an end-of-sequence token."""
+        for place, token_id in enumerate(token_ids):
+            if token_id in self._eos_token_ids:
+                token_ids = token_ids[:place]
+                break
+        if not token_ids or self._matcher.is_stopped():
+            return 0
+        return int(self._matcher.validate_tokens(token_ids))
+
+
+class MaskFiller:
+    """Write the masks of many matchers at once, without the interpreter's lock; many of them on threads of its own."""
+
+    def __init__(self) -> None:
+        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._num_threads = max(1, min(_MAX_THREADS, num_cores // 2))
+        self._executor = _llguidance().LLExecutor(num_threads=self._num_threads)
+
+    def fill(self, wanted: Iterable[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
+        """Write, for (matcher, line, drafts), the allowed tokens before each draft and after the last one.
+
+        `words` is `[lines, ceil(vocab / 32)]`, contiguous; a matcher with k drafts takes the lines `line` to
+        `line + k`. The drafts must be allowed (`GrammarMatcher.num_allowed`). A matcher that meets a limit of
+        llguidance has an `error` afterwards, and its masks mean nothing.
+        """
+        plain: list[tuple[Any, int]] = []
+        drafted: list[tuple[Any, int, list[int]]] = []
+        for matcher, line, drafts in wanted:
+            if drafts:
+                drafted.append((matcher._matcher, line, drafts))
+            else:
+                plain.append((matcher._matcher, line))
+        address, line_bytes = words.ctypes.data, words.shape[1] * words.itemsize
+        place = (address, line_bytes, words.shape[0])
+        if self._num_threads > 1 and len(plain) >= _PARALLEL_FROM:
+            self._executor.unsafe_compute_mask_ptr(plain, *place)
+        else:
+            for inner, line in plain:
+                inner.unsafe_compute_mask_ptr(address + line * line_bytes, line_bytes)
+        if drafted:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
+
+
+def _check_size(structured: StructuredOutput) -> None:
+    """Refuse what might need more stack than there is."""
+    text = structured.json if structured.json is not None else structured.grammar
+    if not isinstance(text, str):
+        return
+    title = _TITLES[structured.kind]
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidRequestError(
+            f"The {title} is {len(text)} characters long; {MAX_CHARACTERS} are allowed. Make it shorter."
+        )
+    num_openings = sum(map(text.count, "{[(\n"))
+    if num_openings > MAX_OPENINGS:
+        raise InvalidRequestError(
+            f"The {title} has {num_openings} opening brackets and lines; {MAX_OPENINGS} are allowed. Make it simpler."
+        )
+
+
+def _source(structured: StructuredOutput) -> str:
+    """Write the grammar in llguidance's own form."""
+    write = _llguidance().LLMatcher
+    if structured.json is not None or structured.json_object:
+        schema = structured.json if structured.json is not None else {"type": "object"}
+        # As defaults, so that a schema's own "x-guidance" wins.
+        defaults = {"whitespace_flexible": structured.any_whitespace}
+        return str(write.grammar_from_json_schema(schema, defaults=defaults))
+    if structured.regex is not None:
+        return str(write.grammar_from_regex(structured.regex))
+    if structured.choice is not None:
+        texts = " | ".join(json.dumps(text) for text in structured.choice)
+        return str(write.grammar_from_lark(f"start: {texts}"))
+    return str(write.grammar_from_lark(structured.grammar))
+
+
+def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
+    unsupported = re.search(r"Unimplemented keys: (\[.*?\])", message)
+    if unsupported is not None:
+        names = ", ".join(json.loads(unsupported[1]))
+        return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
+    if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
+        message = cause[1]  # before it stands a grammar that the user has not written
+    message = message.replace(_COERCE, _COERCE_IN_A_SCHEMA)
+    return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {_shortened(message)}.")
+
+
+_TITLES = {
+    "json": "JSON schema",
+    "json_object": "JSON schema",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+}
+
+
+def _shortened(message: str) -> str:
+    """Return the reason in one line, without llguidance's dump of its state."""
+    text = " ".join(message.partition("<state>")[0].split()).rstrip(".")
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance  # noqa: PLC0415 - an engine without it must run
+    except ImportError:
+        raise InvalidRequestError(
+            "Structured output needs the package llguidance, which is not installed here; install it or leave out the "
+            "grammar."
+        ) from None
+    return llguidance

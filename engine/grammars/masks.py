@@ -1,0 +1,112 @@
+"""One step's token masks: a line for each sampled row whose sequence has a grammar. Knows no grammar library.
+
+They are written on the host while the device computes the step, and applied to the logits by kernels/token_mask.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.device.transfer import upload
+from engine.grammars.grammar import GrammarMatcher, MaskFiller
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+from kernels.token_mask import apply_token_mask
+
+_Words = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowMasks:
+    """Which tokens some of the sampled rows may take: `words` `[masked, ceil(vocab / 32)]` int32, `rows` `[masked]`."""
+
+    words: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of_everything(cls, num_rows: int, *, vocab_size: int, device: torch.device) -> RowMasks:
+        """Return masks that allow every token, for a warm-up."""
+        words = torch.full((num_rows, -(-vocab_size // 32)), -1, dtype=torch.int32, device=device)
+        return cls(words, torch.arange(num_rows, device=device))
+
+    def apply(self, logits: Tensor) -> None:
+        """Set the logits of all other tokens to minus infinity, in place."""
+        apply_token_mask(logits, self.words, self.rows)
+
+
+class MaskWriter:
+    """Write masks into a buffer that is used again in every step.
+
+    That is safe because the tokens that were sampled with it are read before it is written again: by then the device
+    has copied it.
+    """
+
+    def __init__(self, *, vocab_size: int, device: torch.device) -> None:
+        self._num_words = -(-vocab_size // 32)
+        self._device = device
+        self._filler: MaskFiller | None = None
+        self._buffer = self._allocate(0)
+
+    def write(self, plan: StepPlan) -> RowMasks | None:
+        """Return the masks of the plan's sampled rows, None when no sequence has a grammar."""
+        wanted: list[tuple[GrammarMatcher, int, list[int]]] = []
+        early: list[tuple[int, frozenset[int]]] = []
+        rows: list[int] = []
+        row = 0
+        for sequence, num_sampled in plan.sampling():
+            if (matcher := cast("GrammarMatcher | None", sequence.matcher)) is not None:
+                drafts = sequence.draft_token_ids[: num_sampled - 1]
+                drafts = drafts[: matcher.num_allowed(drafts)] if drafts else drafts
+                wanted.append((matcher, len(rows), drafts))
+                early += _early_lines(sequence, len(rows), num_sampled)
+                rows += range(row, row + num_sampled)
+            row += num_sampled
+        if not wanted:
+            return None
+        words = self._lines(len(rows))
+        if any(drafts for _, _, drafts in wanted):
+            words.fill(-1)  # lines after a draft that the grammar does not allow are not written, and not used
+        self._fill(wanted, words)
+        for line, stop_token_ids in early:
+            _hold_off_stops(words[line], stop_token_ids)
+        return self._upload(rows)
+
+    def _fill(self, wanted: list[tuple[GrammarMatcher, int, list[int]]], words: _Words) -> None:
+        if self._filler is None:
+            self._filler = MaskFiller()
+        self._filler.fill(wanted, words)
+
+    def _lines(self, count: int) -> _Words:
+        if count > self._buffer.shape[0]:
+            self._buffer = self._allocate(count + count // 2)
+        words: _Words = self._buffer[:count].numpy()
+        return words
+
+    def _allocate(self, num_lines: int) -> Tensor:
+        is_pinned = self._device.type == "cuda"
+        return torch.empty((num_lines, self._num_words), dtype=torch.int32, pin_memory=is_pinned)
+
+    def _upload(self, rows: list[int]) -> RowMasks:
+        words = self._buffer[: len(rows)]
+        return RowMasks(words.to(self._device, non_blocking=True), upload(np.array(rows), self._device))
+
+
+def _early_lines(sequence: Sequence, line: int, num_sampled: int) -> list[tuple[int, frozenset[int]]]:
+    """Return the lines, with the stop tokens, whose token comes before min_tokens."""
+    num_early = sequence.request.params.min_tokens - sequence.num_output_tokens
+    return [(line + offset, sequence.stop_token_ids) for offset in range(min(num_sampled, num_early))]
+
+
+def _hold_off_stops(words: _Words, stop_token_ids: frozenset[int]) -> None:
+    """Forbid the stop tokens, unless nothing else is allowed: a complete text cannot be made longer."""
+    held = words.view(np.uint32).copy()
+    for token_id in stop_token_ids:
+        held[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
+    if held.any():
+        words[:] = held.view(np.int32)

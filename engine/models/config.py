@@ -1,0 +1,303 @@
+"""Read a model directory's config.json, decide whose code runs it, and refuse what neither has.
+
+transformers reads the file (it knows every old spelling); nothing here loads weights or modelling code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import ModelImpl
+from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.models.quantization import Quantization, read_quantization
+
+log = logging.getLogger(__name__)
+
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+_ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """What the engine knows of every model. `source` is transformers' configuration object.
+
+    `quantization` is that of the files: weights are made whole when they are loaded, and `source` knows nothing of it.
+    An object of this very class is run by transformers' code, a `ModelConfig` by the decoder in decoder.py.
+    """
+
+    path: Path
+    model_type: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    source: Any
+    quantization: Quantization | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(CheckpointConfig):
+    """A Llama-family decoder. `windows[i]` is layer i's sliding window in tokens, None for full attention."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    has_tied_embeddings: bool
+    has_qkv_bias: bool
+    has_output_bias: bool
+    has_mlp_bias: bool
+    has_qk_norm: bool
+    windows: tuple[int | None, ...]
+
+
+def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> CheckpointConfig:
+    """Read config.json of a directory (or a hub id); AUTO takes our own decoder for every model that it covers.
+
+    Raises ModelLoadError or UnsupportedModelError.
+    """
+    path = resolve_model_path(model)
+    raw = _read_json(path)
+    quantization = _quantization(raw, path)
+    _check_dtype(raw, path)
+    config = _read_with_transformers(raw, path)
+    if impl is ModelImpl.TRANSFORMERS or (impl is ModelImpl.AUTO and _reason_against_own(config, path)):
+        _check_for_transformers(config, path)
+        return CheckpointConfig(**_common(config, path, quantization))
+    reason = _reason_against_own(config, path)
+    if reason is not None:
+        raise UnsupportedModelError(reason)
+    return _own_config(config, path, quantization)
+
+
+def resolve_model_path(model: str) -> Path:
+    """Return the model's directory; a name like `org/model` that is no directory is fetched from the hub."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelLoadError(
+                f"{path} has no config.json; give a model directory as transformers' save_pretrained writes it."
+            )
+        return path
+    is_hub_id = model.count("/") == 1 and not model.startswith((".", "/", "~")) and not path.exists()
+    if not is_hub_id:
+        raise ModelLoadError(f"There is no model directory at {path}; give a directory with config.json.")
+    return _fetch_from_hub(model)
+
+
+def _fetch_from_hub(model: str) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - a slow import that local models do not need
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelLoadError(
+            f"{model} is neither a directory nor a model that could be fetched from the Hugging Face hub ({reason})."
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path / 'config.json'} cannot be read as JSON: {error}.") from error
+    return raw if isinstance(raw, dict) else {}
+
+
+def _quantization(raw: dict[str, Any], path: Path) -> Quantization | None:
+    """Return how the files are quantized, which a model with other parts than text may say of its text alone."""
+    given = [part["quantization_config"] for part in _parts(raw) if part.get("quantization_config") is not None]
+    return read_quantization(given[0], path, model_type=raw.get("model_type")) if given else None
+
+
+def _parts(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what may say something of the text's weights."""
+    text = raw.get("text_config")
+    return [raw, text] if isinstance(text, dict) else [raw]
+
+
+def _check_dtype(raw: dict[str, Any], path: Path) -> None:
+    """Refuse a dtype that transformers would look up in torch and not find there."""
+    import torch  # noqa: PLC0415 - a slow import; a worker that only looks for a model's directory does not need it
+
+    for part in _parts(raw):
+        for name in ("dtype", "torch_dtype"):
+            dtype = part.get(name)
+            if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
+                raise ModelLoadError(
+                    f"{path / 'config.json'} has {name} {dtype!r}; it must be the name of a dtype that torch has, such "
+                    "as bfloat16, or be left out."
+                )
+
+
+def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
+    """Return transformers' configuration of the model as it is loaded, which is not quantized."""
+    model_type = raw.get("model_type")
+    if model_type not in _causal_models():
+        raise UnsupportedModelError(
+            f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
+            "code that comes with a model is not run. docs/models.md lists what is proven."
+        )
+    from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
+
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelLoadError(f"{path / 'config.json'} is not a valid {model_type} configuration: {reason}.") from error
+    for part in (config, config.get_text_config(decoder=True)):
+        vars(part).pop("quantization_config", None)
+    return config
+
+
+def _causal_models() -> dict[str, str]:
+    """Return the class name of transformers' causal language model by model_type."""
+    from transformers.models.auto.modeling_auto import (  # noqa: PLC0415 - as in _read_with_transformers
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def _common(config: Any, path: Path, quantization: Quantization | None) -> dict[str, Any]:
+    text = config.get_text_config(decoder=True)
+    max_model_len = getattr(text, "max_position_embeddings", None)
+    if max_model_len is None:
+        raise UnsupportedModelError(
+            f"{path / 'config.json'} has no max_position_embeddings; the engine needs to know the longest sequence."
+        )
+    default_dtype = "bfloat16" if quantization else "float32"  # what is quantized was made from 16 bits
+    return {
+        "path": path,
+        "model_type": config.model_type,
+        "vocab_size": text.vocab_size,
+        "max_model_len": max_model_len,
+        "eos_token_ids": _eos_token_ids(config, path),
+        "dtype": str(getattr(config, "dtype", None) or default_dtype).removeprefix("torch."),
+        "source": config,
+        "quantization": quantization,
+    }
+
+
+def _own_config(config: Any, path: Path, quantization: Quantization | None) -> ModelConfig:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    has_attention_bias = bool(getattr(config, "attention_bias", False))
+    return ModelConfig(
+        **_common(config, path, quantization),
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        intermediate_size=config.intermediate_size,
+        rms_norm_eps=config.rms_norm_eps,
+        has_tied_embeddings=bool(config.tie_word_embeddings),
+        has_qkv_bias=config.model_type == "qwen2" or (config.model_type != "mistral" and has_attention_bias),
+        has_output_bias=config.model_type in ("llama", "qwen3") and has_attention_bias,
+        has_mlp_bias=config.model_type == "llama" and bool(config.mlp_bias),
+        has_qk_norm=config.model_type == "qwen3",
+        windows=_windows(config),
+    )
+
+
+def _reason_against_own(config: Any, path: Path) -> str | None:
+    """Say what our own decoder lacks for this model, None when it has everything."""
+    if config.model_type not in _ARCHITECTURES:
+        return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(_ARCHITECTURES)}."
+    return next((f"{path} {reason}" for reason in _gaps(config)), None)
+
+
+def _gaps(config: Any) -> Iterator[str]:
+    wanted = _ARCHITECTURES[config.model_type]
+    architectures = getattr(config, "architectures", None) or [wanted]
+    if wanted not in architectures:
+        yield f"is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+    if config.hidden_act != "silu":
+        yield f"has hidden_act {config.hidden_act!r}; our own decoder has 'silu'."
+    rope = config.rope_parameters
+    if rope["rope_type"] not in _ROPE_TYPES:
+        yield f"has rope_type {rope['rope_type']!r}; our own decoder has {', '.join(_ROPE_TYPES)}."
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        yield f"has partial_rotary_factor {rope['partial_rotary_factor']}; our own decoder has 1."
+    for layer_type in _layer_types(config):
+        if layer_type not in ("full_attention", "sliding_attention"):
+            yield f"has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
+
+
+def _check_for_transformers(config: Any, path: Path) -> None:
+    """Refuse what config.json alone shows; transformers_checks.py looks at the loaded model."""
+    wanted = _causal_models()[config.model_type]
+    architectures = getattr(config, "architectures", None) or [wanted]
+    if wanted not in architectures:
+        raise UnsupportedModelError(
+            f"{path} is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{path} is an encoder-decoder model; only decoders are supported.")
+    for layer_type in _named_layers(config.get_text_config(decoder=True)):
+        if layer_type not in _ATTENTION_LAYERS:
+            raise UnsupportedModelError(
+                f"{path} has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
+            )
+
+
+def _named_layers(text: Any) -> Iterator[str]:
+    """Yield the layer types that a configuration lists, under either name that transformers has for the list."""
+    for name in ("layer_types", "layers_block_type"):
+        yield from getattr(text, name, None) or ()
+
+
+def _layer_types(config: Any) -> list[str]:
+    """Return each layer's type; transformers reads `layer_types` only in the Qwen models."""
+    if config.model_type in ("qwen2", "qwen3"):
+        return list(config.layer_types)
+    has_window = config.model_type == "mistral" and config.sliding_window is not None
+    return ["sliding_attention" if has_window else "full_attention"] * int(config.num_hidden_layers)
+
+
+def _windows(config: Any) -> tuple[int | None, ...]:
+    window = getattr(config, "sliding_window", None)
+    return tuple(window if kind == "sliding_attention" else None for kind in _layer_types(config))
+
+
+def _eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
+    """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers.
+
+    One that the model lacks is left out, with a warning: no output could end with it, and forbidding it would fail.
+    Raises ModelLoadError for what is no token id.
+    """
+    text = config.get_text_config(decoder=True)
+    eos, file = getattr(config, "eos_token_id", None), path / "config.json"
+    eos = text.eos_token_id if eos is None else eos
+    generation = path / "generation_config.json"
+    if generation.is_file():
+        try:
+            given = json.loads(generation.read_text())
+        except ValueError as error:
+            raise ModelLoadError(f"{generation} cannot be read as JSON: {error}.") from error
+        if "eos_token_id" in given:
+            eos, file = given["eos_token_id"], generation
+    token_ids = eos if isinstance(eos, list | tuple) else [] if eos is None else [eos]
+    for token_id in token_ids:
+        if type(token_id) is not int:
+            raise ModelLoadError(f"{file} gives the end-of-sequence token {token_id!r}; it must be a token's number.")
+        if not 0 <= token_id < text.vocab_size:
+            log.warning("%s: no output ends with token %d, the model has %d tokens", file, token_id, text.vocab_size)
+    return tuple(token_id for token_id in token_ids if 0 <= token_id < text.vocab_size)

@@ -1,0 +1,225 @@
+"""The decoder of the Llama family: Llama, Mistral, Qwen2 and Qwen3 as configurations of one model.
+
+Flat token rows in, hidden rows out, over a paged KV cache; knows no request, no scheduler, no sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.models.config import ModelConfig
+from engine.models.cpu_layers import cpu_layers
+from engine.models.decode_graphs import CudaCapture, DecodeGraphs
+from engine.models.random_weights import RandomWeights
+from engine.models.rotary import rotary_table
+from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors
+from engine.models.weights import Checkpoint
+from kernels.packed_linear import Layout, PackedLinear
+from kernels.paged_attention import paged_attention
+from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rope_and_write_kv import rope_and_write_kv
+from kernels.silu_mul import silu_mul
+
+
+class Decoder:
+    """Hold a model's weights on a device and run its layers."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_positions: int,
+        random_seed: int | None = None,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+        self._cos_sin = rotary_table(config, max_positions=max_positions).to(device)
+        with _open_weights(config, dtype=dtype, device=device, random_seed=random_seed) as weights:
+            reader = _Reader(weights, device)
+            shape = (config.vocab_size, config.hidden_size)
+            embedding = reader.tensor("model.embed_tokens.weight", shape)
+            self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
+            self._norm = reader.tensor("model.norm.weight", (config.hidden_size,))
+            head = embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
+            self._head = PackedLinear(head, None)
+            self._embed: Callable[[Tensor], Tensor] = partial(functional.embedding, weight=embedding)
+            if config.has_tied_embeddings and self._head.has_rows:
+                self._embed = self._head.rows  # the weight is held once
+        self._at_once = cpu_layers(self._layers)
+        self._graphs: DecodeGraphs | None = None
+        self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
+        self.sizes = _sizes(config)
+
+    def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
+        """Run a step as `StepModel` says."""
+        hidden = None if self._graphs is None else self._graphs.run(step)
+        x, residual = self.forward(step, cache) if hidden is None else hidden
+        return self.logits(x[rows], residual[rows]) if rows.shape[0] else x.new_empty((0, self.config.vocab_size))
+
+    def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Run a step as `StepModel` says."""
+        x, residual = self.forward(step, cache)
+        for rows in parts:
+            yield self.logits(x[rows], residual[rows])
+
+    def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Capture decode steps as `StepModel` says."""
+        self._graphs = DecodeGraphs(
+            lambda step: self.forward(step, cache),
+            max_num_seqs=max_num_seqs,
+            max_context_len=max_context_len,
+            block_size=cache[0][0].shape[2],
+            device=self.device,
+            capture=CudaCapture(),
+        )
+
+    def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
+        """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each."""
+        x = self._embed(step.token_ids)
+
+        def run_layer(index: int, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+            keys, values = cache[index]
+            layer = self._layers[index]
+            return layer.forward(x, residual, step=step, keys=keys, values=values, cos_sin=self._cos_sin)
+
+        if self._at_once is not None:
+            result = self._at_once.run(run_layer, x, cache)
+            if result is not None:
+                return result
+            x = self._embed(step.token_ids)
+        residual: Tensor | None = None
+        for index in range(len(self._layers)):
+            x, residual = run_layer(index, x, residual)
+        assert residual is not None
+        return x, residual
+
+    def logits(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return `[rows, vocab]` in the model's dtype for rows picked from `forward`'s two results."""
+        normed, _ = add_rms_norm(x, residual, self._norm, eps=self.config.rms_norm_eps)
+        return self._head(normed)
+
+
+def _open_weights(
+    config: ModelConfig, *, dtype: torch.dtype, device: torch.device, random_seed: int | None
+) -> AbstractContextManager[Checkpoint | RandomWeights]:
+    if random_seed is None:
+        return Checkpoint(config.path, dtype=dtype, quantization=config.quantization)
+    return nullcontext(RandomWeights(random_seed, dtype=dtype, device=device))
+
+
+class _Layer:
+    """One decoder layer: attention and gated MLP, each after an RMSNorm fused with the residual addition."""
+
+    def __init__(self, config: ModelConfig, index: int, reader: _Reader) -> None:
+        self._config = config
+        self.window = config.windows[index]
+        self._scale = config.head_dim**-0.5
+        prefix = f"model.layers.{index}"
+        hidden, ffn = config.hidden_size, config.intermediate_size
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self._split = [queries, keys, keys]
+        attention = f"{prefix}.self_attn"
+        self._qkv = reader.linear(
+            [(f"{attention}.q_proj", queries), (f"{attention}.k_proj", keys), (f"{attention}.v_proj", keys)],
+            hidden,
+            has_bias=config.has_qkv_bias,
+        )
+        self._output = reader.linear([(f"{attention}.o_proj", hidden)], queries, has_bias=config.has_output_bias)
+        self._gate_up = reader.linear(
+            [(f"{prefix}.mlp.gate_proj", ffn), (f"{prefix}.mlp.up_proj", ffn)], hidden, has_bias=config.has_mlp_bias
+        )
+        self._down = reader.linear([(f"{prefix}.mlp.down_proj", hidden)], ffn, has_bias=config.has_mlp_bias)
+        self._input_norm = reader.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
+        self._mlp_norm = reader.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
+        self._q_norm = self._k_norm = None
+        if config.has_qk_norm:
+            self._q_norm = reader.tensor(f"{attention}.q_norm.weight", (config.head_dim,))
+            self._k_norm = reader.tensor(f"{attention}.k_norm.weight", (config.head_dim,))
+
+    @property
+    def addresses(self) -> list[int] | None:
+        """Where the weights lie; None where some of this layer's work goes through torch."""
+        linears = [self._qkv, self._output, self._gate_up, self._down]
+        if any(linear.layout is not Layout.PANELS for linear in linears):
+            return None
+        norms = [self._input_norm, self._mlp_norm, self._q_norm, self._k_norm]
+        found = [norm.data_ptr() for norm in norms if norm is not None]
+        return found + [address for linear in linears for address in linear.addresses]
+
+    def forward(
+        self, x: Tensor, residual: Tensor | None, *, step: StepTensors, keys: Tensor, values: Tensor, cos_sin: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return this layer's MLP output and the residual stream it is to be added to, `[tokens, hidden]` each."""
+        eps = self._config.rms_norm_eps
+        if residual is None:
+            normed, residual = rms_norm(x, self._input_norm, eps=eps), x
+        else:
+            normed, residual = add_rms_norm(x, residual, self._input_norm, eps=eps)
+        attended = self._attend(normed, step=step, keys=keys, values=values, cos_sin=cos_sin)
+        normed, residual = add_rms_norm(attended, residual, self._mlp_norm, eps=eps)
+        return self._down(silu_mul(self._gate_up(normed))), residual
+
+    def _attend(self, x: Tensor, *, step: StepTensors, keys: Tensor, values: Tensor, cos_sin: Tensor) -> Tensor:
+        config = self._config
+        query, key, value = torch.split_with_sizes(self._qkv(x), self._split, dim=-1)
+        query = query.view(-1, config.num_heads, config.head_dim)
+        key = key.view(-1, config.num_kv_heads, config.head_dim)
+        value = value.view(-1, config.num_kv_heads, config.head_dim)
+        if self._q_norm is not None and self._k_norm is not None:
+            query = rms_norm(query, self._q_norm, eps=config.rms_norm_eps)
+            key = rms_norm(key, self._k_norm, eps=config.rms_norm_eps)
+        rope_and_write_kv(query, key, value, step.positions, cos_sin, keys, values, step.slots)
+        attended = paged_attention(
+            query,
+            keys,
+            values,
+            step.block_tables,
+            step.query_start,
+            step.context_lens,
+            scale=self._scale,
+            window=self.window,
+            max_query_len=step.max_query_len,
+            max_context_len=step.max_context_len,
+            num_decodes=step.num_decodes,
+        )
+        return self._output(attended.view(x.shape[0], -1))
+
+
+class _Reader:
+    """Read tensors from a checkpoint onto the device, joining those that are multiplied together."""
+
+    def __init__(self, weights: Checkpoint | RandomWeights, device: torch.device) -> None:
+        self._weights = weights
+        self._device = device
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._weights.read(name, shape).to(self._device)
+
+    def linear(self, parts: list[tuple[str, int]], size: int, *, has_bias: bool) -> PackedLinear:
+        """Return one linear layer whose output is the parts' outputs side by side."""
+        weights = [self.tensor(f"{name}.weight", (width, size)) for name, width in parts]
+        biases = [self.tensor(f"{name}.bias", (width,)) for name, width in parts] if has_bias else []
+        return PackedLinear(_join(weights), _join(biases) if biases else None)
+
+
+def _sizes(config: ModelConfig) -> ModelSizes:
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = config.hidden_size * (2 * queries + 2 * keys)
+    return ModelSizes(
+        num_layer_weights=config.num_layers * (attention + 3 * config.hidden_size * config.intermediate_size),
+        num_head_weights=config.vocab_size * config.hidden_size,
+        attention_width=config.num_layers * queries,
+    )
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

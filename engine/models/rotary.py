@@ -1,0 +1,59 @@
+"""Make the table of rotary angles for a model, with the scaling its configuration asks for.
+
+The scaled frequencies are transformers' own functions; the table is what `kernels.rope` reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from engine.errors import UnsupportedModelError
+from engine.models.config import CheckpointConfig, ModelConfig
+
+
+def rotary_table(config: ModelConfig, *, max_positions: int) -> Tensor:
+    """Return cosines, then sines, of every position: `[max_positions, head_dim]` fp32 on the CPU."""
+    frequencies, attention_scale = _frequencies(config)
+    check_positions(config, max_positions=max_positions)
+    angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * attention_scale
+
+
+def check_positions(config: CheckpointConfig, *, max_positions: int) -> None:
+    """Refuse sequences that would change the angles of cached keys. Raises UnsupportedModelError.
+
+    Dynamic scaling and longrope change the angles of all positions once a sequence passes a length; up to that length
+    the angles stand still.
+    """
+    text = config.source.get_text_config(decoder=True)
+    for parameters in _rope_parameters(text):
+        kind = parameters.get("rope_type", "default")
+        limit = None
+        if kind == "dynamic":
+            limit = text.max_position_embeddings
+        elif kind == "longrope":
+            limit = parameters.get("original_max_position_embeddings") or text.original_max_position_embeddings
+        if limit is not None and max_positions > limit:
+            raise UnsupportedModelError(
+                f"max_model_len is {max_positions}; with {kind} rope scaling it may be at most {limit}."
+            )
+
+
+def _rope_parameters(text: Any) -> list[dict[str, Any]]:
+    """Return the rope settings of a configuration, one for all layers or one for each type of layer."""
+    parameters = getattr(text, "rope_parameters", None) or {}
+    nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
+    return nested or [parameters]
+
+
+def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:
+    parameters: dict[str, Any] = config.source.rope_parameters
+    if parameters["rope_type"] == "default":
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
+    frequencies, attention_scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config.source, torch.device("cpu"))
+    return frequencies.float(), float(attention_scale)

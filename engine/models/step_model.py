@@ -1,0 +1,101 @@
+"""What the runner needs of a model, whoever's code computes it. Knows shapes, no weights and no layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernels import cpu
+
+
+@dataclass(slots=True, kw_only=True)
+class StepTensors:
+    """One step's inputs on the device.
+
+    token_ids, positions, slots `[tokens]` int64 (slot −1: write nothing); block_tables `[seqs, max_blocks]`,
+    query_start `[seqs + 1]`, context_lens `[seqs]` int32. The numbers are on the host, so that no launch waits. The
+    first `num_decodes` sequences have one token each.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    max_query_len: int
+    max_context_len: int
+    num_decodes: int = 0
+
+
+KvCache = list[tuple[Tensor, Tensor]]
+"""Per layer: keys and values, each `[num_blocks, num_kv_heads, block_size, head_dim]`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvShape:
+    """What one layer caches for one token: a key and a value of `[num_heads, head_dim]` each."""
+
+    num_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
+    """Numbers of weights in the layers and in the output matrix; query heads times head size, over all layers."""
+
+    num_layer_weights: int
+    num_head_weights: int
+    attention_width: int
+
+
+class StepModel(Protocol):
+    """A model on a device that runs one step after the other over a paged KV cache."""
+
+    @property
+    def kv_shapes(self) -> Sequence[KvShape]:
+        """Return what each layer caches, in the order of the cache."""
+        ...
+
+    @property
+    def sizes(self) -> ModelSizes:
+        """Return how much every token and every sampled row is multiplied with."""
+        ...
+
+    def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
+        """Compute every token of the step, write its keys and values, return the logits of some rows.
+
+        `rows` `[rows]` int64 on the device numbers flat tokens and may be empty; the result is `[rows, vocab]` in the
+        model's dtype. `cache` has one pair for each of `kv_shapes`.
+        """
+        ...
+
+    def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Run the step as `run` does and yield the logits of each part's rows, computed when asked for.
+
+        So that the logits of many rows need not be held at one time.
+        """
+        ...
+
+    def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Capture decode steps of up to `max_num_seqs` sequences over this cache as CUDA graphs, for `run` to replay.
+
+        Does nothing where a model's code cannot be captured.
+        """
+        ...
+
+
+def new_cache(
+    kv_shapes: Sequence[KvShape], *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> KvCache:
+    """Return a cache of zeros with `num_blocks` blocks in every layer; on a CPU it lies on huge pages where it can."""
+
+    def zeros(shape: KvShape) -> Tensor:
+        size = (num_blocks, shape.num_heads, block_size, shape.head_dim)
+        return cpu.zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
+
+    return [(zeros(shape), zeros(shape)) for shape in kv_shapes]

@@ -1,0 +1,286 @@
+"""Run any decoder that transformers loads: its modelling code, with our paged attention as its attention function.
+
+Flat token rows go in as one sequence of batch 1 with their positions; everything but attention works token by token,
+which is checked at load. Knows no request, no scheduler, no sampling.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.models.config import CheckpointConfig
+from engine.models.rotary import check_positions
+from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors, new_cache
+from engine.models.transformers_attention import PAGED, attending
+from engine.models.transformers_checks import AttentionLayer, check_logits, eager_logits, probe_tokens, trace_attention
+from engine.models.weights import Checkpoint
+from kernels.paged_attention import paged_attention
+from kernels.write_kv import preferred_cache_dtype, write_kv
+
+_PROBE_SEQUENCES, _PROBE_LENGTH, _PROBE_BLOCK_SIZE = 4, 4, 3
+"""Every token of the probe is next to another sequence's or at the cut between two steps; blocks end elsewhere."""
+
+_MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, NotImplementedError)
+"""What the code of any model may raise when it is given only token ids and positions."""
+
+
+class TransformersDecoder:
+    """Hold a model of transformers on a device and run steps through it, as `StepModel` says."""
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_positions: int,
+        random_seed: int | None = None,
+    ) -> None:
+        """Load and check. Raises ModelLoadError, or UnsupportedModelError that names what the engine lacks."""
+        name = str(config.path)
+        check_positions(config, max_positions=max_positions)
+        self._dtype = dtype
+        self._device = device
+        if random_seed is None:
+            self._model = _load(config, dtype=dtype).to(device)
+        else:
+            self._model = _make(config, dtype=dtype, device=device, seed=random_seed)
+        try:
+            self._layers = trace_attention(self._model, name, max_positions=max_positions)
+            self.kv_shapes: tuple[KvShape, ...] = tuple(layer.kv_shape for layer in self._layers)
+            self.sizes = _sizes(self._model, self.kv_shapes)
+            self._check(name)
+        except _MODEL_ERRORS as error:
+            raise UnsupportedModelError(
+                f"{name}: transformers' code of {config.model_type} failed on a first few tokens "
+                f"({type(error).__name__}: {error}); it wants more than token ids, or its config.json does not fit."
+            ) from error
+
+    def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
+        """Run a step as `StepModel` says; the model's own code picks the rows before its head."""
+        attention = _PagedAttention(self._layers, step, cache)
+        with attending(attention):
+            output = self._model(
+                input_ids=step.token_ids[None],
+                position_ids=step.positions[None],
+                use_cache=False,
+                logits_to_keep=rows,
+            )
+        assert attention.num_calls == len(self._layers), "the model left attention layers out"
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Run a step as `StepModel` says: once for each part, since the head belongs to the model's own code."""
+        return (self.run(step, cache, rows) for rows in parts)
+
+    def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
+        """Do nothing: the model's own code may look at values or make tensors on the host, which no graph repeats."""
+
+    def _check(self, name: str) -> None:
+        """Compare with transformers' own attention what a batch of several sequences gives that is cut in two steps."""
+        tokens = probe_tokens(self._model.config, _PROBE_SEQUENCES * _PROBE_LENGTH)
+        sequences = [tokens[start : start + _PROBE_LENGTH] for start in range(0, len(tokens), _PROBE_LENGTH)]
+        expected = eager_logits(self._model, sequences)
+        self._model.set_attn_implementation(PAGED)
+        blocks = -(-_PROBE_LENGTH // _PROBE_BLOCK_SIZE)
+        cache = new_cache(
+            self.kv_shapes,
+            num_blocks=1 + blocks * len(sequences),
+            block_size=_PROBE_BLOCK_SIZE,
+            dtype=preferred_cache_dtype(self._device.type, self._dtype),
+            device=self._device,
+        )
+        cut = _PROBE_LENGTH // 2
+        for places in (range(cut), range(cut, _PROBE_LENGTH)):
+            step = _probe_step(sequences, places, blocks, self._device)
+            got = self.run(step, cache, torch.arange(step.token_ids.shape[0], device=self._device))
+            wanted = expected.view(len(sequences), _PROBE_LENGTH, -1)[:, places.start : places.stop].flatten(0, 1)
+            check_logits(name, got=got, expected=wanted)
+
+
+class _PagedAttention:
+    """Take the attention calls of one step: write its keys and values, attend over the paged cache."""
+
+    def __init__(self, layers: list[AttentionLayer], step: StepTensors, cache: KvCache) -> None:
+        self._layers = layers
+        self._step = step
+        self._cache = cache
+        self.num_calls = 0
+
+    def attend(  # noqa: PLR0917  transformers' order
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
+    ) -> Tensor:
+        """Return `[1, tokens, heads, value_dim]`; the cache's window and order were settled at load."""
+        del mask
+        layer, step = self._layers[self.num_calls], self._step
+        keys, values = self._cache[self.num_calls]
+        self.num_calls += 1
+        assert layer.module is module, "the model called its attention layers in another order than at load"
+        width, scaling = layer.kv_shape.head_dim, options.get("scaling")
+        # transformers' default scale is that of the unpadded query
+        scale = query.shape[3] ** -0.5 if scaling is None else float(scaling)
+        query, key, value = (_rows(part, width, query.dtype) for part in (query, key, value))
+        write_kv(key, value, keys, values, step.slots)
+        attended = paged_attention(
+            query,
+            keys,
+            values,
+            step.block_tables,
+            step.query_start,
+            step.context_lens,
+            scale=scale,
+            window=layer.window,
+            max_query_len=step.max_query_len,
+            max_context_len=step.max_context_len,
+            num_decodes=step.num_decodes,
+            soft_cap=options.get("softcap"),
+            sinks=options.get("s_aux"),
+        )
+        return attended[None, ..., : layer.value_dim]
+
+    def mask(self, options: dict[str, Any]) -> Tensor:
+        """Never called: transformers makes no mask for a paged step."""
+        raise AssertionError(f"transformers asked for a mask ({sorted(options)})")
+
+
+def _sizes(model: Any, kv_shapes: tuple[KvShape, ...]) -> ModelSizes:
+    num_heads = model.config.get_text_config(decoder=True).num_attention_heads
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    outside = {id(embedding), id(head)}
+    return ModelSizes(
+        num_layer_weights=sum(weight.numel() for weight in model.parameters() if id(weight) not in outside),
+        num_head_weights=head.numel(),
+        attention_width=sum(num_heads * shape.head_dim for shape in kv_shapes),
+    )
+
+
+def _rows(part: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Turn `[1, heads, tokens, dim]` into `[tokens, heads, width]` with a contiguous last axis."""
+    rows = part[0].transpose(0, 1).to(dtype)
+    if rows.shape[2] < width:
+        return functional.pad(rows, (0, width - rows.shape[2]))
+    return rows if rows.stride(2) == 1 else rows.contiguous()
+
+
+def _load(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
+    """Load the weights into transformers' class on the CPU; every weight must be in the files.
+
+    They are read and dequantized by our own code: transformers takes FP8 only where accelerate is installed, and gets
+    the blocks wrong where the last one is not whole (5.23); MXFP4 it turns into bf16, whatever the dtype (5.17).
+    """
+    try:
+        with torch.device("meta"):
+            empty = _build(config, dtype=dtype)  # to know the class, and the configuration of the text alone
+        with (
+            Checkpoint(config.path, dtype=dtype, quantization=config.quantization) as checkpoint,
+            _without_progress_bar(),
+            _reports_about(config.path),
+        ):
+            model, report = type(empty).from_pretrained(
+                None,
+                config=empty.config,
+                state_dict=checkpoint.tensors(),
+                dtype=dtype,
+                attn_implementation="eager",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+            )
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelLoadError(f"transformers cannot load {config.path}: {reason}.") from error
+    _check_report(report, config.path)
+    return _for_serving(model, config)
+
+
+def _build(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
+    """Make transformers' class; config.json may name another dtype, an attention function and code of its own."""
+    return AutoModelForCausalLM.from_config(
+        config.source, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+    )
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _reports_about(path: Path) -> Iterator[None]:
+    """Have transformers' report on unexpected tensors name the model: given tensors and no path, it says None."""
+
+    def name_model(record: logging.LogRecord) -> bool:
+        record.msg = str(record.msg).replace("from: None\n", f"from: {path}\n", 1)
+        return True
+
+    logger = logging.getLogger(PreTrainedModel.__module__)
+    logger.addFilter(name_model)
+    try:
+        yield
+    finally:
+        logger.removeFilter(name_model)
+
+
+def _check_report(report: Mapping[str, Any], path: Path) -> None:
+    missing, misshapen = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    if missing:
+        raise ModelLoadError(
+            f"{path} has no tensor {missing[0]} ({len(missing)} missing); the weights do not belong to its config.json."
+        )
+    if misshapen:
+        name, found, wanted = misshapen[0]
+        raise ModelLoadError(
+            f"{path}: tensor {name} has shape {tuple(found)}, config.json says {tuple(wanted)} ({len(misshapen)} of "
+            "another shape)."
+        )
+
+
+def _make(config: CheckpointConfig, *, dtype: torch.dtype, device: torch.device, seed: int) -> Any:
+    """Make transformers' class on the device with the weights that its own initialiser draws from the seed."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(seed)
+        model = _build(config, dtype=dtype)
+    return _for_serving(model, config)
+
+
+def _for_serving(model: Any, config: CheckpointConfig) -> Any:
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModelError(
+            f"{config.path}: {type(model).__name__} computes the logits of every token (no logits_to_keep)."
+        )
+    return model.eval().requires_grad_(False)
+
+
+def _probe_step(sequences: list[list[int]], places: range, blocks: int, device: torch.device) -> StepTensors:
+    """Lay out a step that computes the tokens at `places` of each sequence; each owns `blocks` blocks, in order."""
+    count = len(sequences)
+    positions = torch.arange(places.start, places.stop).repeat(count)
+    firsts = (1 + torch.arange(count) * blocks) * _PROBE_BLOCK_SIZE
+    return StepTensors(
+        token_ids=torch.tensor([sequence[place] for sequence in sequences for place in places], device=device),
+        positions=positions.to(device),
+        slots=(positions + firsts.repeat_interleave(len(places))).to(device),
+        block_tables=(1 + torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)).to(device),
+        query_start=(torch.arange(count + 1, dtype=torch.int32) * len(places)).to(device),
+        context_lens=torch.full((count,), places.stop, dtype=torch.int32, device=device),
+        max_query_len=len(places),
+        max_context_len=places.stop,
+    )

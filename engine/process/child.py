@@ -1,0 +1,168 @@
+"""The engine process's own side: read messages, step the engine, send progress.
+
+Run as `python -m engine.process.child`. Token ids in, token ids out; the pipe's other end is parent.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.models.config import resolve_model_path
+from engine.process.messages import (
+    Abort,
+    AbortChildren,
+    Add,
+    Configure,
+    Fatal,
+    FromEngine,
+    Ready,
+    ToEngine,
+    decode_to_engine,
+    encode,
+)
+from engine.process.outbox import Outbox
+
+if TYPE_CHECKING:
+    from engine.core import Engine
+
+HEARTBEAT_SECONDS = 0.5
+"""Longest silence of an idle engine; the worker's contract is one second."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the pipe on the given file descriptor until told to end; return the exit code."""
+    die_with_parent(int(arguments[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(int(arguments[1]))
+    try:
+        first = decode_to_engine(connection.recv_bytes())
+        assert isinstance(first, Configure), f"first message was {type(first).__name__}"
+        engine = _load(first.config, connection)
+        return 1 if engine is None else _serve(engine, connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0  # the worker has closed its end; nobody is left to report to
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that happens."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # the parent ended before the call above
+        os._exit(1)
+
+
+def _load(config: EngineConfig, connection: Connection) -> Engine | None:
+    try:
+        resolve_model_path(config.model)  # a wrong path is told at once, not after seconds of importing torch
+        from engine.core import Engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
+
+        engine = Engine(config)
+    except Exception as error:  # noqa: BLE001 - the edge of the process: every reason goes to the worker
+        _send(connection, Fatal(_sentence(error)))
+        return None
+    gc.collect()
+    gc.freeze()  # weights and warm-up objects never die; collections must not walk them
+    info = engine.info
+    _send(
+        connection,
+        Ready(
+            num_kv_blocks=info.num_kv_blocks,
+            block_size=info.block_size,
+            max_model_len=info.max_model_len,
+            vocab_size=info.vocab_size,
+            eos_token_ids=list(info.eos_token_ids),
+            device=info.device,
+            dtype=info.dtype,
+        ),
+    )
+    return engine
+
+
+def _serve(engine: Engine, connection: Connection) -> int:
+    inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
+    outbox = Outbox(lambda progress: _send(connection, progress))
+    last_put = time.monotonic()
+    try:
+        while outbox.is_open and _take_messages(engine, inbox, last_put):
+            outputs = engine.step() if engine.has_work else []
+            now = time.monotonic()
+            if outputs or now - last_put >= HEARTBEAT_SECONDS:
+                outbox.put(outputs, engine.stats(), engine.new_decisions())
+                last_put = now
+    except Exception as error:  # noqa: BLE001 - a fault in a step ends the process; the worker starts a new one
+        outbox.close()
+        _send(connection, Fatal(_sentence(error)))
+        return 1
+    outbox.close()
+    return 0
+
+
+def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], last_put: float) -> bool:
+    """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
+    is_idle = not engine.has_work
+    while True:
+        try:
+            if is_idle:
+                message = inbox.get(timeout=max(0.001, last_put + HEARTBEAT_SECONDS - time.monotonic()))
+            else:
+                message = inbox.get_nowait()
+        except queue.Empty:
+            return True
+        is_idle = False
+        if isinstance(message, Add):
+            engine.add(
+                message.request_id,
+                message.prompt_token_ids,
+                params=message.params,
+                priority=message.priority,
+                deadline=message.deadline,
+                salt=message.salt,
+                output_token_ids=message.output_token_ids,
+            )
+        elif isinstance(message, Abort):
+            engine.abort(message.request_ids)
+        elif isinstance(message, AbortChildren):
+            engine.abort_children(message.children)
+        elif isinstance(message, EOFError | OSError):
+            return False  # the worker has closed its end; whatever runs is dropped
+        elif isinstance(message, Exception):
+            raise message
+
+
+def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine | Exception]) -> None:
+    """Keep the pipe empty, so that the worker's sends never wait for a step."""
+    try:
+        while True:
+            inbox.put(decode_to_engine(connection.recv_bytes()))
+    except Exception as error:  # noqa: BLE001 - the edge of the thread: the loop must hear why nothing more comes
+        inbox.put(error)
+
+
+def _send(connection: Connection, message: FromEngine) -> None:
+    connection.send_bytes(encode(message))
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, EngineError) else f"{type(error).__name__}: {text}"
+
+
+if __name__ == "__main__":
+    exit_code = main(sys.argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: the reader still blocks in its pipe, and Triton's library would report all of itself as leaked.
+    os._exit(exit_code)

@@ -1,0 +1,123 @@
+"""The messages between a worker and its engine process: msgspec tagged unions, msgpack on the wire.
+
+Values only; parent.py and outbox.py send them. This is the one file of the engine that needs msgspec.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.outputs import EngineStats, FinishReason, TokenDelta, TokenLogprobs
+from engine.params import SamplingParams
+from engine.scheduling.decisions import Decision
+
+__all__ = [
+    "Abort",
+    "AbortChildren",
+    "Add",
+    "Configure",
+    "Decision",
+    "DecodeError",
+    "EngineStats",
+    "Fatal",
+    "FinishReason",
+    "FromEngine",
+    "Progress",
+    "Ready",
+    "ToEngine",
+    "TokenDelta",
+    "TokenLogprobs",
+    "decode_from_engine",
+    "decode_to_engine",
+    "encode",
+]
+
+
+class Configure(msgspec.Struct, frozen=True, tag=True):
+    """Tell a new process what to load; always the first message."""
+
+    config: EngineConfig
+
+
+class Add(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Hand a request over. Lower `priority` runs first, then the earlier `deadline` (seconds since the epoch).
+
+    Requests share cached prefixes only under the same `salt`. `output_token_ids` are what an earlier run generated.
+    """
+
+    request_id: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0
+    deadline: float | None = None
+    salt: str = ""
+    output_token_ids: list[int] = []
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """End requests at once; unknown or finished ones are passed over."""
+
+    request_ids: list[int]
+
+
+class AbortChildren(msgspec.Struct, frozen=True, tag=True):
+    """End single children, (request id, index) each; unknown or finished ones are passed over."""
+
+    children: list[tuple[int, int]]
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Say that the model is loaded and warm. `num_kv_blocks` is what requests can use."""
+
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    device: str
+    dtype: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Report one step, or (with no outputs) that the engine is alive.
+
+    `decisions` are the scheduler's since the last report, where `EngineConfig.report_decisions` asks for them.
+    """
+
+    outputs: list[TokenDelta]
+    stats: EngineStats
+    step: int
+    decisions: list[Decision] = []
+
+
+class Fatal(msgspec.Struct, frozen=True, tag=True):
+    """Give the reason, in one sentence, before the process ends."""
+
+    message: str
+
+
+DecodeError = msgspec.DecodeError
+"""What decoding raises on a message that is none, or that has a field of the wrong type."""
+
+ToEngine = Configure | Add | Abort | AbortChildren
+FromEngine = Ready | Progress | Fatal
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """Return the message as bytes."""
+    return _encoder.encode(message)
+
+
+def decode_to_engine(payload: bytes) -> ToEngine:
+    """Read a message that the worker sent."""
+    return _to_engine.decode(payload)
+
+
+def decode_from_engine(payload: bytes) -> FromEngine:
+    """Read a message that the engine process sent."""
+    return _from_engine.decode(payload)

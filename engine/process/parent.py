@@ -1,0 +1,323 @@
+"""The engine in a process of its own, seen from the parent: start it, hand requests over, read progress.
+
+Knows nothing of models or text. The child's side is child.py; the messages are messages.py.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.errors import EngineDied, EngineStartError
+from engine.params import SamplingParams
+from engine.process.messages import (
+    Abort,
+    AbortChildren,
+    Add,
+    Configure,
+    DecodeError,
+    Fatal,
+    FromEngine,
+    Progress,
+    Ready,
+    decode_from_engine,
+    encode,
+)
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_EXIT_WAIT_SECONDS = 5.0
+_SPIN_COUNT = "10000"
+"""How long an OpenMP thread spins for the others before it sleeps, about 0.2 ms; libgomp's own is 30 times that.
+
+Where other processes share the cores, a thread spins while the one it waits for is not running. A step of 1,024 tokens
+of a 135M model, bf16, 2 threads on 2 busy cores, one run (2026-11-20): 2.9 s of CPU time with the default, 1.5 s with
+this and with 1,000.
+"""
+
+
+class EngineProcess:
+    """Own one engine process. `add` and `abort` may be called from any thread, `poll` from one at a time.
+
+    After EngineDied the object can be started again; nothing of the old process is kept.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        start_timeout_seconds: float = 900.0,
+        pipe_timeout_seconds: float = 240.0,
+    ) -> None:
+        """Take the limits on becoming ready, and on one end of the pipe waiting for the other in a message's middle.
+
+        A process that has read nothing for so long does not read any more: its pipe is emptied while steps run.
+        """
+        self.config = config
+        self._start_timeout_seconds = start_timeout_seconds
+        self._pipe_timeout_seconds = pipe_timeout_seconds
+        self._child: _Child | None = None
+        self._connection: Connection | None = None
+        self._info: Ready | None = None
+        self._send_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._open_children: dict[int, int] = {}
+
+    def start(self) -> Ready:
+        """Start the process and wait until the model is loaded and warm.
+
+        Raises EngineStartError with the child's reason, or when it is not ready within the time limit.
+        """
+        self.close()
+        ours, theirs = multiprocessing.Pipe(duplex=True)
+        _limit_waits(ours, self._pipe_timeout_seconds)
+        self._connection = ours
+        self._child = _Child(theirs)
+        theirs.close()
+        try:
+            ours.send_bytes(encode(Configure(self.config)))
+            self._info = self._await_ready(ours)
+        except EngineStartError:
+            self.close()
+            raise
+        except (EOFError, OSError) as error:
+            exit_code = self._child.wait(_EXIT_WAIT_SECONDS)
+            self.close()
+            raise EngineStartError(
+                f"The engine process ended with exit code {exit_code} before it was ready; see its messages above."
+            ) from error
+        return self._info
+
+    def _await_ready(self, connection: Connection) -> Ready:
+        if not connection.poll(self._start_timeout_seconds):
+            raise EngineStartError(f"The engine was not ready after {self._start_timeout_seconds:g} s.")
+        message = decode_from_engine(connection.recv_bytes())
+        if isinstance(message, Fatal):
+            raise EngineStartError(message.message)
+        if not isinstance(message, Ready):
+            raise EngineStartError(f"The engine's first message was {type(message).__name__}, not Ready.")
+        return message
+
+    @property
+    def info(self) -> Ready:
+        """Return what the engine said of itself when it became ready."""
+        assert self._info is not None, "start() first"
+        return self._info
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id, None when it was never started."""
+        return self._child.pid if self._child else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code (negative for a signal), None while it runs."""
+        return self._child.exit_code if self._child else None
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the process runs."""
+        return self._child is not None and self._child.exit_code is None
+
+    @property
+    def running_request_ids(self) -> tuple[int, ...]:
+        """Return the requests handed over that have not finished."""
+        with self._state_lock:
+            return tuple(self._open_children)
+
+    def add(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        salt: str = "",
+        output_token_ids: Sequence[int] = (),
+    ) -> None:
+        """Hand a request over; a refusal comes back as a delta with finish_reason "error". Raises EngineDied."""
+        message = Add(
+            request_id=request_id,
+            prompt_token_ids=list(prompt_token_ids),
+            params=params,
+            priority=priority,
+            deadline=deadline,
+            salt=salt,
+            output_token_ids=list(output_token_ids),
+        )
+        payload = encode(message)  # first: what cannot be sent is not in flight
+        with self._state_lock:
+            assert request_id not in self._open_children, f"request {request_id} is already in flight"
+            self._open_children[request_id] = params.n
+        self._send(payload)
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """End requests at once; each still reports a delta with finish_reason "abort". Raises EngineDied."""
+        self._send(encode(Abort(list(request_ids))))
+
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
+        """End single children, (request id, index) each; each reports "abort" as with `abort`. Raises EngineDied."""
+        self._send(encode(AbortChildren(list(children))))
+
+    def poll(self, timeout_seconds: float) -> Progress | None:
+        """Return the next progress, or None when none came in time. Raises EngineDied when the process is gone."""
+        connection = self._connection
+        if connection is None:
+            raise self._died()
+        try:
+            if not connection.poll(timeout_seconds):
+                return None
+            message = decode_from_engine(connection.recv_bytes())
+        except DecodeError as error:
+            raise self._died(f"its message cannot be read: {error}") from error
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        return self._take(message)
+
+    def close(self, *, timeout_seconds: float = 10.0) -> None:
+        """End the process, by force after the time limit, and drop what it ran. Safe to call again.
+
+        A call that waits for the process to read its message ends with EngineDied.
+        """
+        connection, self._connection = self._connection, None
+        child, self._child = self._child, None
+        if connection is not None:
+            _hang_up(connection)
+        if child is not None:
+            child.end(timeout_seconds)
+        if connection is not None:
+            with self._send_lock:  # whoever holds it can write no longer
+                connection.close()
+        with self._state_lock:
+            self._open_children.clear()
+
+    def _send(self, payload: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            raise self._died()
+        try:
+            with self._send_lock:
+                _send_or_hang_up(connection, payload)
+        except OSError as error:
+            raise self._died() from error
+
+    def _take(self, message: FromEngine) -> Progress:
+        if isinstance(message, Fatal):
+            raise self._died(message.message)
+        assert isinstance(message, Progress), f"unexpected {type(message).__name__}"
+        with self._state_lock:
+            for delta in message.outputs:
+                if delta.finish_reason is not None:
+                    self._count_finished(delta.request_id)
+        return message
+
+    def _count_finished(self, request_id: int) -> None:
+        left = self._open_children.get(request_id, 0) - 1
+        if left > 0:
+            self._open_children[request_id] = left
+        else:
+            self._open_children.pop(request_id, None)
+
+    def _died(self, reason: str | None = None) -> EngineDied:
+        exit_code = self._child.wait(_EXIT_WAIT_SECONDS) if self._child else None
+        return EngineDied(exit_code, self.running_request_ids, reason)
+
+
+def _limit_waits(connection: Connection, timeout_seconds: float) -> None:
+    """Have a read or a write fail with OSError that made no progress for so long."""
+    seconds, rest = divmod(timeout_seconds, 1.0)
+    limit = struct.pack("@ll", int(seconds), int(rest * 1e6))  # a C struct timeval
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _send_or_hang_up(connection: Connection, payload: bytes) -> None:
+    try:
+        connection.send_bytes(payload)
+    except OSError:
+        _hang_up(connection)  # half of the message may be in the pipe, so that nothing after it could be read
+        raise
+
+
+def _hang_up(connection: Connection) -> None:
+    """End the pipe in both directions: the process reads what is in it and then its end, and nobody writes any more.
+
+    Unlike a last message this never waits, and unlike closing it leaves other threads their file descriptor.
+    """
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+            pipe.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is closed already, or the process is gone
+
+
+class _Child:
+    """The operating system's side: one process and the thread that made it.
+
+    Linux sends the parent-death signal when the *thread* that forked ends, so the process is made by a thread that
+    lives exactly as long as the child.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._started = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: OSError | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(connection.fileno(),), name="engine-process", daemon=True
+        )
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise EngineStartError(f"The engine process could not be started: {self._error}.") from self._error
+
+    def _run(self, file_descriptor: int) -> None:
+        environment = dict(os.environ)
+        paths = [str(_PACKAGE_ROOT), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        if "OMP_WAIT_POLICY" not in environment:
+            environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "engine.process.child", str(file_descriptor), str(os.getpid())],
+                pass_fds=(file_descriptor,),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a signal to the worker's group must not end the engine while it drains
+            )
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            self._started.set()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll() if self._process else None
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        """Return the exit code, None when the process still runs after the time limit."""
+        deadline = time.monotonic() + timeout_seconds
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        return self.exit_code
+
+    def end(self, timeout_seconds: float) -> None:
+        """Wait for the process to end and kill it when it does not."""
+        if self.wait(timeout_seconds) is None and self._process is not None:
+            self._process.kill()
+            self._thread.join(_EXIT_WAIT_SECONDS)  # a process inside a driver's call dies only after it

@@ -1,0 +1,4 @@
+"""Logits become tokens and log-probabilities.
+
+Knows rows and their parameters: no queue, no blocks, no model.
+"""

@@ -1,0 +1,115 @@
+"""Decide whether one more sequence may start, from what the running ones may still need. Numbers only; no torch.
+
+Every sequence holds one block more for each `block_size` tokens until it ends and gives all of them back, so the pool's
+use rises and falls; it is enough to look at the moments just before a sequence is expected to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AnySequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config import Admission, Batching
+from engine.scheduling.blocks import BlockPool, num_blocks_for
+from engine.scheduling.request import Sequence
+
+_FIRST_SHARE = 0.5
+_SMOOTHING = 0.05
+
+
+class OutputForecast:
+    """Learn what share of max_tokens requests really generate, from those that finished; starts at one half.
+
+    Requests that ignore the end-of-sequence token (and have no other stop) generate all of it.
+    """
+
+    def __init__(self) -> None:
+        self.share = _FIRST_SHARE
+
+    def observe(self, sequence: Sequence) -> None:
+        """Take a finished sequence into the moving mean."""
+        if sequence.stop_token_ids and sequence.request.max_tokens > 0:
+            done = sequence.num_output_tokens / sequence.request.max_tokens
+            self.share += _SMOOTHING * (done - self.share)
+
+    def raise_after_preemption(self) -> None:
+        """Expect more: the pool ran out, so the forecast was too low."""
+        self.share += (1.0 - self.share) / 4
+
+    def remaining_tokens(self, sequences: AnySequence[Sequence]) -> npt.NDArray[np.int64]:
+        """Return how many more tokens each sequence is expected to generate, at least one.
+
+        In arrays, because it is asked for every running sequence whenever one may start.
+        """
+        num_tokens = np.array([sequence.num_tokens for sequence in sequences], dtype=np.int64)
+        num_at_most = np.array([sequence.max_total_tokens for sequence in sequences], dtype=np.int64)
+        num_prompt = np.array([sequence.num_prompt_tokens for sequence in sequences], dtype=np.int64)
+        is_open = np.array([bool(sequence.stop_token_ids) for sequence in sequences])
+        most = num_at_most - num_tokens
+        expected = ((num_at_most - num_prompt) * self.share).astype(np.int64) - (num_tokens - num_prompt)
+        # Past its forecast a sequence is taken to need half of what it may still take.
+        forecast = np.where(expected > 0, np.minimum(most, expected), most // 2)
+        remaining: npt.NDArray[np.int64] = np.maximum(1, np.where(is_open, forecast, most))
+        return remaining
+
+
+def peak_blocks(sequences: AnySequence[Sequence], forecast: OutputForecast, *, block_size: int) -> int:
+    """Return the most blocks that the sequences are expected to hold at one time, shared blocks counted twice."""
+    remaining = forecast.remaining_tokens(sequences)
+    held = np.array([sequence.num_tokens for sequence in sequences], dtype=np.int64)
+    order = np.lexsort((-held, -remaining))
+    remaining, held = remaining[order], held[order]
+    alive = np.arange(1, len(sequences) + 1)
+    # Just before the sequence in row i ends, rows 0..i are alive and each has grown by remaining[i] tokens.
+    tokens = np.cumsum(held) + alive * remaining
+    # A sequence's last block is half empty on average; rounding up each of them would leave that half unused.
+    return int(np.max(tokens / block_size + alive * 0.5)) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Why a sequence may not start: the blocks needed, now or at the peak, and those that there are then."""
+
+    num_needed_blocks: int
+    num_available_blocks: int
+
+
+class Gate:
+    """Hold waiting sequences back for lack of blocks."""
+
+    def __init__(self, pool: BlockPool, forecast: OutputForecast, *, admission: Admission, batching: Batching) -> None:
+        self._pool = pool
+        self._forecast = forecast
+        self._admission = admission
+        self._batching = batching
+
+    def shortage(
+        self, sequence: Sequence, shared: list[int], running: list[Sequence], *, num_gained_blocks: int = 0
+    ) -> Shortage | None:
+        """Return what a sequence that can share those blocks lacks beside the running ones; None lets it start.
+
+        `num_gained_blocks` are expected to be available beside those that are, or fewer where it is negative.
+        """
+        pool = self._pool
+        needed = num_blocks_for(sequence.num_tokens, pool.block_size) - len(shared) + pool.num_unowned(shared)
+        if running and self._admission is Admission.PROMPT and self._batching is Batching.CONTINUOUS:
+            # One spare block per running sequence keeps a victim from coming back only to be preempted again.
+            needed += len(running) if sequence.num_preemptions else 0
+        num_available = pool.num_available + num_gained_blocks
+        if needed > num_available:
+            return Shortage(num_needed_blocks=needed, num_available_blocks=num_available)
+        if not running:
+            return None  # alone it always fits (`can_ever_hold` was checked), so the line can never stand still
+        peak = self._peak([*running, sequence], len(shared))
+        return Shortage(num_needed_blocks=peak, num_available_blocks=pool.capacity) if peak > pool.capacity else None
+
+    def _peak(self, group: list[Sequence], num_shared: int) -> int:
+        block_size = self._pool.block_size
+        if self._batching is Batching.STATIC:
+            return sum(num_blocks_for(member.max_total_tokens, block_size) for member in group)
+        if self._admission is Admission.PROMPT:
+            return 0
+        return peak_blocks(group, self._forecast, block_size=block_size) - num_shared

@@ -1,0 +1,42 @@
+"""Which blocks running prompts are about to fill, so that nobody computes the same at the same time.
+
+Knows digests and sequences only; the scheduler decides who waits.
+"""
+
+from __future__ import annotations
+
+from engine.scheduling.request import Sequence
+
+
+class InFlightPrefixes:
+    """Keep, by digest, which seated sequence is computing a block; entries go when its seat does."""
+
+    def __init__(self) -> None:
+        self._owner_of: dict[bytes, Sequence] = {}
+        self._digests_of: dict[Sequence, list[bytes]] = {}
+
+    def begin(self, sequence: Sequence, num_blocks: int) -> None:
+        """Say that a sequence, just seated, will compute its blocks from `num_published_blocks` up to `num_blocks`."""
+        own = []
+        for index in range(sequence.num_published_blocks, num_blocks):
+            digest, _ = sequence.chain.at(index, sequence.token_ids)
+            if self._owner_of.setdefault(digest, sequence) is sequence:
+                own.append(digest)
+        if own:
+            self._digests_of[sequence] = own
+
+    def owner_of(self, sequence: Sequence, block_index: int) -> Sequence | None:
+        """Return who is computing this block of a waiting sequence, None when nobody is."""
+        if not self._owner_of:
+            return None
+        return self._owner_of.get(sequence.chain.at(block_index, sequence.token_ids)[0])
+
+    def land(self, digest: bytes) -> None:
+        """Take note that a block is computed."""
+        self._owner_of.pop(digest, None)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forget what a sequence that loses its seat was computing."""
+        for digest in self._digests_of.pop(sequence, ()):
+            if self._owner_of.get(digest) is sequence:
+                del self._owner_of[digest]

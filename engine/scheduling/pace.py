@@ -1,0 +1,50 @@
+"""Learn how long a step takes and estimate when a sequence would end. The clock is given; knows no queue and no model.
+
+The estimate is what a policy with deadlines needs, and is no promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.scheduling.admission import OutputForecast
+from engine.scheduling.request import Sequence
+
+_SMOOTHING = 0.05
+"""Weight of the newest step: about the last 20 decide, so that one long prefill does not."""
+
+
+class Pace:
+    """Seconds per step, as a moving mean over the intervals between steps while there is work.
+
+    `clock` returns seconds; deadlines are compared with it, so it counts from the same moment as they do.
+    """
+
+    def __init__(self, clock: Callable[[], float], forecast: OutputForecast, *, max_num_batched_tokens: int) -> None:
+        self._clock = clock
+        self._forecast = forecast
+        self._budget = max_num_batched_tokens
+        self._last_step: float | None = None
+        self.step_seconds = 0.0
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._clock()
+
+    def observe_step(self) -> None:
+        """Take the time since the last step into the mean."""
+        now = self._clock()
+        if self._last_step is not None:
+            took = now - self._last_step
+            weight = _SMOOTHING if self.step_seconds else 1.0
+            self.step_seconds += weight * (took - self.step_seconds)
+        self._last_step = now
+
+    def pause(self) -> None:
+        """Leave the time until the next step out of the mean: there is nothing to do."""
+        self._last_step = None
+
+    def seconds_to_run(self, sequence: Sequence) -> float:
+        """Return how long a waiting sequence would take if it started now; 0 before two steps were seen."""
+        num_steps = -(-sequence.num_tokens // self._budget) + int(self._forecast.remaining_tokens([sequence])[0])
+        return num_steps * self.step_seconds

@@ -1,0 +1,112 @@
+"""What the scheduler is given, hands out and counts: limits, one step's plan, counters. Values only; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.scheduling.request import Sequence
+
+_MIN_SAMPLED_ROWS = 256
+"""A step may sample so many rows even with few seats, so that drafts of a few sequences have room."""
+
+
+def most_sampled_rows(max_num_seqs: int, max_num_batched_tokens: int) -> int:
+    """Return how many rows of logits a step may sample; memory is reserved for as many."""
+    return min(max_num_batched_tokens, max(max_num_seqs, _MIN_SAMPLED_ROWS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """How much a step and a batch may hold."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+    @property
+    def max_sampled_rows(self) -> int:
+        """Return how many tokens a step may sample, drafts included."""
+        return most_sampled_rows(self.max_num_seqs, self.max_num_batched_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCopy:
+    """Blocks of the device's cache and blocks of host memory, pair by pair."""
+
+    device_blocks: list[int]
+    host_blocks: list[int]
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step's work: sequence i computes tokens `starts[i] : starts[i] + counts[i]`, its drafts last.
+
+    A token is sampled after each of its last `num_sampled[i]` ones: none in the middle of a prompt, otherwise one, and
+    one more for each draft. `padding` are finished sequences of a static batch, which compute one token that nobody
+    reads.
+    """
+
+    sequences: list[Sequence] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    num_sampled: list[int] = field(default_factory=list)
+    padding: list[Sequence] = field(default_factory=list)
+    copies_out: list[BlockCopy] = field(default_factory=list)
+    copies_in: list[BlockCopy] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        """Give a sequence its next `count` tokens."""
+        start = sequence.num_computed_tokens
+        self.sequences.append(sequence)
+        self.starts.append(start)
+        self.counts.append(count)
+        self.num_sampled.append(max(0, start + count - sequence.num_tokens + 1))
+
+    def settle(self, is_alive: Callable[[Sequence], bool]) -> list[int] | None:
+        """Leave out what is not wanted any more, now that all tokens of the step before are known.
+
+        That are the sequences that have ended, and samples of tokens that a grammar has meanwhile given. Return the
+        rows of logits that are still sampled, None where these are all.
+        """
+        rows: list[int] = []
+        row, has_changed = 0, False
+        for place, sequence in enumerate(self.sequences):
+            count, end = self.num_sampled[place], self.starts[place] + self.counts[place]
+            alive = is_alive(sequence)
+            if count and alive and end == sequence.num_tokens:
+                rows.append(row)
+            elif count or not alive:
+                self.num_sampled[place] = 0
+                self.counts[place] = self.counts[place] if alive else 0
+                has_changed = True
+            row += count
+        if not has_changed:
+            return None
+        kept = [place for place, count in enumerate(self.counts) if count]
+        self.sequences = [self.sequences[place] for place in kept]
+        self.starts = [self.starts[place] for place in kept]
+        self.counts = [self.counts[place] for place in kept]
+        self.num_sampled = [self.num_sampled[place] for place in kept]
+        return rows
+
+    def sampling(self) -> list[tuple[Sequence, int]]:
+        """Return the sequences that sample, each with its number of tokens, in order."""
+        pairs = zip(self.sequences, self.num_sampled, strict=True)
+        return [(sequence, num_sampled) for sequence, num_sampled in pairs if num_sampled]
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """What happened since the start."""
+
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_swaps: int = 0
+    num_cached_tokens: int = 0
+    num_looked_up_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_seqs: int = 0
+    num_used_blocks: int = 0
+    num_slots: int = 0
+    num_written_slots: int = 0

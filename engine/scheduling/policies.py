@@ -1,0 +1,293 @@
+"""Which waiting sequence starts next, which running one is preempted first, and whether one may take another's place.
+
+One small class per policy. Knows no blocks, no seats and no step: the scheduler asks, and does what is possible.
+Whatever the policy, `WaitingLine` gives the oldest its turn, so nothing waits without bound.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+
+from engine.config import PolicyName
+from engine.scheduling.pace import Pace
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+from engine.scheduling.waiting import Key, KeyedLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerView:
+    """What a policy may ask: the pace, and how many blocks of a sequence's prefix are cached now."""
+
+    pace: Pace
+    num_cached_blocks: Callable[[Sequence], int]
+
+
+class Policy(ABC):
+    """Order the waiting sequences and the running ones. One object serves one scheduler.
+
+    A push, a look at the best and a discard cost at most O(log waiting), amortised, or a constant number of prefix
+    look-ups. `has_moving_ranks` tells that ranks change while sequences run; the scheduler then ranks them again
+    before a step in which blocks may run out.
+    """
+
+    has_moving_ranks = False
+
+    def attach(self, view: SchedulerView) -> None:
+        """Take what the policy may ask; called once, before anything else."""
+        self.view = view
+
+    @abstractmethod
+    def push(self, sequence: Sequence) -> None:
+        """Take a sequence that waits, for the first time or after a preemption."""
+
+    @abstractmethod
+    def peek(self) -> Sequence:
+        """Return the sequence that should start next; at least one waits."""
+
+    @abstractmethod
+    def discard(self, sequence: Sequence) -> None:
+        """Forget a waiting sequence: it starts, or was aborted."""
+
+    @abstractmethod
+    def rank(self, sequence: Sequence) -> Key:
+        """Return a running sequence's place: the smallest gets tokens first, the largest is preempted first."""
+
+    def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
+        """Tell whether a sequence that cannot start may take the place of the one with the largest rank."""
+        return False
+
+    def on_seat(self, sequence: Sequence) -> None:  # noqa: B027 - most policies need nothing here
+        """Learn that a sequence starts."""
+
+    def on_step(self, plan: StepPlan) -> None:  # noqa: B027
+        """Learn that a step was computed."""
+
+
+class KeyedPolicy(Policy):
+    """A policy whose order never changes while a sequence waits."""
+
+    def __init__(self) -> None:
+        self._line = KeyedLine()
+
+    @abstractmethod
+    def key(self, sequence: Sequence) -> Key:
+        """Return a waiting sequence's place, smallest first."""
+
+    def push(self, sequence: Sequence) -> None:
+        self._line.push(self.key(sequence), sequence)
+
+    def peek(self) -> Sequence:
+        return self._line.peek()
+
+    def discard(self, sequence: Sequence) -> None:
+        self._line.discard(sequence)
+
+    def rank(self, sequence: Sequence) -> Key:
+        return self.key(sequence)
+
+
+class FcfsPolicy(KeyedPolicy):
+    """First come, first served; the latest arrival is preempted first."""
+
+    def key(self, sequence: Sequence) -> Key:
+        return _age(sequence)
+
+
+class PriorityPolicy(KeyedPolicy):
+    """Lowest `priority` first, then what was preempted, then the earlier deadline, then the earlier arrival.
+
+    A sequence of a strictly lower number takes the place of one with a higher one. Of the running ones, the highest
+    number, then the latest arrival, is preempted first.
+    """
+
+    def key(self, sequence: Sequence) -> Key:
+        return (sequence.request.priority, sequence.num_preemptions == 0, _deadline(sequence), *_age(sequence))
+
+    def rank(self, sequence: Sequence) -> Key:
+        return (sequence.request.priority, *_age(sequence))
+
+    def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
+        return waiting.request.priority < running.request.priority
+
+
+class ShortestPolicy(KeyedPolicy):
+    """Smallest max_tokens first, then the earlier arrival. Long requests wait for their turn as the oldest."""
+
+    def key(self, sequence: Sequence) -> Key:
+        return (sequence.request.max_tokens, *_age(sequence))
+
+
+class DeadlinePolicy(Policy):
+    """Earliest deadline first among those that can still be met; late ones next; those without a deadline last.
+
+    Slack is the time left until the deadline less the time the request would run. A request without slack no longer
+    holds up others that can still be met (under overload, plain earliest-deadline-first makes all of them late). One
+    whose slack is less than `URGENCY` of its running time may take the place of the latest deadline, if that one could
+    start again and still have more slack.
+    """
+
+    URGENCY = 0.5
+
+    def __init__(self) -> None:
+        self._on_time = KeyedLine()
+        self._late = KeyedLine()
+        self._undated = KeyedLine()
+
+    def push(self, sequence: Sequence) -> None:
+        if sequence.request.deadline is None:
+            self._undated.push(_age(sequence), sequence)
+        else:
+            self._on_time.push((_deadline(sequence), *_age(sequence)), sequence)
+
+    def peek(self) -> Sequence:
+        while self._on_time:
+            sequence = self._on_time.peek()
+            if self._slack(sequence) >= 0.0:
+                return sequence
+            # Each sequence moves once, when it comes up.
+            self._on_time.discard(sequence)
+            self._late.push(_age(sequence), sequence)
+        return self._late.peek() if self._late else self._undated.peek()
+
+    def discard(self, sequence: Sequence) -> None:
+        for line in (self._on_time, self._late, self._undated):
+            if sequence in line:
+                line.discard(sequence)
+
+    def rank(self, sequence: Sequence) -> Key:
+        return (_deadline(sequence), *_age(sequence))
+
+    def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
+        if _deadline(waiting) >= _deadline(running):
+            return False
+        slack = self._slack(waiting)
+        is_urgent = 0.0 <= slack < self.URGENCY * self.view.pace.seconds_to_run(waiting)
+        return is_urgent and self._slack(running) > slack
+
+    def _slack(self, sequence: Sequence) -> float:
+        pace = self.view.pace
+        return _deadline(sequence) - pace.now() - pace.seconds_to_run(sequence)
+
+
+class FairPolicy(Policy):
+    """The tenant that was served the fewest tokens first; within a tenant the earlier arrival.
+
+    Tenants are told apart by their requests' `salt`. A tenant is charged the prompt tokens not found in the cache when
+    its request first starts, so that a burst of starts is spread too, and its output tokens after each step; what a
+    preemption makes the engine compute again is not charged. A tenant that comes back after a pause is counted as if
+    it had been served as much as the last one that was picked: idle time earns nothing.
+    """
+
+    has_moving_ranks = True
+
+    def __init__(self) -> None:
+        self._lines: dict[str, KeyedLine] = {}
+        self._tenants: list[tuple[int, str]] = []
+        self._served: dict[str, int] = {}
+        self._floor = 0
+
+    def push(self, sequence: Sequence) -> None:
+        tenant = sequence.request.salt
+        if tenant not in self._lines:
+            self._lines[tenant] = KeyedLine()
+            self._served[tenant] = max(self._served.get(tenant, 0), self._floor)
+            heappush(self._tenants, (self._served[tenant], tenant))
+        self._lines[tenant].push(_age(sequence), sequence)
+
+    def peek(self) -> Sequence:
+        while True:
+            served, tenant = self._tenants[0]
+            if not self._lines[tenant]:
+                heappop(self._tenants)
+                del self._lines[tenant]
+            elif served < self._served[tenant]:
+                # Service only grows, so an old entry comes up too early and never too late.
+                heapreplace(self._tenants, (self._served[tenant], tenant))
+            else:
+                self._floor = max(self._floor, served)
+                return self._lines[tenant].peek()
+
+    def discard(self, sequence: Sequence) -> None:
+        self._lines[sequence.request.salt].discard(sequence)
+
+    def rank(self, sequence: Sequence) -> Key:
+        return (self._served[sequence.request.salt], *_age(sequence))
+
+    def on_seat(self, sequence: Sequence) -> None:
+        if not sequence.num_preemptions:
+            self._served[sequence.request.salt] += sequence.num_prompt_tokens - sequence.num_cached_tokens
+            sequence.num_charged_tokens = sequence.num_tokens
+
+    def on_step(self, plan: StepPlan) -> None:
+        for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
+            self._served[sequence.request.salt] += sequence.num_tokens - sequence.num_charged_tokens
+            sequence.num_charged_tokens = sequence.num_tokens
+
+
+class PrefixPolicy(Policy):
+    """The longest cached prefix first, among the `WINDOW` that wait longest; then the earlier arrival.
+
+    The choice stands until it has started: it is looked for once per start, not once per step. Without a prefix cache
+    this is first come, first served.
+    """
+
+    WINDOW = 64
+
+    def __init__(self) -> None:
+        self._window: list[Sequence] = []
+        self._rest = KeyedLine()
+        self._choice: Sequence | None = None
+
+    def push(self, sequence: Sequence) -> None:
+        if sequence.num_preemptions:
+            self._window.append(sequence)  # it started once, so it is older than whatever is outside the window
+        else:
+            self._rest.push(_age(sequence), sequence)
+
+    def peek(self) -> Sequence:
+        if self._choice is None:
+            while self._rest and len(self._window) < self.WINDOW:
+                self._window.append(self._rest.peek())
+                self._rest.discard(self._window[-1])
+            count = self.view.num_cached_blocks
+            self._choice = min(self._window, key=lambda sequence: (-count(sequence), *_age(sequence)))
+        return self._choice
+
+    def discard(self, sequence: Sequence) -> None:
+        if sequence in self._rest:
+            self._rest.discard(sequence)
+        else:
+            self._window.remove(sequence)
+        if sequence is self._choice:
+            self._choice = None
+
+    def rank(self, sequence: Sequence) -> Key:
+        return _age(sequence)
+
+
+POLICIES: dict[PolicyName, type[Policy]] = {
+    PolicyName.FCFS: FcfsPolicy,
+    PolicyName.PRIORITY: PriorityPolicy,
+    PolicyName.DEADLINE: DeadlinePolicy,
+    PolicyName.SHORTEST: ShortestPolicy,
+    PolicyName.FAIR: FairPolicy,
+    PolicyName.PREFIX: PrefixPolicy,
+}
+
+
+def make_policy(name: PolicyName) -> Policy:
+    """Return a new policy of that name."""
+    return POLICIES[name]()
+
+
+def _age(sequence: Sequence) -> tuple[int, int]:
+    return (sequence.request.arrival, sequence.index)
+
+
+def _deadline(sequence: Sequence) -> float:
+    return math.inf if sequence.request.deadline is None else sequence.request.deadline

@@ -1,0 +1,490 @@
+"""Decide, step by step, which sequences compute how many tokens. No torch, no text: counts and block ids only.
+
+There are no phases. Every sequence has `num_computed_tokens` catching up with its tokens; a step hands out a token
+budget, to running sequences first, then to waiting ones, and long prompts are cut into chunks. When a running sequence
+needs a block and none is left, the one that the policy ranks last gives all of its blocks back and waits again; its
+tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
+
+A sequence whose prefix another one is computing in this step is passed over: in the next step it shares those blocks.
+
+In static batching a batch is formed only when the last one has ended completely; finished sequences keep their seat and
+their blocks until then.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config import Admission, Batching
+from engine.scheduling.admission import Gate, OutputForecast, Shortage
+from engine.scheduling.blocks import BlockPool, num_blocks_for
+from engine.scheduling.decisions import Decision, DecisionLog, Reason
+from engine.scheduling.followers import Followers
+from engine.scheduling.pace import Pace
+from engine.scheduling.plan import SchedulerCounters, SchedulerLimits, StepPlan
+from engine.scheduling.policies import Policy, PriorityPolicy, SchedulerView
+from engine.scheduling.request import Sequence
+from engine.scheduling.seating import Seating
+from engine.scheduling.swap import SwapSpace
+from engine.scheduling.victims import VictimChoice
+from engine.scheduling.waiting import WaitingLine
+
+_rank = attrgetter("rank")
+
+
+class Scheduler:
+    """Own every sequence from `add` to `finish` or `abort`, and the blocks they hold.
+
+    Each step: `plan = schedule()`, compute it, append the sampled tokens, `advance(plan)`, `finish` those that ended.
+    To plan a step while the device still draws the tokens of the last: `advance(plan)`, `expect_tokens(plan)`, then the
+    next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of whoever
+    leaves may be given to others at once.
+    `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in a running sequence's `row`, its blocks.
+    `last_plan` is the newest one. `policy=None` is `PriorityPolicy`. `clock` returns the time in which deadlines are
+    given, in seconds.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        limits: SchedulerLimits,
+        *,
+        enable_prefix_caching: bool = True,
+        batching: Batching = Batching.CONTINUOUS,
+        admission: Admission = Admission.PEAK,
+        policy: Policy | None = None,
+        max_passed_over: int = 64,
+        swap: SwapSpace | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.counters = SchedulerCounters()
+        self.forecast = OutputForecast()
+        self.pace = Pace(clock, self.forecast, max_num_batched_tokens=limits.max_num_batched_tokens)
+        self._seating = Seating(pool, limits, has_prefix_cache=enable_prefix_caching)
+        self._gate = Gate(pool, self.forecast, admission=admission, batching=batching)
+        self._victims = VictimChoice(
+            pool, self._seating, self._gate, max_num_batched_tokens=limits.max_num_batched_tokens
+        )
+        self.policy = PriorityPolicy() if policy is None else policy
+        find_prefix = self._seating.find_prefix
+        self.policy.attach(
+            SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
+        )
+        self._batching = batching
+        self._swap = swap
+        self._waiting = WaitingLine(self.policy, max_passed_over=max_passed_over)
+        self._running: list[Sequence] = []
+        self._padding: list[Sequence] = []
+        self._leaving: set[Sequence] = set()
+        self._followers = Followers()
+        self._live: dict[int, list[Sequence]] = {}
+        self._log = DecisionLog(self.pace.now, self.counters)
+        self.last_plan = StepPlan()
+        self._num_departures = 0
+        self._refused: tuple[Sequence, int] | None = None
+
+    @property
+    def block_tables(self) -> npt.NDArray[np.int32]:
+        """Return the table that the seats fill in place; always the same array."""
+        return self._seating.block_tables
+
+    @property
+    def num_running(self) -> int:
+        """Return how many unfinished sequences have a seat."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many sequences wait, those that wait for their first sibling's prompt included."""
+        return len(self._waiting) + len(self._followers)
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether any sequence is unfinished."""
+        return bool(self._live)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Tell whether the sequence has neither finished nor been aborted."""
+        return sequence in self._live.get(sequence.request.request_id, ())
+
+    def running_sequences(self) -> Iterable[Sequence]:
+        """Return the sequences that have a seat, best first."""
+        return tuple(self._running)
+
+    def can_ever_hold(self, num_tokens: int) -> bool:
+        """Tell whether the pool, were it empty, has the blocks for that many computed tokens."""
+        return num_blocks_for(num_tokens, self.pool.block_size) <= self.pool.capacity
+
+    def new_decisions(self) -> list[Decision]:
+        """Return the decisions since the last call, oldest first, as far as they are kept."""
+        return self._log.take_new()
+
+    def decisions(self, request_id: int | None = None) -> list[Decision]:
+        """Return the last decisions, oldest first: all that are kept, or a request's and why it waits now."""
+        if request_id is None:
+            return self._log.recent()
+        waiting = [sequence for sequence in self._live.get(request_id, ()) if sequence in self._waiting]
+        head = self._waiting.peek() if waiting else None
+        behind = [
+            self._log.decision(sequence, Reason.BEHIND, other=head)
+            for sequence in waiting
+            if head is not None and sequence is not head
+        ]
+        return self._log.of_request(request_id) + behind
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """Take the children of one request. All but the first wait until the first has computed the shared prompt."""
+        request_id = sequences[0].request.request_id
+        assert request_id not in self._live, f"request {request_id} is already running"
+        if not self._live:
+            self.pace.pause()
+        self._live[request_id] = list(sequences)
+        now = self.pace.now()
+        for sequence in sequences:
+            sequence.queued_at = now
+        first, others = sequences[0], sequences[1:]
+        self._waiting.push(first)
+        if self._batching is Batching.STATIC:
+            self._push_all(others)
+        elif others:
+            self._followers.hold(others, leader=first)
+            for sequence in others:
+                self._log.record(sequence, Reason.SHARED_PREFIX, other=first)
+
+    def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
+        """Drop a request's unfinished sequences, or only child `index`, at once and return them.
+
+        None of them when the request is unknown or finished.
+        """
+        sequences = [child for child in self._live.get(request_id, ()) if index is None or child.index == index]
+        for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
+            self._withdraw(sequence)
+            self._forget(sequence)
+        self._release_padding_if_done()
+        return sequences
+
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence that had a seat when its last token was drawn; its blocks go back and stay findable."""
+        self.forecast.observe(sequence)
+        if self._batching is Batching.STATIC:
+            self._running.remove(sequence)
+            sequence.is_running = False
+            self._padding.append(sequence)
+        else:
+            self._withdraw(sequence)
+        self._forget(sequence)
+        self._release_padding_if_done()
+
+    def schedule(self) -> StepPlan:
+        """Hand out one step's token budget. The plan is empty only when nothing is left but tokens to be read."""
+        plan = self.last_plan = StepPlan(padding=list(self._padding))
+        budget = self.limits.max_num_batched_tokens - len(plan.padding)
+        if self._batching is Batching.STATIC:
+            if not self._running and not self._padding:
+                self._form_batch()
+            self._schedule_running(plan, budget)
+            return plan
+        self._rank_again()
+        self._yield_to_urgent()
+        budget, has_preempted = self._schedule_running(plan, budget)
+        if self._waiting and not has_preempted:
+            self._schedule_waiting(plan, budget)
+        if self._swap is not None:
+            self._swap.hand_over(plan)
+        return plan
+
+    def draft_room(self) -> int:
+        """Return how many drafts the next step has room for: what is left when each running sequence has all it needs.
+
+        While others wait and could start, drafts get half of that. None in a static batch.
+        """
+        if self._batching is Batching.STATIC:
+            return 0
+        needed = sum(sequence.num_due_tokens for sequence in self._running)
+        rows = self.limits.max_sampled_rows - len(self._running)
+        room = max(0, min(rows, self.limits.max_num_batched_tokens - needed))
+        return room // 2 if self._waiting and self._seating.has_free_row else room
+
+    def advance(self, plan: StepPlan) -> None:
+        """Record that the plan's tokens are computed; blocks that they filled can be found from now on.
+
+        The sampled tokens are already appended: what was computed beyond them are drafts that were not kept.
+        """
+        block_size = self.pool.block_size
+        publishes = self._seating.has_prefix_cache
+        num_blocks = num_written = 0
+        for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
+            computed = start + count
+            if sequence.draft_token_ids:
+                computed = min(computed, sequence.num_tokens - 1)
+                sequence.draft_token_ids = []
+            sequence.num_computed_tokens = computed
+            num_blocks += len(sequence.block_ids)
+            num_written += computed
+            if publishes and computed // block_size > sequence.num_published_blocks:
+                self._seating.publish(sequence)
+        if self._swap is not None:
+            self._swap.advance(plan)
+        self._push_all(self._followers.release_ready())
+        counters = self.counters
+        counters.num_slots += num_blocks * block_size
+        counters.num_written_slots += num_written
+        counters.num_steps += 1
+        counters.num_seqs += len(plan.sequences)
+        counters.num_computed_tokens += sum(plan.counts)
+        counters.num_used_blocks += self.pool.num_used
+        self.pace.observe_step()
+        self.policy.on_step(plan)
+
+    def expect_tokens(self, plan: StepPlan) -> None:
+        """Count the tokens that the device is drawing for the plan; `advance` comes before. Not in a static batch.
+
+        Whoever has its last one drawn gives its seat up now, and ends with `finish` when the token is known.
+        """
+        for sequence, _ in plan.sampling():
+            sequence.expect_token()
+            if sequence.num_tokens >= sequence.max_total_tokens:
+                self._leave(sequence)
+                self._leaving.add(sequence)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
+        self._seating.check_integrity([*self._running, *self._padding])
+        assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
+        waiting = [*self._waiting, *self._followers]
+        assert not any(sequence.block_ids for sequence in waiting), "a waiting sequence holds blocks"
+        held = sum(len(sequence.host_block_ids) for sequence in waiting)
+        assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
+        live = sorted(id(sequence) for group in self._live.values() for sequence in group)
+        known = (*self._running, *waiting, *self._leaving)
+        assert live == sorted(id(sequence) for sequence in known), "a sequence is lost"
+
+    def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
+        self._cut_drafts()
+        has_preempted = False
+        place = self._schedule_decodes(plan, budget)
+        budget -= place
+        while place < len(self._running) and budget > 0:
+            sequence = self._running[place]
+            count = min(sequence.num_uncomputed_tokens, budget)
+            missing = self._seating.num_missing_blocks(sequence, count)
+            if missing > self.pool.num_available and sequence.draft_token_ids:
+                sequence.draft_token_ids = []  # a guess must not cost another sequence its blocks
+                continue
+            while missing > self.pool.num_available:
+                # The list is in order, so the victim is never one that already has its share of this step.
+                shortage = Shortage(num_needed_blocks=missing, num_available_blocks=self.pool.num_available)
+                self._preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
+                has_preempted = True
+                if not sequence.is_running:
+                    return budget, True
+            if missing > 0:
+                self._seating.grow(sequence, missing)
+            plan.add(sequence, count)
+            budget -= count
+            place += 1
+        return budget, has_preempted
+
+    def _schedule_decodes(self, plan: StepPlan, budget: int) -> int:
+        """Plan the first running sequences as far as each computes just its newest token; return how many.
+
+        In most steps these are all or nearly all, and the general way takes several times as long for each.
+        """
+        block_size = self.pool.block_size
+        starts = []
+        for sequence in self._running[:budget]:
+            start = sequence.num_computed_tokens
+            if sequence.num_tokens - start != 1 or sequence.draft_token_ids:
+                break
+            if start == len(sequence.block_ids) * block_size:
+                if not self.pool.num_available:
+                    break
+                self._seating.grow(sequence, 1)
+            starts.append(start)
+        plan.sequences = self._running[: len(starts)]
+        plan.starts = starts
+        plan.counts = [1] * len(starts)
+        plan.num_sampled = [1] * len(starts)
+        return len(starts)
+
+    def _cut_drafts(self) -> None:
+        """Leave as many drafts as there is room for, those of the best sequences first."""
+        drafting = [sequence for sequence in self._running if sequence.draft_token_ids]
+        room = self.draft_room() if drafting else 0
+        for sequence in drafting:
+            del sequence.draft_token_ids[room:]
+            room -= len(sequence.draft_token_ids)
+
+    def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
+        sharers: list[Sequence] = []
+        num_rows = self.limits.max_sampled_rows - sum(plan.num_sampled)  # drafts may leave fewer than there are seats
+        while self._waiting and len(sharers) <= self.limits.max_num_seqs:
+            sequence = self._waiting.peek()
+            is_step_full = budget <= 0 or num_rows <= 0
+            if not self._seating.has_free_row or is_step_full:
+                self._log.record_news(sequence, Reason.NO_BUDGET if is_step_full else Reason.NO_SEAT)
+                break
+            if self._refused == (sequence, self._num_departures):
+                break  # looking again is for when somebody has left: nothing else makes room
+            shared, position = self._seating.find_prefix(sequence)
+            computer = self._computer_of_next(sequence, shared)
+            if computer is not None:
+                self._log.record_news(sequence, Reason.SHARED_PREFIX, other=computer)
+                self._waiting.remove(sequence)
+                sharers.append(sequence)
+                continue
+            shortage = self._gate.shortage(sequence, shared, self._running)
+            if shortage is not None:
+                self._refused = (sequence, self._num_departures)
+                self._log.record_news(sequence, Reason.NO_BLOCKS, shortage=shortage)
+                break
+            self._start(sequence, shared, position)
+            count = min(sequence.num_due_tokens, budget)
+            self._seating.grow(sequence, self._seating.num_missing_blocks(sequence, count))
+            plan.add(sequence, count)
+            budget -= count
+            num_rows -= plan.num_sampled[-1]
+        self._push_all(sharers)
+
+    def _computer_of_next(self, sequence: Sequence, shared: list[int]) -> Sequence | None:
+        """Return whom the next one in line waits for, since it computes the block after the shared ones."""
+        if self._waiting.is_turn_of_oldest:
+            return None
+        return self._seating.computer_of_next(sequence, len(shared))
+
+    def _form_batch(self) -> None:
+        """Seat a whole static batch at once; its prompts may take several steps."""
+        while self._waiting and self._seating.has_free_row:
+            sequence = self._waiting.peek()
+            shared, position = self._seating.find_prefix(sequence)
+            if self._gate.shortage(sequence, shared, self._running) is not None:
+                return
+            self._start(sequence, shared, position)
+
+    def _rank_again(self) -> None:
+        """Put the running sequences in their present order, if it moves and this step may have to preempt."""
+        most_blocks = len(self._running) + num_blocks_for(self.limits.max_num_batched_tokens, self.pool.block_size)
+        if self.policy.has_moving_ranks and self.pool.num_available < most_blocks:
+            for sequence in self._running:
+                sequence.rank = self._rank_of(sequence)
+            self._running.sort(key=_rank)
+
+    def _rank_of(self, sequence: Sequence) -> tuple[Any, ...]:
+        return (not sequence.is_protected, *self.policy.rank(sequence))
+
+    def _yield_to_urgent(self) -> None:
+        """Preempt for the next one in line, if it may take others' places and starts in this step only without them.
+
+        Those that wait for a prefix are passed over as in `_schedule_waiting`; whom they wait for keeps its seat.
+        """
+        passed_over: list[Sequence] = []
+        awaited: set[Sequence] = set()
+        while self._waiting and self._running and len(passed_over) <= self.limits.max_num_seqs:
+            urgent = self._waiting.peek()
+            if not self._may_take_place(urgent, self._running[-1]):
+                break
+            shared, _ = self._seating.find_prefix(urgent)
+            computer = self._computer_of_next(urgent, shared)
+            if computer is None:
+                self._send_out_for(urgent, shared, awaited)
+                break
+            awaited.add(computer)
+            self._waiting.remove(urgent)
+            passed_over.append(urgent)
+        self._push_all(passed_over)
+
+    def _send_out_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> None:
+        def may_go(running: Sequence) -> bool:
+            return running not in awaited and self._may_take_place(urgent, running)
+
+        for victim in self._victims.victims_for(urgent, shared, self._running, may_go):
+            self._preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
+
+    def _may_take_place(self, urgent: Sequence, running: Sequence) -> bool:
+        if running.is_protected or not self.policy.may_preempt(urgent, running):
+            return False
+        # Who is next for its age alone would not be after an older one has joined the line.
+        return not self._waiting.is_turn_of_oldest or urgent.request.arrival <= running.request.arrival
+
+    def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
+        """Seat the sequence that is next in line."""
+        self._waiting.take()
+        self._seating.take(sequence, shared, position)
+        self.counters.num_cached_tokens += sequence.num_computed_tokens
+        self.counters.num_looked_up_tokens += sequence.num_tokens
+        if self._swap is not None:
+            self._swap.bring_back(sequence, self._seating)
+        sequence.is_running = True
+        if sequence.num_preemptions == 0:
+            sequence.started_at = self.pace.now()
+        self.policy.on_seat(sequence)
+        sequence.rank = self._rank_of(sequence)
+        insort(self._running, sequence, key=_rank)
+        self._log.record(sequence, Reason.STARTED)
+
+    def _preempt(
+        self, sequence: Sequence, reason: Reason, other: Sequence, *, shortage: Shortage | None = None
+    ) -> None:
+        self._log.record(sequence, reason, other=other, shortage=shortage)
+        if self._swap is not None and self._swap.put_aside(sequence, block_size=self.pool.block_size):
+            self.counters.num_swaps += 1
+        self._leave(sequence)
+        sequence.num_preemptions += 1
+        sequence.num_computed_tokens = 0
+        sequence.draft_token_ids = []
+        sequence.queued_at = self.pace.now()
+        self.counters.num_preemptions += 1
+        if reason is Reason.PREEMPTED_FOR_BLOCKS:
+            self.forecast.raise_after_preemption()
+        self._waiting.push(sequence)
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence from wherever it is; it may have been preempted since its last token was drawn."""
+        if sequence.is_running:
+            self._leave(sequence)
+        elif sequence in self._leaving:
+            self._leaving.remove(sequence)
+        elif sequence in self._followers:
+            self._followers.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._vacate(sequence)
+        sequence.is_running = False
+
+    def _vacate(self, sequence: Sequence) -> None:
+        self._num_departures += 1
+        self._seating.leave(sequence)
+
+    def _release_padding_if_done(self) -> None:
+        if self._running:
+            return
+        for sequence in self._padding:
+            self._vacate(sequence)
+        self._padding.clear()
+
+    def _push_all(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            self._waiting.push(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        self._push_all(self._followers.release(sequence))
+        if self._swap is not None:
+            self._swap.drop(sequence)
+        request_id = sequence.request.request_id
+        siblings = self._live[request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._live[request_id]
+            self._log.forget(request_id)

@@ -1,0 +1,104 @@
+"""The seats of the running sequences: each one's row of the block table, and the blocks it holds. No order, no queue.
+
+A seat is taken with the blocks that can be shared, grows block by block, and gives all of them back at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.scheduling.blocks import NO_PARENT, BlockPool, num_blocks_for
+from engine.scheduling.in_flight import InFlightPrefixes
+from engine.scheduling.plan import SchedulerLimits
+from engine.scheduling.request import Sequence
+
+
+class Seating:
+    """Own the rows and fill `block_tables` `[max_num_seqs, max_blocks]` int32, in place, for whoever has a row."""
+
+    def __init__(self, pool: BlockPool, limits: SchedulerLimits, *, has_prefix_cache: bool) -> None:
+        self._pool = pool
+        self.has_prefix_cache = has_prefix_cache
+        self._in_flight = InFlightPrefixes()
+        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
+        max_blocks = min(num_blocks_for(limits.max_model_len, pool.block_size), pool.capacity)
+        self.block_tables: npt.NDArray[np.int32] = np.zeros((limits.max_num_seqs, max_blocks), dtype=np.int32)
+
+    @property
+    def has_free_row(self) -> bool:
+        """Tell whether one more sequence could take a seat, blocks aside."""
+        return bool(self._free_rows)
+
+    def find_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
+        """Return the blocks that a waiting sequence can share now, and its place in the chain after them."""
+        max_blocks = sequence.num_sharable_tokens // self._pool.block_size
+        if self.has_prefix_cache:
+            return self._pool.match(sequence.chain, sequence.token_ids, max_blocks)
+        leader = sequence.leader
+        if leader is not None and leader.is_running and leader.has_prompt_computed:
+            num_full = min(max_blocks, (sequence.num_prompt_tokens - 1) // self._pool.block_size)
+            return leader.block_ids[:num_full], NO_PARENT
+        return [], NO_PARENT
+
+    def computer_of_next(self, sequence: Sequence, num_shared: int) -> Sequence | None:
+        """Return who is computing the block after those that a waiting sequence can share now; often nobody."""
+        num_sharable = sequence.num_sharable_tokens // self._pool.block_size
+        if not self.has_prefix_cache or num_shared >= num_sharable:
+            return None
+        return self._in_flight.owner_of(sequence, num_shared)
+
+    def take(self, sequence: Sequence, shared: list[int], position: int) -> None:
+        """Seat a sequence on the blocks that `find_prefix` returned. A row must be free."""
+        self._pool.share(shared)
+        sequence.row = self._free_rows.pop()
+        self._own(sequence, shared)
+        sequence.num_computed_tokens = len(shared) * self._pool.block_size
+        sequence.num_published_blocks = len(shared)
+        sequence.chain_position = position
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        if self.has_prefix_cache:
+            self._in_flight.begin(sequence, sequence.num_known_tokens // self._pool.block_size)
+
+    def num_missing_blocks(self, sequence: Sequence, count: int) -> int:
+        """Return how many more blocks the next `count` tokens need."""
+        beyond = sequence.num_computed_tokens + count - len(sequence.block_ids) * self._pool.block_size
+        return num_blocks_for(beyond, self._pool.block_size) if beyond > 0 else 0
+
+    def grow(self, sequence: Sequence, num_blocks: int) -> None:
+        """Give a seated sequence more blocks; the pool must have them."""
+        self._own(sequence, self._pool.allocate(num_blocks))
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let the blocks that the computed tokens fill be found by others from now on; with a prefix cache only."""
+        num_full = sequence.num_computed_tokens // self._pool.block_size
+        for index in range(sequence.num_published_blocks, num_full):
+            digest, content = sequence.chain.at(index, sequence.token_ids)
+            sequence.chain_position = self._pool.publish(
+                sequence.block_ids[index], digest=digest, content=content, parent=sequence.chain_position
+            )
+            self._in_flight.land(digest)
+        sequence.num_published_blocks = num_full
+
+    def leave(self, sequence: Sequence) -> None:
+        """Give the row and all blocks back."""
+        self._in_flight.leave(sequence)
+        self._pool.release(sequence.block_ids)
+        sequence.block_ids = []
+        self._free_rows.append(sequence.row)
+        sequence.row = -1
+
+    def check_integrity(self, holders: list[Sequence]) -> None:
+        """Raise AssertionError unless rows, tables and blocks are exactly those of the given sequences."""
+        self._pool.check_integrity(block for sequence in holders for block in sequence.block_ids)
+        rows = [sequence.row for sequence in holders] + self._free_rows
+        assert sorted(rows) == list(range(len(self.block_tables))), "a row is lost or has two owners"
+        for sequence in holders:
+            table = self.block_tables[sequence.row, : len(sequence.block_ids)]
+            assert table.tolist() == sequence.block_ids, "the block table differs from the blocks owned"
+
+    def _own(self, sequence: Sequence, blocks: list[int]) -> None:
+        held = len(sequence.block_ids)
+        self.block_tables[sequence.row, held : held + len(blocks)] = blocks
+        sequence.block_ids.extend(blocks)

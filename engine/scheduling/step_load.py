@@ -1,0 +1,50 @@
+"""How big a step is, as sums over its sequences: what its time and its traffic follow from. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+
+from engine.scheduling.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """How big a step is. Sums over its sequences.
+
+    `num_context_tokens` counts the cached and new tokens that attention reads; `num_shared_tokens` of them were found
+    in the prefix cache, so that other sequences of the step are likely to read them, too. `num_attended` counts the
+    (new token, token before it or itself) pairs, `num_logit_rows` the rows that the output matrix is applied to.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    num_context_tokens: int
+    num_shared_tokens: int
+    num_attended: int
+    num_logit_rows: int
+
+
+_num_cached_tokens = attrgetter("num_cached_tokens")
+
+
+def load_of(plan: StepPlan) -> StepLoad:
+    """Return the size of a step; rows of a static batch that only pad count as decodes."""
+    num_padding = len(plan.padding)
+    num_tokens = sum(plan.counts)
+    num_context_tokens = sum(plan.starts) + num_tokens
+    num_padded = sum(sequence.num_computed_tokens for sequence in plan.padding)
+    num_attended = num_context_tokens
+    if num_tokens > len(plan.counts):
+        pairs = zip(plan.starts, plan.counts, strict=True)
+        # A token alone attends to its whole context, which is counted above; the others of a chunk come on top.
+        num_attended += sum((count - 1) * start + count * (count - 1) // 2 for start, count in pairs if count > 1)
+    return StepLoad(
+        num_tokens=num_tokens + num_padding,
+        num_seqs=len(plan.counts) + num_padding,
+        num_context_tokens=num_context_tokens + num_padded,
+        num_shared_tokens=sum(map(_num_cached_tokens, chain(plan.sequences, plan.padding))),
+        num_attended=num_attended + num_padded,
+        num_logit_rows=sum(plan.num_sampled) + num_padding,
+    )

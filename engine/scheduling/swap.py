@@ -1,0 +1,82 @@
+"""Host memory for the KV of preempted sequences: whether to use it, for which blocks, what to copy. Ids, no torch.
+
+A preempted sequence's KV is either computed again later or copied to host blocks and back. Which is cheaper depends on
+the device and the model, so both are measured when the engine starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.scheduling.blocks import num_blocks_for
+from engine.scheduling.plan import BlockCopy, StepPlan
+from engine.scheduling.request import Sequence
+from engine.scheduling.seating import Seating
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapRule:
+    """What was measured: seconds to copy a block out and back in, and to compute a prompt token."""
+
+    seconds_per_block: float
+    seconds_per_token: float
+
+    def prefers_swap(self, *, num_blocks: int, num_tokens: int) -> bool:
+        """Tell whether copying is cheaper than computing again, were nothing of it found in the prefix cache."""
+        return num_blocks * self.seconds_per_block < num_tokens * self.seconds_per_token
+
+
+class SwapSpace:
+    """Own the host blocks, and gather the copies that the next step is to make."""
+
+    def __init__(self, num_blocks: int, rule: SwapRule) -> None:
+        self.num_blocks = num_blocks
+        self._rule = rule
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._copies_out: list[BlockCopy] = []
+        self._copies_in: list[BlockCopy] = []
+
+    @property
+    def num_free(self) -> int:
+        """Return how many host blocks nobody holds."""
+        return len(self._free)
+
+    def put_aside(self, sequence: Sequence, *, block_size: int) -> bool:
+        """Have a sequence's KV copied out before its blocks are overwritten; tell whether that pays and fits."""
+        num_tokens = sequence.num_computed_tokens
+        num_blocks = num_blocks_for(num_tokens, block_size)
+        if not 0 < num_blocks <= len(self._free):
+            return False
+        if not self._rule.prefers_swap(num_blocks=num_blocks, num_tokens=num_tokens):
+            return False
+        host_blocks = [self._free.pop() for _ in range(num_blocks)]
+        sequence.host_block_ids, sequence.num_host_tokens = host_blocks, num_tokens
+        self._copies_out.append(BlockCopy(device_blocks=sequence.block_ids[:num_blocks], host_blocks=list(host_blocks)))
+        return True
+
+    def bring_back(self, sequence: Sequence, seating: Seating) -> None:
+        """Have what a newly seated sequence left here copied in, after the blocks that the prefix cache still has."""
+        host_blocks, sequence.host_block_ids = sequence.host_block_ids, []
+        num_shared = len(sequence.block_ids)
+        self._free += host_blocks[:num_shared]
+        if len(host_blocks) > num_shared:
+            seating.grow(sequence, len(host_blocks) - num_shared)
+            self._copies_in.append(
+                BlockCopy(device_blocks=sequence.block_ids[num_shared:], host_blocks=host_blocks[num_shared:])
+            )
+            sequence.num_computed_tokens = sequence.num_host_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget what a sequence that has ended left here."""
+        self._free += sequence.host_block_ids
+        sequence.host_block_ids = []
+
+    def hand_over(self, plan: StepPlan) -> None:
+        """Give the plan the copies gathered since the last one."""
+        plan.copies_out, self._copies_out = self._copies_out, []
+        plan.copies_in, self._copies_in = self._copies_in, []
+
+    def advance(self, plan: StepPlan) -> None:
+        """Take the host blocks back whose content the plan has copied in."""
+        for copy in plan.copies_in:
+            self._free += copy.host_blocks

@@ -1,0 +1,4 @@
+"""Tenants, their keys and their budgets.
+
+Knows no batch and no line.
+"""

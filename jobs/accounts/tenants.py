@@ -1,0 +1,113 @@
+"""Tenants and their keys: create, find, authenticate, revoke."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.accounts.budgets import check_limit
+from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
+from jobs.ids import new_id
+from jobs.tables import ApiKey, Budget, Tenant
+
+KEY_PREFIX: Final = "tm-"
+_HINT_CHARACTERS: Final = 10  # of a key, shown in lists: the prefix and 7 of its 43 random characters
+
+
+def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tokens: int | None = None) -> Tenant:
+    """Create a tenant with its budget; `limit_tokens` None means unlimited. Raises ConflictError on a taken name."""
+    if not name.strip():
+        raise InputError("the tenant's name is empty; give it one", param="name")
+    if not 0 < weight < float("inf"):
+        raise InputError(f"weight is {weight}; give a number above 0 (1 is the usual share)", param="weight")
+    check_limit(limit_tokens)
+    tenant: Tenant | None = session.scalar(
+        insert(Tenant)
+        .values(id=new_id("tenant"), name=name, weight=weight)
+        .on_conflict_do_nothing(index_elements=[Tenant.name])
+        .returning(Tenant)
+    )
+    if tenant is None:
+        raise ConflictError(f"a tenant named {name!r} exists already; choose another name", param="name")
+    session.add(Budget(tenant_id=tenant.id, limit_tokens=limit_tokens))
+    session.flush()
+    return tenant
+
+
+def find_tenant(session: Session, name: str) -> Tenant:
+    """Return the tenant of this name or id. Raises NotFoundError."""
+    tenant = session.scalar(select(Tenant).where((Tenant.name == name) | (Tenant.id == name)))
+    if tenant is None:
+        raise NotFoundError(f"there is no tenant {name!r}; `tokenmill tenants create {name}` makes it")
+    return tenant
+
+
+def list_tenants(session: Session) -> Sequence[Tenant]:
+    """Return all tenants, oldest first."""
+    return session.scalars(select(Tenant).order_by(Tenant.created_at, Tenant.id)).all()
+
+
+def create_key(session: Session, tenant_id: str) -> tuple[ApiKey, str]:
+    """Create a key; return its row and the secret (`tm-` + 256 random bits), which cannot be read again."""
+    if session.get(Tenant, tenant_id) is None:
+        raise NotFoundError(f"there is no tenant {tenant_id!r}")
+    secret = KEY_PREFIX + secrets.token_urlsafe(32)
+    key = ApiKey(id=new_id("key"), tenant_id=tenant_id, key_hash=hash_key(secret), hint=secret[:_HINT_CHARACTERS])
+    session.add(key)
+    session.flush()
+    return key, secret
+
+
+def list_keys(session: Session, tenant_id: str) -> Sequence[ApiKey]:
+    """Return a tenant's keys, revoked ones included, oldest first."""
+    query = select(ApiKey).where(ApiKey.tenant_id == tenant_id).order_by(ApiKey.created_at, ApiKey.id)
+    return session.scalars(query).all()
+
+
+def revoke_key(session: Session, key: str) -> ApiKey:
+    """Revoke a key named by its id, its secret, or the beginning of its secret that lists show.
+
+    Revoking twice keeps the first time. Raises NotFoundError, or ConflictError where a beginning fits several keys.
+    """
+    named = (ApiKey.id == key) | (ApiKey.key_hash == hash_key(key)) | (ApiKey.hint == key[:_HINT_CHARACTERS])
+    found = session.scalars(select(ApiKey).where(named)).all()
+    exact = [row for row in found if row.id == key or row.key_hash == hash_key(key)]
+    if not exact and len(key) == _HINT_CHARACTERS:
+        exact = list(found)
+    if not exact:
+        raise NotFoundError(f"there is no key {key[:_HINT_CHARACTERS]!r}…; `tokenmill keys list` shows the ids")
+    if len(exact) > 1:
+        raise ConflictError(f"{key!r} begins {len(exact)} keys; name one by its id: {', '.join(k.id for k in exact)}")
+    session.execute(
+        update(ApiKey).where(ApiKey.id == exact[0].id, ApiKey.revoked_at.is_(None)).values(revoked_at=func.now())
+    )
+    session.refresh(exact[0])
+    return exact[0]
+
+
+def authenticate(session: Session, secret: str) -> Tenant:
+    """Return the tenant of a key. Raises AuthenticationError; the message never repeats the key."""
+    if not secret:
+        raise AuthenticationError("no API key was given; send `Authorization: Bearer tm-…`", code="missing_api_key")
+    query = (
+        select(Tenant, ApiKey.revoked_at)
+        .join(ApiKey, ApiKey.tenant_id == Tenant.id)
+        .where(ApiKey.key_hash == hash_key(secret))
+    )
+    row = session.execute(query).one_or_none()
+    if row is None:
+        raise AuthenticationError("the API key is not known here; `tokenmill keys create` makes one")
+    tenant, revoked_at = row
+    if revoked_at is not None:
+        raise AuthenticationError(f"the API key was revoked at {revoked_at:%Y-%m-%d %H:%M} UTC; use another one")
+    assert isinstance(tenant, Tenant)
+    return tenant
+
+
+def hash_key(secret: str) -> str:
+    """Return the SHA-256 of a key as hex: 256 random bits need no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,178 @@
+"""A batch's life: create, look at, list, cancel, and the one writer of its state.
+
+Knows no HTTP and no contents of lines. Locks in the order chunk → batch → budget.
+"""
+
+from typing import Final
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session
+
+from jobs.accounts import budgets
+from jobs.batches.submission import CreateBatch, check_file, check_request, parse_window
+from jobs.chunks import leasing
+from jobs.database import advisory_lock
+from jobs.errors import ConflictError, NotFoundError
+from jobs.files import share_file
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.partitions import batch_day, ensure_result_partition
+from jobs.settings import Settings
+from jobs.states import BatchState, IllegalMoveError, require_move, sources_of
+from jobs.tables import Batch, File, Tenant
+
+_RETRY_MINUTES: Final = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
+_MOMENT: Final[dict[BatchState, str]] = {
+    state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
+}
+_NEEDS_OUTCOME: Final = BatchState.FINALIZING
+
+
+def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> Batch:
+    """Accept a batch and reserve its estimated tokens, or refuse it for good: no limit fails it later.
+
+    Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
+    that it retries. Raises InputError, TooLargeError, OverBudgetError, NotFoundError, or ConflictError where the key
+    was used for another request.
+    """
+    check_request(wanted)
+    fingerprint = wanted.fingerprint()
+    _wait_for_twins(session, tenant.id, wanted, fingerprint=fingerprint)
+    earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
+    if earlier is not None:
+        return earlier
+    file = _share_input(session, tenant.id, wanted.input_file_id)
+    check_file(file, settings)
+    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint)
+
+
+def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
+    """Return a batch of this tenant. Raises NotFoundError, also for another tenant's."""
+    batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id))
+    if batch is None:
+        raise _not_found(batch_id)
+    return batch
+
+
+def list_batches(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Batch]:
+    """Return a page of a tenant's batches, newest first. Raises InputError on an unknown `after`."""
+    query = select(Batch).where(Batch.tenant_id == tenant_id)
+    return read_page(session, query, table=Batch, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
+    """Ask a validating or running batch to stop; finished lines stay and are billed.
+
+    Repeating it is no error. Raises ConflictError where the batch has ended or is writing its files.
+    """
+    get_batch(session, tenant_id, batch_id)
+    batch = lock_batch(session, batch_id)
+    assert batch is not None, "batches are never deleted"
+    if batch.state == BatchState.CANCELLING:
+        return batch
+    if batch.state not in sources_of(BatchState.CANCELLING):
+        raise ConflictError(f"Cannot cancel a batch with status '{batch.state}'.", code="batch_not_cancellable")
+    move_batch(session, batch, BatchState.CANCELLING)
+    leasing.withdraw_open(session, batch.id)
+    return batch
+
+
+def lock_batch(session: Session, batch_id: str) -> Batch | None:
+    """Return the batch, fresh and locked until the transaction ends, or None."""
+    return session.scalar(
+        select(Batch)
+        .where(Batch.id == batch_id)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    )
+
+
+def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None) -> None:
+    """Move a batch to its next state and note the moment; nobody else writes `batch.state`.
+
+    A move to finalizing names its `outcome` (completed, expired or failed). Raises IllegalMoveError where the table
+    does not allow the move, also when another transaction moved the batch meanwhile: `lock_batch` first.
+    """
+    require_move(BatchState(batch.state), after)
+    assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
+    values = {"state": after.value, _MOMENT[after]: func.now(), "hinted_at": None}
+    if outcome is not None:
+        require_move(after, outcome)
+        values["outcome"] = outcome.value
+    session.flush()
+    moved = session.scalar(
+        update(Batch)
+        .where(Batch.id == batch.id, Batch.state == batch.state, Batch.state.in_(sources_of(after)))
+        .values(values)
+        .returning(Batch)
+        # False: a move that does not happen must not show in the object either.
+        .execution_options(populate_existing=True, synchronize_session=False)
+    )
+    if moved is None:
+        raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
+
+
+def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> None:
+    """Let equal creates pass one by one: a retry must see what the first try, perhaps still running, commits."""
+    twins = f"key {wanted.idempotency_key}" if wanted.idempotency_key is not None else fingerprint
+    advisory_lock(session, f"create {tenant_id} {twins}")
+
+
+def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> Batch | None:
+    mine = select(Batch).where(Batch.tenant_id == tenant_id)
+    if wanted.idempotency_key is not None:
+        batch = session.scalar(mine.where(Batch.idempotency_key == wanted.idempotency_key))
+        if batch is not None and batch.fingerprint != fingerprint:
+            raise ConflictError(
+                f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made batch "
+                f"{batch.id!r}. Repeat that request unchanged, or use a new key.",
+                code="idempotency_key_reused",
+            )
+        return batch
+    if wanted.retry_count == 0:
+        return None
+    recent = Batch.created_at > func.now() - text(f"interval '{_RETRY_MINUTES} minutes'")
+    same = mine.where(Batch.fingerprint == fingerprint, Batch.idempotency_key.is_(None), recent)
+    return session.scalar(same.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(1))
+
+
+def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
+    """Return the input file, which nobody can delete until this transaction ends."""
+    file = share_file(session, tenant_id, file_id)
+    if file is None:
+        raise NotFoundError(
+            f"No such File object: {file_id!r}. It may have been deleted or have expired.", param="input_file_id"
+        )
+    return file
+
+
+def _insert(session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, fingerprint: str) -> Batch:
+    now = session.scalar(select(func.now()))
+    assert now is not None
+    ensure_result_partition(session, batch_day(now))
+    tokens = (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
+    budgets.reserve(session, tenant_id, tokens)
+    batch = Batch(
+        id=new_id("batch"),
+        tenant_id=tenant_id,
+        input_file_id=file.id,
+        endpoint=wanted.endpoint,
+        completion_window=wanted.completion_window,
+        priority=wanted.priority.value,
+        invalid_lines=wanted.invalid_lines.value,
+        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        output_expires_after_seconds=wanted.output_expires_after_seconds,
+        idempotency_key=wanted.idempotency_key,
+        fingerprint=fingerprint,
+        reserved_tokens=tokens,
+        created_at=now,
+        expires_at=now + parse_window(wanted.completion_window),
+    )
+    session.add(batch)
+    session.flush()
+    session.refresh(batch)
+    return batch
+
+
+def _not_found(batch_id: str) -> NotFoundError:
+    return NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")

@@ -1,0 +1,247 @@
+"""Lost leases: back to the queue, bisected when it happens again, failed when one line alone keeps killing engines.
+
+Only leases that end on the clock count as losses; a chunk given back does not, nor a lease that nobody could extend
+because Postgres was away.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.orm import Session
+
+from jobs.batches import missing_inputs
+from jobs.chunks.leasing import SUSPECT_LOSSES, done_between, lock_batch_state, settle_share
+from jobs.chunks.recording import LineResult, record
+from jobs.errors import NotFoundError, ServiceError
+from jobs.lines.output_lines import error_line
+from jobs.lines.reading import RawLine, custom_id_of, split_lines
+from jobs.partitions import batch_day
+from jobs.states import BatchState, ChunkState, sources_of
+from jobs.storage import Storage
+
+log = logging.getLogger(__name__)
+
+POISON_LOSSES: Final = 3
+"""A chunk of one line is failed after so many lost leases of its own."""
+_REAP_LIMIT: Final = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
+
+
+class Reaped(StrEnum):
+    """What became of a chunk whose lease was lost."""
+
+    READY = "ready"
+    SPLIT = "split"
+    FAILED = "failed"
+    DONE = "done"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostLease:
+    """A leased chunk, locked, whose lease is to end. `is_counted`: that says something of its lines."""
+
+    chunk_id: int
+    fence: int
+    batch_id: str
+    tenant_id: str
+    model: str
+    priority: str
+    worker_id: str
+    first_line: int
+    num_lines: int
+    num_requests: int
+    byte_start: int
+    byte_end: int
+    estimated_tokens: int
+    previous_losses: int
+    object_key: str
+    batch_created_at: datetime
+    is_counted: bool
+
+    @property
+    def losses(self) -> int:
+        """Return the losses of the chunk, this one included."""
+        return self.previous_losses + self.is_counted
+
+
+def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> list[Reaped]:
+    """End every lease that is over on the database's clock; return what became of each chunk.
+
+    `lease` is what leases were extended for: one that was last extended before the server started is no loss, since its
+    worker may be well and could not reach us.
+
+    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part
+    again at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error
+    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call; where the store
+    has lost it, the batch fails.
+    """
+    ended, outcomes = [], []
+    for lost in _read(session, _LOST, {"limit": _REAP_LIMIT, "lease": lease}):
+        outcome = _reap(session, storage, lost)
+        if outcome is not None:
+            ended.append(lost)
+            outcomes.append(outcome)
+            log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
+    _settle_shares(session, ended)
+    return outcomes
+
+
+def return_leases(session: Session) -> int:
+    """End every lease at once, as no loss; return how many.
+
+    For a stack of one machine that starts again: it holds the lock of its data directory, so no worker of it can be
+    alive, and what killed them all says nothing about the lines they ran.
+    """
+    leased = _read(session, _LEASED, {})
+    for lost in leased:
+        wanted = lock_batch_state(session, lost.batch_id) is BatchState.IN_PROGRESS
+        _move(session, lost, ChunkState.READY if wanted else ChunkState.WITHDRAWN)
+    _settle_shares(session, leased)
+    return len(leased)
+
+
+def _read(session: Session, query: TextClause, values: Mapping[str, object]) -> list[LostLease]:
+    return [LostLease(**row._mapping) for row in session.execute(query, values)]
+
+
+def _settle_shares(session: Session, ended: Sequence[LostLease]) -> None:
+    """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order."""
+    for lost in sorted(ended, key=lambda lost: (lost.model, lost.priority, lost.tenant_id)):
+        settle_share(
+            session,
+            chunk_id=lost.chunk_id,
+            fence=lost.fence,
+            model=lost.model,
+            priority=lost.priority,
+            tenant_id=lost.tenant_id,
+            charged=lost.estimated_tokens,
+        )
+
+
+def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:
+    """Decide on one lost lease and apply it; None where it has to wait."""
+    if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
+        _move(session, lost, ChunkState.WITHDRAWN)
+        return Reaped.WITHDRAWN
+    if lost.losses < SUSPECT_LOSSES or not lost.is_counted:
+        _move(session, lost, ChunkState.READY)
+        return Reaped.READY
+    try:
+        lines = _lines(storage, lost)
+    except ServiceError as error:
+        log.error("lost chunk waits for its input chunk_id=%s error=%s", lost.chunk_id, error)
+        return None
+    except NotFoundError:
+        missing_inputs.fail_batch(session, lost.batch_id)
+        _move(session, lost, ChunkState.WITHDRAWN)
+        return Reaped.WITHDRAWN
+    return _reap_suspect(session, lost, lines)
+
+
+def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> Reaped:
+    unfinished = _unfinished(session, lost, lines)
+    if not unfinished:
+        _move(session, lost, ChunkState.DONE)
+        return Reaped.DONE
+    if lost.num_requests == 1:
+        return _reap_single(session, lost, unfinished[0])
+    _split(session, lost, lines, unfinished=unfinished)
+    return Reaped.SPLIT
+
+
+def _reap_single(session: Session, lost: LostLease, line: RawLine) -> Reaped:
+    if lost.losses < POISON_LOSSES:
+        _move(session, lost, ChunkState.READY)
+        return Reaped.READY
+    message = f"this line's worker was lost {lost.losses} times while it ran; it was given up and is not billed"
+    content = error_line(
+        lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
+    )
+    record(session, lost.batch_id, [LineResult(line_no=line.line_no, line=content, status_code=None)])
+    _move(session, lost, ChunkState.DONE)
+    return Reaped.FAILED
+
+
+def _lines(storage: Storage, lost: LostLease) -> list[RawLine]:
+    content = storage.read_range(lost.object_key, lost.byte_start, lost.byte_end)
+    return split_lines(content, first_line=lost.first_line, byte_start=lost.byte_start)
+
+
+def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> list[RawLine]:
+    day = batch_day(lost.batch_created_at)
+    done = done_between(session, day, lost.batch_id, first=lost.first_line, num_lines=lost.num_lines)
+    return [line for line in lines if line.line_no not in done]
+
+
+def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfinished: Sequence[RawLine]) -> None:
+    """Replace a chunk by two over the halves of its unfinished lines; by one where a single line is left."""
+    middle = len(unfinished) // 2
+    for half in (unfinished[:middle], unfinished[middle:]):
+        if half:
+            first, last = half[0], half[-1]
+            span = [line for line in lines if first.line_no <= line.line_no <= last.line_no]
+            session.execute(_INSERT_CHILD, _child(lost, span, num_unfinished=len(half)))
+    _move(session, lost, ChunkState.SPLIT)
+
+
+def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
+    """Return a child's columns; finished lines inside its span count as its requests and are not run again.
+
+    A part goes on with the losses of the whole, so that the next one splits it at once. A single line starts from none:
+    it is failed only for losses as a chunk of its own, never for those it shared with its neighbours in this one. Other
+    chunks of its worker may be the reason for its first ones; at the last, it has no other suspect beside it.
+    """
+    return {
+        "parent_id": lost.chunk_id,
+        "first_line": span[0].line_no,
+        "num_lines": span[-1].line_no - span[0].line_no + 1,
+        "num_requests": len(span),
+        "byte_start": span[0].byte_start,
+        "byte_end": span[-1].byte_end,
+        "estimated_tokens": lost.estimated_tokens * num_unfinished // lost.num_requests,
+        "losses": 0 if len(span) == 1 else lost.losses,
+    }
+
+
+def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
+    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.losses}
+    moved = session.execute(_MOVE, values).one_or_none()
+    assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
+
+
+_COLUMNS: Final = """
+    chunk.id AS chunk_id, chunk.fence, chunk.batch_id, chunk.tenant_id, chunk.model, chunk.priority, chunk.worker_id,
+    chunk.first_line, chunk.num_lines, chunk.num_requests, chunk.byte_start, chunk.byte_end, chunk.estimated_tokens,
+    chunk.losses AS previous_losses, batch.created_at AS batch_created_at, file.object_key
+"""
+
+_LOST: Final = text(f"""
+    SELECT {_COLUMNS}, chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time() AS is_counted
+    FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
+    WHERE chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()
+    ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
+""")
+
+_LEASED: Final = text(f"""
+    SELECT {_COLUMNS}, FALSE AS is_counted
+    FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
+    WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
+""")
+
+_MOVE: Final = text("""
+    UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+    WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
+""")
+
+_INSERT_CHILD: Final = text("""
+    INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+        byte_start, byte_end, estimated_tokens, losses, created_at)
+    SELECT batch_id, tenant_id, model, priority, expires_at, :first_line, :num_lines, :num_requests,
+        :byte_start, :byte_end, :estimated_tokens, :losses, created_at
+    FROM chunk WHERE id = :parent_id
+""")

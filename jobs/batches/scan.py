@@ -1,0 +1,151 @@
+"""What a batch's input holds: takes its lines in order, lists every bad one, plans the chunks of the others.
+
+Pure: no SQL, no storage. Memory does not grow with the size of lines: per line only a digest of its custom_id is kept.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from jobs.lines.input_estimate import estimate_tokens
+from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse_line, shown, too_long_problem
+from jobs.settings import MIB, Settings
+
+MAX_CHUNK_BYTES: Final = 16 * MIB
+"""A chunk of long lines ends early: a worker reads it in one piece, K at a time."""
+
+
+class PlannedChunk(NamedTuple):
+    """A chunk to be: a named tuple, because a large batch has a hundred thousand of them."""
+
+    first_line: int
+    num_lines: int
+    num_requests: int
+    byte_start: int
+    byte_end: int
+    estimated_tokens: int
+
+
+class ChunkPlanner:
+    """Group lines into chunks of at most `max_lines` consecutive lines; each begins and ends with one that can run."""
+
+    def __init__(self, *, max_lines: int) -> None:
+        self.chunks: list[PlannedChunk] = []
+        self._max_lines = max_lines
+        self._open: PlannedChunk | None = None
+        self._num_skipped = 0  # bad lines since the last one that can run
+
+    def add(self, line: RawLine, tokens: int) -> None:
+        chunk = self._open
+        if chunk is None or not self._fits(chunk, line):
+            self.finish()
+            self._open = PlannedChunk(line.line_no, 1, 1, line.byte_start, line.byte_end, tokens)
+        else:
+            self._open = chunk._replace(
+                num_lines=line.line_no - chunk.first_line + 1,
+                num_requests=chunk.num_requests + self._num_skipped + 1,
+                byte_end=line.byte_end,
+                estimated_tokens=chunk.estimated_tokens + tokens,
+            )
+        self._num_skipped = 0
+
+    def skip(self) -> None:
+        """Note a bad line: inside a chunk it counts as a request that has its result already."""
+        self._num_skipped += 1
+
+    def finish(self) -> list[PlannedChunk]:
+        """Close the open chunk and return all of them."""
+        if self._open is not None:
+            self.chunks.append(self._open)
+            self._open = None
+        return self.chunks
+
+    def _fits(self, chunk: PlannedChunk, line: RawLine) -> bool:
+        is_near = line.line_no - chunk.first_line < self._max_lines
+        return is_near and line.byte_end - chunk.byte_start <= MAX_CHUNK_BYTES
+
+
+@dataclass(slots=True)
+class Scan:
+    """What is found while lines are taken in order; `take` returns a line's problem, if it has one."""
+
+    endpoint: str
+    models: Collection[str]
+    settings: Settings
+    planner: ChunkPlanner = field(init=False)
+    model: str | None = None  # of the batch: the first known one
+    num_requests: int = 0
+    num_problems: int = 0
+    listed: list[dict[str, Any]] = field(default_factory=list)
+    _ids: CustomIds = field(default_factory=CustomIds)
+
+    def __post_init__(self) -> None:
+        self.planner = ChunkPlanner(max_lines=self.settings.chunk_lines)
+
+    def take(self, line: RawLine) -> LineProblem | None:
+        self.num_requests += 1
+        if self.num_requests > self.settings.max_batch_lines:
+            return None  # the batch fails as a whole; only the count matters now
+        try:
+            request = self._checked(line)
+        except LineProblem as problem:
+            self._note(problem)
+            return problem
+        assert line.content is not None
+        tokens = estimate_tokens(line.content, request.body, default_max_tokens=self.settings.default_max_tokens)
+        self.planner.add(line, tokens)
+        return None
+
+    def file_problem(self) -> dict[str, Any] | None:
+        """Return what is wrong with the file as a whole, which fails the batch in any case."""
+        allowed = self.settings.max_batch_lines
+        if self.num_requests == 0:
+            return whole_file_problem("empty_file", "the input file has no requests; write one JSON object a line")
+        if self.num_requests > allowed:
+            message = f"the input file has {self.num_requests} requests and {allowed} are allowed; split it"
+            return whole_file_problem("too_many_tasks", message)
+        return None
+
+    def _checked(self, line: RawLine) -> InputLine:
+        if line.content is None:
+            raise too_long_problem(line, max_line_bytes=self.settings.max_line_bytes)
+        request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint)
+        self._check_custom_id(request)
+        self._check_model(request)
+        return request
+
+    def _check_custom_id(self, request: InputLine) -> None:
+        first = self._ids.add(request.custom_id, request.line_no)
+        if first is not None:
+            message = f"custom_id {shown(request.custom_id)} is used by line {first + 1} already; make every one unique"
+            raise _problem(request, "duplicate_custom_id", message, param="custom_id")
+
+    def _check_model(self, request: InputLine) -> None:
+        if request.model == self.model:
+            return
+        if request.model not in self.models:
+            known = ", ".join(sorted(self.models)[:10]) or "none yet"
+            message = f"the model {shown(request.model)} does not exist; known are: {known}"
+            raise _problem(request, "model_not_found", message, param="body.model")
+        if self.model is not None:
+            message = (
+                f"the model is {shown(request.model)} and earlier lines name {shown(self.model)}; "
+                "put each model into its own batch"
+            )
+            raise _problem(request, "model_mismatch", message, param="body.model")
+        self.model = request.model
+
+    def _note(self, problem: LineProblem) -> None:
+        self.planner.skip()
+        self.num_problems += 1
+        if len(self.listed) < self.settings.max_listed_errors:
+            self.listed.append(problem.wire())
+
+
+def whole_file_problem(code: str, message: str) -> dict[str, Any]:
+    """Return an entry of `errors.data` that concerns no single line."""
+    return {"code": code, "message": message, "param": None, "line": None}
+
+
+def _problem(request: InputLine, code: str, message: str, *, param: str) -> LineProblem:
+    return LineProblem(code, message, line_no=request.line_no, param=param, custom_id=request.custom_id)

@@ -1,0 +1,134 @@
+"""What a caller asks for when creating a batch, and the checks that need no database."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import orjson
+
+from jobs.errors import InputError, TooLargeError
+from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
+from jobs.lines.bodies import ENDPOINTS
+from jobs.settings import Settings
+from jobs.states import InvalidLines, Priority
+from jobs.tables import File
+
+MIN_WINDOW: Final = timedelta(minutes=1)
+MAX_WINDOW: Final = timedelta(days=30)
+MAX_METADATA_PAIRS: Final = 16
+MAX_METADATA_KEY: Final = 64
+MAX_METADATA_VALUE: Final = 512
+MAX_IDEMPOTENCY_KEY: Final = 255
+
+_WINDOW: Final = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
+# How this attempt reached us, not what it asks for.
+_NOT_IN_FINGERPRINT: Final = frozenset({"idempotency_key", "retry_count"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateBatch:
+    """A create call. `retry_count` is the client's own (x-stainless-retry-count): 0 for a first try."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: Mapping[str, str] | None = None
+    output_expires_after_seconds: int | None = None
+    priority: Priority = Priority.NORMAL
+    invalid_lines: InvalidLines = InvalidLines.FAIL
+    idempotency_key: str | None = None
+    retry_count: int = 0
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is asked for, equal for a repeated call."""
+        wanted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
+        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def parse_window(text: str) -> timedelta:
+    """Read a completion window such as 24h, 30m or 7d. Raises InputError naming the allowed forms and range."""
+    match = _WINDOW.fullmatch(text)
+    window = timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else None
+    if window is None or not MIN_WINDOW <= window <= MAX_WINDOW:
+        raise InputError(
+            f"Invalid completion_window: {text[:40]!r}. Give minutes, hours or days such as '30m', '24h' or '7d', "
+            "from 1m to 30d.",
+            param="completion_window",
+            code="invalid_value",
+        )
+    return window
+
+
+def check_request(wanted: CreateBatch) -> None:
+    """Raise InputError where a field of the call is not allowed; the file is looked at by `check_file`."""
+    parse_window(wanted.completion_window)
+    if wanted.endpoint not in ENDPOINTS:
+        raise InputError(
+            f"Invalid endpoint: {wanted.endpoint[:80]!r}. Supported are {' and '.join(ENDPOINTS)}.",
+            param="endpoint",
+            code="invalid_value",
+        )
+    seconds = wanted.output_expires_after_seconds
+    if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
+        raise InputError(
+            f"Invalid output_expires_after: {seconds} seconds. Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}.",
+            param="output_expires_after.seconds",
+            code="invalid_value",
+        )
+    key = wanted.idempotency_key
+    if key is not None and not 0 < len(key) <= MAX_IDEMPOTENCY_KEY:
+        raise InputError(f"The Idempotency-Key has {len(key)} characters; give 1 to {MAX_IDEMPOTENCY_KEY}.")
+    check_metadata(wanted.metadata)
+
+
+def check_metadata(metadata: Mapping[Any, Any] | None) -> None:
+    """Raise InputError where metadata passes the contract's limits."""
+    if metadata is None:
+        return
+    if len(metadata) > MAX_METADATA_PAIRS:
+        raise _metadata_error(f"it has {len(metadata)} pairs and {MAX_METADATA_PAIRS} are allowed")
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise _metadata_error(f"keys and values must be strings, and {key!r} has {value!r}")
+        if len(key) > MAX_METADATA_KEY:
+            raise _metadata_error(f"the key {key[:40]!r}… has {len(key)} characters and {MAX_METADATA_KEY} are allowed")
+        if len(value) > MAX_METADATA_VALUE:
+            raise _metadata_error(
+                f"the value of {key!r} has {len(value)} characters and {MAX_METADATA_VALUE} are allowed"
+            )
+
+
+def check_file(file: File, settings: Settings) -> None:
+    """Raise InputError or TooLargeError where the file cannot be a batch's input.
+
+    An empty file passes: it fails validation, as with OpenAI.
+    """
+    if file.purpose != Purpose.BATCH:
+        raise InputError(
+            f"File {file.id!r} has purpose {file.purpose!r}; upload it with purpose 'batch'.",
+            param="input_file_id",
+            code="invalid_file_purpose",
+        )
+    if file.size_bytes > settings.max_file_bytes:
+        raise TooLargeError(
+            f"The file has {file.size_bytes:,} bytes and a batch may have {settings.max_file_bytes:,}. "
+            "Split it into several batches.",
+            param="input_file_id",
+            code="file_too_large",
+        )
+    assert file.num_requests is not None, "a batch input has a profile"
+    if file.num_requests > settings.max_batch_lines:
+        raise TooLargeError(
+            f"The file has {file.num_requests:,} requests and a batch may have {settings.max_batch_lines:,}. "
+            "Split it into several batches.",
+            param="input_file_id",
+            code="too_many_tasks",
+        )
+
+
+def _metadata_error(problem: str) -> InputError:
+    return InputError(f"Invalid metadata: {problem}.", param="metadata", code="invalid_value")

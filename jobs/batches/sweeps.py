@@ -1,0 +1,118 @@
+"""Sweeps over everybody's batches: move those whose time has come, find those that wait for a control worker.
+
+The dispatcher sweeps at each tick; control workers look for themselves where hints stay away. Each sweep takes a
+bounded number of batches, the rest is for the next one. Knows no tenants and no contents of lines.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import ColumnElement, Select, exists, func, literal_column, select, update
+from sqlalchemy.orm import Session
+
+from jobs.batches.lifecycle import move_batch
+from jobs.chunks import leasing
+from jobs.states import BatchState, ChunkState
+from jobs.tables import Batch, Chunk
+
+_SWEEP_LIMIT: Final = 100  # batches
+
+
+def expire_overdue(session: Session) -> list[str]:
+    """Move batches whose window is over towards expired; their finished lines are written out first."""
+    is_over = Batch.expires_at <= func.now()
+    moved = _lock_idle(session, select(Batch).where(_is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS), is_over))
+    for batch in moved:
+        move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.EXPIRED)
+        leasing.withdraw_open(session, batch.id)
+    return [batch.id for batch in moved]
+
+
+def finish_ready(session: Session) -> list[str]:
+    """Move batches in progress whose every line has a result to finalizing."""
+    is_answered = Batch.num_completed + Batch.num_failed >= Batch.num_requests
+    moved = _lock_idle(session, select(Batch).where(_is_in(BatchState.IN_PROGRESS), is_answered, ~_has_open_chunk()))
+    for batch in moved:
+        move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
+    return [batch.id for batch in moved]
+
+
+def pick_for_validation(session: Session, *, again_seconds: float) -> list[str]:
+    """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
+    return _pick(session, _is_in(BatchState.VALIDATING), again_seconds=again_seconds)
+
+
+def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
+    """Return batches whose files can be written, and note the hint; those hinted within `again_seconds` are left out.
+
+    An expired or cancelled batch waits until its workers have given their chunks back or lost them; chunks that came
+    back to the queue since are withdrawn here.
+    """
+    _withdraw_returned(session)
+    return _pick(session, _awaits_files(), again_seconds=again_seconds)
+
+
+def overdue_validation(session: Session, *, hinted_before_seconds: float) -> list[str]:
+    """Return batches whose hint to validate nobody answered, or none came, for that long: for a broker that is away."""
+    return _overdue(session, _is_in(BatchState.VALIDATING), hinted_before_seconds=hinted_before_seconds)
+
+
+def overdue_finalizing(session: Session, *, hinted_before_seconds: float) -> list[str]:
+    """As `overdue_validation`, for batches whose files can be written."""
+    return _overdue(session, _awaits_files(), hinted_before_seconds=hinted_before_seconds)
+
+
+def _lock_idle(session: Session, query: Select[Batch]) -> Sequence[Batch]:
+    """Lock and return batches that nobody else holds: a busy one is for a later tick, not to be waited for."""
+    locked = query.order_by(Batch.id).limit(_SWEEP_LIMIT).with_for_update(skip_locked=True, key_share=True)
+    return session.scalars(locked, execution_options={"populate_existing": True}).all()
+
+
+def _withdraw_returned(session: Session) -> None:
+    ending = select(Batch.id).where(_is_ending(), _has_chunk(ChunkState.READY)).limit(_SWEEP_LIMIT)
+    for batch_id in session.scalars(ending):
+        leasing.withdraw_open(session, batch_id)
+
+
+def _pick(session: Session, due: ColumnElement[bool], *, again_seconds: float) -> list[str]:
+    was_hinted_long_ago = Batch.hinted_at < _seconds_ago(again_seconds)
+    picked = _lock_idle(session, select(Batch).where(due, Batch.hinted_at.is_(None) | was_hinted_long_ago))
+    ids = [batch.id for batch in picked]
+    session.execute(update(Batch).where(Batch.id.in_(ids)).values(hinted_at=func.now()))
+    return ids
+
+
+def _overdue(session: Session, due: ColumnElement[bool], *, hinted_before_seconds: float) -> list[str]:
+    waits_since = func.coalesce(Batch.hinted_at, Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
+    overdue = select(Batch.id).where(due, waits_since < _seconds_ago(hinted_before_seconds))
+    return list(session.scalars(overdue.order_by(Batch.id).limit(_SWEEP_LIMIT)))
+
+
+def _is_ending() -> ColumnElement[bool]:
+    return _is_in(BatchState.FINALIZING, BatchState.CANCELLING)
+
+
+def _awaits_files() -> ColumnElement[bool]:
+    return _is_ending() & ~_has_open_chunk()
+
+
+def _has_open_chunk() -> ColumnElement[bool]:
+    return _has_chunk(ChunkState.READY, ChunkState.LEASED)
+
+
+def _is_in(*states: BatchState) -> ColumnElement[bool]:
+    return Batch.state.in_(_literals(states))
+
+
+def _has_chunk(*states: ChunkState) -> ColumnElement[bool]:
+    return exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(_literals(states)))
+
+
+def _literals(states: Iterable[BatchState | ChunkState]) -> list[ColumnElement[str]]:
+    """Return what is no parameter: the planner matches it with the predicates of the partial indexes."""
+    return [literal_column(f"'{state}'") for state in states]
+
+
+def _seconds_ago(seconds: float) -> ColumnElement[datetime]:
+    return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -1,0 +1,61 @@
+"""Output of lines that a draining worker gave back unfinished, kept for the worker that goes on with them.
+
+A checkpoint is a saving and no result: it bills nothing, and a line without one is computed from its prompt. Only a
+worker with the same model files goes on after it: behind the same name there may be another model by now.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.chunks.leasing import ClaimedChunk
+
+
+def save(
+    session: Session, claim: ClaimedChunk, outputs: Mapping[int, Sequence[int]], *, model_fingerprint: str
+) -> None:
+    """Keep the output tokens of unfinished lines, by line number, in place of what was kept of them before."""
+    if outputs:
+        rows = [
+            {
+                "batch_id": claim.batch_id,
+                "line_no": line_no,
+                "token_ids": list(token_ids),
+                "model_fingerprint": model_fingerprint,
+            }
+            for line_no, token_ids in outputs.items()
+        ]
+        session.execute(_SAVE, rows)
+
+
+def read(session: Session, claim: ClaimedChunk, *, model_fingerprint: str) -> dict[int, list[int]]:
+    """Return what that model left of the chunk's lines, by line number."""
+    values = {
+        "batch_id": claim.batch_id,
+        "first": claim.first_line,
+        "end": claim.first_line + claim.num_lines,
+        "model_fingerprint": model_fingerprint,
+    }
+    return {row.line_no: row.token_ids for row in session.execute(_READ, values)}
+
+
+def drop_all(session: Session, batch_id: str) -> None:
+    """Forget what was kept of a batch: it has ended."""
+    session.execute(_DROP, {"batch_id": batch_id})
+
+
+_SAVE: Final = text("""
+    INSERT INTO checkpoint (batch_id, line_no, token_ids, model_fingerprint)
+    VALUES (:batch_id, :line_no, :token_ids, :model_fingerprint)
+    ON CONFLICT (batch_id, line_no) DO UPDATE
+    SET token_ids = excluded.token_ids, model_fingerprint = excluded.model_fingerprint
+""")
+
+_READ: Final = text("""
+    SELECT line_no, token_ids FROM checkpoint
+    WHERE batch_id = :batch_id AND line_no >= :first AND line_no < :end AND model_fingerprint = :model_fingerprint
+""")
+
+_DROP: Final = text("DELETE FROM checkpoint WHERE batch_id = :batch_id")

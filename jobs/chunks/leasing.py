@@ -1,0 +1,297 @@
+"""Chunks: claim, extend, flush, complete, give back, withdraw. Their states are written here and in `lost_leases`.
+
+A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
+is not. Locks are taken in the order chunk → batch → budget. Leases run on the database's clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.accounts import budgets
+from jobs.chunks import fairshare
+from jobs.chunks.recording import LineResult, Prices, Recorded, record
+from jobs.database import advisory_lock
+from jobs.errors import FencedOutError, TokenmillError
+from jobs.lines.reading import RawLine, split_lines
+from jobs.partitions import batch_day
+from jobs.states import BatchState, ChunkState, sources_of
+
+SUSPECT_LOSSES: Final = 2
+"""After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
+_CANDIDATES: Final = 8
+"""Chunks that `claim_next` tries: other workers may take the first ones at the same time."""
+
+
+class MissingResultsError(TokenmillError):
+    """Our own invariant is broken: a chunk was called complete while lines of it have no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedChunk:
+    """A chunk one worker owns, with what it needs to run it: byte_start … byte_end of the object hold its lines."""
+
+    chunk_id: int
+    fence: int
+    batch_id: str
+    tenant_id: str
+    model: str
+    priority: str
+    endpoint: str
+    object_key: str
+    first_line: int
+    num_lines: int
+    num_requests: int
+    byte_start: int
+    byte_end: int
+    estimated_tokens: int
+    losses: int
+    expires_at: datetime
+    batch_day: date
+    prices: Prices
+
+    def split(self, content: bytes) -> list[RawLine]:
+        """Return the request lines of the chunk's byte range, numbered and placed as in the file."""
+        return split_lines(content, first_line=self.first_line, byte_start=self.byte_start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushOutcome:
+    """`batch_wanted` False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
+
+    num_inserted: int
+    batch_wanted: bool
+
+
+def claim_chunk(session: Session, chunk_id: int, *, worker_id: str, lease: timedelta) -> ClaimedChunk | None:
+    """Take a ready chunk, or None: a repeated hint, an ended batch, or a suspect that has to wait.
+
+    Charges the tenant's virtual time with the estimate. Claims of one worker pass one by one.
+    """
+    advisory_lock(session, f"claim {worker_id}")
+    values = {
+        "chunk_id": chunk_id,
+        "worker_id": worker_id,
+        "lease": lease,
+        "after": ChunkState.LEASED.value,
+        "sources": sources_of(ChunkState.LEASED),
+        "suspect": SUSPECT_LOSSES,
+    }
+    row = session.execute(_CLAIM, values).one_or_none()
+    if row is None:
+        return None
+    claim = _claimed(row._asdict())
+    fairshare.charge(
+        session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id, tokens=claim.estimated_tokens
+    )
+    return claim
+
+
+def claim_next(session: Session, *, model: str, worker_id: str, lease: timedelta) -> ClaimedChunk | None:
+    """Take the chunk that is next in turn without a hint, so that work goes on while the broker is away."""
+    for chunk_id in fairshare.next_chunks(session, model=model, limit=_CANDIDATES):
+        claim = claim_chunk(session, chunk_id, worker_id=worker_id, lease=lease)
+        if claim is not None:
+            return claim
+    return None
+
+
+def lines_done(session: Session, claim: ClaimedChunk) -> set[int]:
+    """Return the line numbers of the chunk that have a result: they are not run again."""
+    return done_between(session, claim.batch_day, claim.batch_id, first=claim.first_line, num_lines=claim.num_lines)
+
+
+def done_between(session: Session, day: date, batch_id: str, *, first: int, num_lines: int) -> set[int]:
+    """Return the lines from `first` on, `num_lines` of them, that have a result."""
+    values = {"day": day, "batch_id": batch_id, "first": first, "end": first + num_lines}
+    return set(session.scalars(_DONE_LINES, values))
+
+
+def flush(
+    session: Session, claim: ClaimedChunk, results: Sequence[LineResult], *, flush_no: int, lease: timedelta
+) -> FlushOutcome:
+    """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
+
+    Repeat it as it is, `flush_no` included, when the outcome of a commit is unknown: what was inserted before is not
+    inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError.
+    """
+    _check_lines(claim, results)
+    _extend(session, claim, lease)
+    recorded = record(session, claim.batch_id, results, prices=claim.prices)
+    if recorded.num_results:
+        session.execute(_LEDGER, _ledger_entry(claim, recorded, flush_no))
+        tokens = recorded.input_tokens + recorded.output_tokens
+        budgets.settle(session, claim.batch_id, claim.tenant_id, tokens=tokens)
+    wanted = recorded.batch_state is BatchState.IN_PROGRESS
+    return FlushOutcome(num_inserted=recorded.num_results, batch_wanted=wanted)
+
+
+def extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> FlushOutcome:
+    """Extend the lease without results: the heartbeat. Raises FencedOutError."""
+    _extend(session, claim, lease)
+    state = session.scalar(text("SELECT state FROM batch WHERE id = :batch_id"), {"batch_id": claim.batch_id})
+    return FlushOutcome(num_inserted=0, batch_wanted=state == BatchState.IN_PROGRESS)
+
+
+def hold(session: Session, claim: ClaimedChunk) -> None:
+    """Lock the chunk until this transaction ends, for what has to lock its batch next. Raises FencedOutError."""
+    _extend(session, claim, timedelta(0))
+
+
+def complete(session: Session, claim: ClaimedChunk) -> None:
+    """End a chunk whose every request has a result. Raises FencedOutError and MissingResultsError."""
+    _leave(session, claim, ChunkState.DONE)
+    num_done = len(lines_done(session, claim))
+    if num_done != claim.num_requests:
+        raise MissingResultsError(
+            f"chunk {claim.chunk_id} of {claim.batch_id} has {num_done} results for {claim.num_requests} requests"
+        )
+
+
+def release(session: Session, claim: ClaimedChunk) -> None:
+    """Give a chunk back without counting a loss; it is withdrawn where its batch is no longer wanted.
+
+    Raises FencedOutError.
+    """
+    hold(session, claim)
+    state = lock_batch_state(session, claim.batch_id)
+    _leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
+
+
+def withdraw_open(session: Session, batch_id: str) -> int:
+    """Withdraw a batch's ready chunks, when it is cancelled or expired; return how many.
+
+    Lock and move the batch first. Leased chunks stay with their workers, who learn it at their next flush or
+    heartbeat, store what is finished and release them.
+    """
+    return len(session.scalars(_WITHDRAW, {"batch_id": batch_id, "after": ChunkState.WITHDRAWN.value}).all())
+
+
+def lock_batch_state(session: Session, batch_id: str) -> BatchState:
+    """Lock a batch row and return its state: nobody withdraws its chunks until this transaction ends."""
+    return BatchState(session.execute(_LOCK_BATCH, {"batch_id": batch_id}).scalar_one())
+
+
+def settle_share(
+    session: Session, *, chunk_id: int, fence: int, model: str, priority: str, tenant_id: str, charged: int
+) -> None:
+    """Correct the tenant's virtual time at the end of a lease: what this fence used instead of the estimate."""
+    used = session.scalar(_USED, {"chunk_id": chunk_id, "fence": fence})
+    fairshare.correct(session, model=model, priority=priority, tenant_id=tenant_id, tokens=int(used or 0) - charged)
+
+
+def _claimed(row: dict[str, Any]) -> ClaimedChunk:
+    prices = Prices(input_micros=row.pop("input_price_micros"), output_micros=row.pop("output_price_micros"))
+    return ClaimedChunk(**row | {"batch_day": batch_day(row.pop("batch_created_at"))}, prices=prices)
+
+
+def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
+    lines = {result.line_no for result in results}
+    allowed = range(claim.first_line, claim.first_line + claim.num_lines)
+    assert len(lines) == len(results), f"chunk {claim.chunk_id}: a line twice in one flush"
+    assert all(line in allowed for line in lines), f"chunk {claim.chunk_id}: a line outside {allowed}"
+
+
+def _extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> None:
+    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "lease": lease}
+    if session.execute(_EXTEND, values).one_or_none() is None:
+        raise _fenced_out(claim)
+
+
+def _leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
+    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "after": after.value, "sources": sources_of(after)}
+    if session.execute(_LEAVE, values).one_or_none() is None:
+        raise _fenced_out(claim)
+    settle_share(
+        session,
+        chunk_id=claim.chunk_id,
+        fence=claim.fence,
+        model=claim.model,
+        priority=claim.priority,
+        tenant_id=claim.tenant_id,
+        charged=claim.estimated_tokens,
+    )
+
+
+def _fenced_out(claim: ClaimedChunk) -> FencedOutError:
+    return FencedOutError(
+        f"chunk {claim.chunk_id} of {claim.batch_id} is no longer leased under fence {claim.fence}: stop its sequences"
+    )
+
+
+def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dict[str, Any]:
+    return {
+        "tenant_id": claim.tenant_id,
+        "batch_id": claim.batch_id,
+        "chunk_id": claim.chunk_id,
+        "fence": claim.fence,
+        "flush_no": flush_no,
+        "model": claim.model,
+        "num_results": recorded.num_results,
+        "input_tokens": recorded.input_tokens,
+        "cached_tokens": recorded.cached_tokens,
+        "output_tokens": recorded.output_tokens,
+        "cost_micros": recorded.cost_micros,
+    }
+
+
+# The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
+# while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
+# another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
+_CLAIM: Final = text("""
+    UPDATE chunk SET state = :after, fence = chunk.fence + 1,
+        lease_until = clock_timestamp() + CAST(:lease AS interval),
+        worker_id = :worker_id, hinted_at = NULL
+    FROM batch, file, model
+    WHERE chunk.id = :chunk_id AND chunk.state = ANY(:sources)
+        AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
+        AND file.id = batch.input_file_id AND model.name = chunk.model
+        AND (chunk.losses < :suspect OR NOT EXISTS (
+            SELECT FROM chunk AS other
+            WHERE other.state = 'leased' AND other.worker_id = :worker_id AND other.losses >= :suspect
+                AND (other.num_requests = 1 OR chunk.num_requests = 1)
+        ))
+    RETURNING chunk.id AS chunk_id, chunk.fence, chunk.batch_id, chunk.tenant_id, chunk.model, chunk.priority,
+        batch.endpoint, file.object_key, chunk.first_line, chunk.num_lines, chunk.num_requests, chunk.byte_start,
+        chunk.byte_end, chunk.estimated_tokens, chunk.losses, chunk.expires_at, batch.created_at AS batch_created_at,
+        model.input_price_micros, model.output_price_micros
+""")
+
+_EXTEND: Final = text("""
+    UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval)
+    WHERE id = :chunk_id AND fence = :fence AND state = 'leased' RETURNING id
+""")
+
+_LEAVE: Final = text("""
+    UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+    WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING id
+""")
+
+# SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
+_WITHDRAW: Final = text("""
+    UPDATE chunk SET state = :after, hinted_at = NULL
+    WHERE id IN (SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'ready' FOR UPDATE SKIP LOCKED)
+    RETURNING id
+""")
+
+_LOCK_BATCH: Final = text("SELECT state FROM batch WHERE id = :batch_id FOR NO KEY UPDATE")
+
+_DONE_LINES: Final = text("""
+    SELECT line_no FROM result
+    WHERE batch_day = :day AND batch_id = :batch_id AND line_no >= :first AND line_no < :end
+""")
+
+_USED: Final = text("""
+    SELECT sum(input_tokens + output_tokens) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence
+""")
+
+_LEDGER: Final = text("""
+    INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
+        cached_tokens, output_tokens, cost_micros)
+    VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
+        :cached_tokens, :output_tokens, :cost_micros)
+""")

@@ -1,0 +1,165 @@
+"""Insert final results of lines and count them on their batch, exactly once each, in the caller's transaction.
+
+The one place that writes `result` rows. Bills nothing: ledger and budget belong to `jobs.chunks.leasing.flush`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.partitions import batch_day
+from jobs.states import BatchState
+from jobs.tables import Batch
+
+MICRO_TOKENS: Final = 1_000_000  # prices are per million tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineResult:
+    """The final answer of one line: `line` is the whole line of the output or error file, without newline."""
+
+    line_no: int
+    line: bytes
+    status_code: int | None  # None: no response, an error only
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def is_error(self) -> bool:
+        """Tell whether the line belongs to the error file."""
+        return self.status_code is None or self.status_code >= 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Micro-units of currency per million tokens."""
+
+    input_micros: int = 0
+    output_micros: int = 0
+
+    def cost_micros(self, *, input_tokens: int, output_tokens: int) -> int:
+        """Return the price in micro-units, rounded half up, of whole sums: rounding happens once a ledger entry."""
+        exact = input_tokens * self.input_micros + output_tokens * self.output_micros
+        return (exact + MICRO_TOKENS // 2) // MICRO_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What was really inserted, and the batch's state seen under its lock."""
+
+    num_completed: int
+    num_failed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost_micros: int
+    batch_state: BatchState
+
+    @property
+    def num_results(self) -> int:
+        return self.num_completed + self.num_failed
+
+
+def record(session: Session, batch_id: str, results: Sequence[LineResult], *, prices: Prices | None = None) -> Recorded:
+    """Insert the results of lines that have none yet and add them to the batch's counters.
+
+    Locks the batch row first and numbers the results under that lock (`result_no`: 1, 2, 3 … without gaps, in the
+    order of commits), so that a reader who has seen number n never misses a smaller one.
+    """
+    locked = session.execute(_LOCK, {"batch_id": batch_id}).one()
+    values: dict[str, Any] = {
+        "day": batch_day(locked.created_at),
+        "batch_id": batch_id,
+        "base": locked.num_results,
+    }
+    inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
+    sums = dict.fromkeys(_SUMS, 0) if inserted is None else {name: int(inserted._mapping[name]) for name in _SUMS}
+    cost = (prices or Prices()).cost_micros(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
+    recorded = Recorded(**sums, cost_micros=cost, batch_state=BatchState(locked.state))
+    if recorded.num_results:
+        session.execute(_COUNT, {"batch_id": batch_id, "cost_micros": cost} | sums)
+    return recorded
+
+
+def copy_errors(session: Session, batch: Batch, results: Sequence[LineResult], *, base: int) -> None:
+    """Insert unbilled error results in bulk, numbered from `base` + 1; the caller counts them on the batch.
+
+    For the only writer of a batch's results: before its first chunk exists or after its last one has ended. Raises
+    sqlalchemy.exc.IntegrityError or psycopg's where a line has a result already.
+    """
+    day = batch_day(batch.created_at)
+    rows = (
+        (day, batch.id, result.line_no, base + position, result.status_code, True, 0, 0, 0, result.line)
+        for position, result in enumerate(results, start=1)
+    )
+    copy_rows(session, _COPY_RESULTS, rows)
+
+
+def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]) -> None:
+    """Run one COPY … FROM STDIN in the session's transaction."""
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+_SUMS: Final = ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens")
+
+
+def _columns(results: Sequence[LineResult]) -> dict[str, list[Any]]:
+    names = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens", "line")
+    return {name: [getattr(result, name) for result in results] for name in names}
+
+
+_COPY_RESULTS: Final = (
+    "COPY result (batch_day, batch_id, line_no, result_no, status_code, is_error, input_tokens, cached_tokens,"
+    " output_tokens, line) FROM STDIN"
+)
+
+_LOCK: Final = text("""
+    SELECT state, created_at, num_completed + num_failed AS num_results FROM batch
+    WHERE id = :batch_id FOR NO KEY UPDATE
+""")
+
+# NOT EXISTS keeps the numbers dense; ON CONFLICT is the guarantee, and names its constraint so that it can never hide
+# a number given out twice.
+_INSERT: Final = text("""
+    WITH given AS (
+        SELECT * FROM unnest(
+            CAST(:line_no AS bigint[]), CAST(:status_code AS smallint[]), CAST(:is_error AS boolean[]),
+            CAST(:input_tokens AS bigint[]), CAST(:cached_tokens AS bigint[]), CAST(:output_tokens AS bigint[]),
+            CAST(:line AS bytea[])
+        ) AS row (line_no, status_code, is_error, input_tokens, cached_tokens, output_tokens, line)
+    ), missing AS (
+        SELECT given.*, row_number() OVER (ORDER BY given.line_no) AS position FROM given
+        WHERE NOT EXISTS (
+            SELECT FROM result
+            WHERE result.batch_day = :day AND result.batch_id = :batch_id AND result.line_no = given.line_no
+        )
+    ), inserted AS (
+        INSERT INTO result (batch_day, batch_id, line_no, result_no, status_code, is_error,
+            input_tokens, cached_tokens, output_tokens, line)
+        SELECT :day, :batch_id, line_no, :base + position, status_code, is_error,
+            input_tokens, cached_tokens, output_tokens, line
+        FROM missing
+        ON CONFLICT (batch_day, batch_id, line_no) DO NOTHING
+        RETURNING is_error, input_tokens, cached_tokens, output_tokens
+    )
+    SELECT count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
+        coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(cached_tokens), 0) AS cached_tokens,
+        coalesce(sum(output_tokens), 0) AS output_tokens
+    FROM inserted
+""")
+
+_COUNT: Final = text("""
+    UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
+        input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
+        output_tokens = output_tokens + :output_tokens, cost_micros = cost_micros + :cost_micros
+    WHERE id = :batch_id
+""")

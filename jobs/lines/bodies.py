@@ -1,0 +1,247 @@
+"""What a line's body may ask for: the two endpoints' parameters, each supported, harmless or refused by name.
+
+Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine. Fields of `Sampling` carry the names of
+`engine.SamplingParams`, so the worker passes them on as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobs.lines.body_checks import (
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_PENALTY,
+    MAX_REPETITION,
+    MAX_SEED,
+    MAX_TEMPERATURE,
+    MAX_TOKENS,
+    MIN_REPETITION,
+    BodyError,
+    Check,
+    allowed_token_ids,
+    bad_words,
+    flag,
+    logit_bias,
+    number,
+    object_,
+    only,
+    prompts,
+    refused,
+    stops,
+    text,
+    token_ids,
+    top_p,
+    unsupported,
+    whole,
+)
+from jobs.lines.body_messages import messages
+from jobs.lines.body_structure import STRUCTURES, Structure, structure_of
+from jobs.lines.body_tools import ToolUse, tool_choice, tool_use_of, tools
+
+CHAT_ENDPOINT: Final = "/v1/chat/completions"
+COMPLETION_ENDPOINT: Final = "/v1/completions"
+ENDPOINTS: Final = (CHAT_ENDPOINT, COMPLETION_ENDPOINT)
+
+COMPLETION_MAX_TOKENS: Final = 16
+"""What `/v1/completions` generates where `max_tokens` is absent, as OpenAI documents it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen. `max_tokens` None means until the context ends; `logit_bias` is pairs of id and bias."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A conversation for the model's chat template: role system, user, assistant or tool.
+
+    The content is a string; None beside tool calls without text, whose arguments are JSON text.
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    sampling: Sampling
+    structure: Structure | None = None
+    tool_use: ToolUse | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """Prompts as text or token ids; each is answered `sampling.n` times, after the prompt itself with `echo`."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    sampling: Sampling
+    structure: Structure | None = None
+    echo: bool = False
+
+
+def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:
+    """Read the body of a line whose endpoint validation has checked. Raises BodyError naming the parameter.
+
+    A null means "not given". A parameter that would have no effect at the given value is accepted; one that would
+    have an effect that the engine does not offer is refused.
+    """
+    if endpoint == CHAT_ENDPOINT:
+        return _chat_request(body)
+    assert endpoint == COMPLETION_ENDPOINT, endpoint
+    return _completion_request(body)
+
+
+def _chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    given = _checked(body, _CHAT)
+    if "messages" not in given:
+        raise BodyError("messages", "messages is missing; give the conversation", code="missing_required_parameter")
+    structure, tool_use = structure_of(given), tool_use_of(given)
+    if structure is not None and tool_use is not None:
+        raise BodyError("tools", f"tools and {structure.param} are both given; give one, or tool_choice none")
+    return ChatRequest(
+        messages=given["messages"],
+        sampling=_sampling(given, logprobs=_chat_logprobs(given)),
+        structure=structure,
+        tool_use=tool_use,
+    )
+
+
+def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
+    given = _checked(body, _COMPLETION)
+    if "prompt" not in given:
+        raise BodyError("prompt", "prompt is missing; give text or token ids", code="missing_required_parameter")
+    given.setdefault("max_tokens", COMPLETION_MAX_TOKENS)
+    if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
+        raise unsupported("best_of", "best_of other than n is not supported; raise n and choose for yourself")
+    echo = given.get("echo", False)
+    if given["max_tokens"] == 0 and not echo:
+        raise BodyError("max_tokens", "max_tokens is 0; it must be at least 1, or echo must be true")
+    sampling = _sampling(given, logprobs=given.get("logprobs"))
+    return CompletionRequest(prompts=given["prompt"], sampling=sampling, structure=structure_of(given), echo=echo)
+
+
+def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    """Return the values of the parameters that are given, each through its check."""
+    given = {}
+    for name, value in body.items():
+        check = checks.get(name)
+        if check is None:
+            message = f"{name} is not a parameter of this endpoint; remove it"
+            raise BodyError(name, message, code="unknown_parameter")
+        if value is not None:
+            given[name] = check(name, value)
+    return given
+
+
+def _sampling(given: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
+    max_tokens = _max_tokens(given)
+    min_tokens = given.get("min_tokens", 0)
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise BodyError("min_tokens", f"min_tokens is {min_tokens}; it must not be above max_tokens, {max_tokens}")
+    values = {name: given[name] for name in _SAMPLING if name in given}
+    return Sampling(**values | {"max_tokens": max_tokens, "logprobs": logprobs})
+
+
+def _max_tokens(given: Mapping[str, Any]) -> int | None:
+    old, new = given.get("max_tokens"), given.get("max_completion_tokens")
+    if old is not None and new is not None and old != new:
+        message = f"max_tokens is {old} and max_completion_tokens is {new}; give one of them"
+        raise BodyError("max_completion_tokens", message)
+    return old if new is None else new
+
+
+def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
+    if given.get("logprobs", False):
+        return int(given.get("top_logprobs", 0))
+    if given.get("top_logprobs", 0):
+        raise BodyError("top_logprobs", "top_logprobs needs logprobs to be true")
+    return None
+
+
+# --- the parameters of the endpoints ---------------------------------------------------------------------------------
+
+_SAMPLING: Final[dict[str, Check]] = {
+    "n": whole(1, MAX_N),
+    "temperature": number(0.0, MAX_TEMPERATURE),
+    "top_p": top_p,
+    "top_k": whole(-1, MAX_TOKENS),
+    "min_p": number(0.0, 1.0),
+    "presence_penalty": number(-MAX_PENALTY, MAX_PENALTY),
+    "frequency_penalty": number(-MAX_PENALTY, MAX_PENALTY),
+    "repetition_penalty": number(MIN_REPETITION, MAX_REPETITION),
+    "logit_bias": logit_bias,
+    "allowed_token_ids": allowed_token_ids,
+    "bad_words": bad_words,
+    "seed": whole(-MAX_SEED - 1, MAX_SEED),
+    "stop": stops,
+    "stop_token_ids": token_ids,
+    "include_stop_str_in_output": flag,
+    "ignore_eos": flag,
+    "min_tokens": whole(0, MAX_TOKENS),
+    "prompt_logprobs": whole(0, MAX_LOGPROBS),
+    "skip_special_tokens": flag,
+}
+"""Passed on under the same name."""
+
+_SHARED: Final[dict[str, Check]] = {
+    **_SAMPLING,
+    **STRUCTURES,
+    "model": text,  # validation has matched it with the batch
+    "max_tokens": whole(1, MAX_TOKENS),
+    "user": text,
+    "stream": only(False),
+    "stream_options": refused,
+}
+
+_CHAT: Final[dict[str, Check]] = _SHARED | {
+    "messages": messages,
+    "max_completion_tokens": whole(1, MAX_TOKENS),
+    "logprobs": flag,
+    "top_logprobs": whole(0, MAX_LOGPROBS),
+    "tools": tools,
+    "functions": only([]),
+    "tool_choice": tool_choice,
+    "function_call": only("none", "auto"),
+    "parallel_tool_calls": flag,
+    "modalities": only(["text"]),
+    "metadata": object_,
+    "store": only(False),
+    "service_tier": only("auto", "default"),
+    "safety_identifier": text,
+    "prompt_cache_key": text,  # prefixes are shared by their content
+    "prompt_cache_options": refused,
+    "prompt_cache_retention": refused,
+    "audio": refused,
+    "moderation": refused,
+    "prediction": refused,
+    "reasoning_effort": refused,
+    "verbosity": refused,
+    "web_search_options": refused,
+}
+
+_COMPLETION: Final[dict[str, Check]] = _SHARED | {
+    "prompt": prompts,
+    "max_tokens": whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
+    "logprobs": whole(0, MAX_LOGPROBS),
+    "best_of": whole(1, MAX_N),
+    "echo": flag,
+    "suffix": only(""),
+}

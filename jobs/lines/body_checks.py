@@ -1,0 +1,193 @@
+"""Checks of the single values of a request body: what each may be, and the sentence a wrong one gets.
+
+Pure; which parameter has which check is `jobs.lines.bodies`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from jobs.errors import InputError
+from jobs.lines.reading import shown
+
+# The limits of engine.SamplingParams; a test of the worker compares them.
+MAX_N: Final = 128
+MAX_LOGPROBS: Final = 20
+MAX_SEED: Final = 2**63 - 1
+MAX_TOKENS: Final = 2**31 - 1
+MAX_PENALTY: Final = 2.0
+MAX_BIAS: Final = 100.0
+MIN_REPETITION: Final = 1e-3
+MAX_REPETITION: Final = 1e3
+
+MAX_TEMPERATURE: Final = 2.0  # as OpenAI documents it
+MAX_STOPS: Final = 32  # OpenAI allows 4; each costs a search per token
+MAX_BAD_WORDS: Final = 1024  # both of these are written out for every token that is sampled
+MAX_BIASES: Final = 1024  # OpenAI documents no number
+MAX_PROMPTS: Final = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
+
+
+class BodyError(InputError):
+    """A body that cannot be run: becomes its line's error with status 400, and no other line is touched."""
+
+    def __init__(self, param: str | None, message: str, *, code: str = "invalid_value") -> None:
+        super().__init__(message, param=param, code=code)
+
+
+Check = Callable[[str, Any], Any]
+"""Take the parameter's name and its non-null value; return what it means or raise BodyError."""
+
+
+# --- checks of one value ---------------------------------------------------------------------------------------------
+
+
+def wrong(name: str, value: object, allowed: str, *, code: str = "invalid_value") -> BodyError:
+    return BodyError(name, f"{name} is {shown(value)}; it must be {allowed}", code=code)
+
+
+def unsupported(name: str, message: str) -> BodyError:
+    return BodyError(name, message, code="unsupported_parameter")
+
+
+def whole(low: int, high: int) -> Check:
+    def check(name: str, value: Any) -> int:
+        if type(value) is not int:
+            raise wrong(name, value, f"a whole number from {low} to {high}", code="invalid_type")
+        if not low <= value <= high:
+            raise wrong(name, value, f"a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def number(low: float, high: float) -> Check:
+    def check(name: str, value: Any) -> float:
+        if type(value) not in (int, float):
+            raise wrong(name, value, f"a number from {low:g} to {high:g}", code="invalid_type")
+        if not low <= value <= high:
+            raise wrong(name, value, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    return check
+
+
+def top_p(name: str, value: Any) -> float:
+    if value == 0 and type(value) is not bool:
+        raise wrong(name, value, "above 0 and at most 1; for greedy decoding set temperature to 0")
+    return float(number(0.0, 1.0)(name, value))
+
+
+def of_type(kind: type, title: str) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if type(value) is not kind:
+            raise wrong(name, value, title, code="invalid_type")
+        return value
+
+    return check
+
+
+flag = of_type(bool, "true or false")
+text = of_type(str, "a string")
+object_ = of_type(dict, "an object")
+
+
+def only(*harmless: object) -> Check:
+    """Accept the values that change nothing and refuse the rest."""
+
+    def check(name: str, value: Any) -> Any:
+        if any(type(value) is type(allowed) and value == allowed for allowed in harmless):
+            return value
+        allowed_text = " or ".join(shown(allowed) for allowed in harmless)
+        remedy = f"only {allowed_text} is accepted" if harmless else "remove it"
+        raise unsupported(name, f"{name} is {shown(value)}; this service does not support it, {remedy}")
+
+    return check
+
+
+refused = only()
+
+
+def stops(name: str, value: Any) -> tuple[str, ...]:
+    stops = [value] if type(value) is str else value
+    if type(stops) is not list or not all(type(stop) is str for stop in stops):
+        raise wrong(name, value, "a string or a list of strings", code="invalid_type")
+    if len(stops) > MAX_STOPS or not all(stops):
+        raise wrong(name, value, f"at most {MAX_STOPS} non-empty strings")
+    return tuple(stops)
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    if type(value) is not list:
+        raise wrong(name, value, "a list of token ids", code="invalid_type")
+    for token_id in value:
+        if type(token_id) is not int or not 0 <= token_id <= MAX_TOKENS:
+            raise wrong(name, token_id, "a list of token ids, whole numbers from 0")
+    return tuple(value)
+
+
+def allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    found = token_ids(name, value)
+    if not found:
+        raise wrong(name, value, "at least one token id")
+    return found
+
+
+def bad_words(name: str, value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not all(type(word) is str for word in value):
+        raise wrong(name, value, "a list of strings", code="invalid_type")
+    if len(value) > MAX_BAD_WORDS or not all(word.strip() for word in value):
+        raise wrong(name, value, f"at most {MAX_BAD_WORDS} strings that are not blank")
+    return tuple(value)
+
+
+def logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Return pairs of token id and bias; JSON writes the ids as strings."""
+    if type(value) is not dict:
+        raise wrong(name, value, "an object from token ids to numbers", code="invalid_type")
+    if len(value) > MAX_BIASES:
+        raise BodyError(name, f"{name} holds {len(value)} token ids; at most {MAX_BIASES} are allowed")
+    return tuple(
+        (_bias_token(name, key), number(-MAX_BIAS, MAX_BIAS)(f"{name}.{key}", bias)) for key, bias in value.items()
+    )
+
+
+def _bias_token(name: str, key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= MAX_TOKENS):
+        raise wrong(name, key, "an object whose names are token ids, whole numbers from 0")
+    return int(key)
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+    if type(value) is str:
+        return (value,)
+    if type(value) is not list:
+        raise wrong(name, value, "a string, a list of strings, token ids or a list of token ids", code="invalid_type")
+    if not value:
+        raise wrong(name, value, "at least one prompt")
+    if type(value[0]) is int:
+        return (_prompt_ids(name, value),)
+    if len(value) > MAX_PROMPTS:
+        raise BodyError(name, f"prompt holds {len(value)} prompts; {MAX_PROMPTS} are allowed in a line. Use more lines")
+    return tuple(_one_prompt(f"{name}[{index}]", prompt) for index, prompt in enumerate(value))
+
+
+def _one_prompt(name: str, value: Any) -> str | tuple[int, ...]:
+    if type(value) is str:
+        return value
+    if type(value) is not list:
+        raise wrong(name, value, "a string or a list of token ids", code="invalid_type")
+    return _prompt_ids(name, value)
+
+
+def _prompt_ids(name: str, value: list[Any]) -> tuple[int, ...]:
+    if not value:
+        raise wrong(name, value, "at least one token id")
+    return token_ids(name, value)
+
+
+def refuse_unknown(name: str, value: Mapping[str, Any], known: set[str]) -> None:
+    """Raise BodyError for a key of `value`, the object called `name`, that is not among `known`."""
+    for key in value.keys() - known:
+        raise BodyError(f"{name}.{key}", f"{name}.{key} is not a field of {name}", code="unknown_parameter")

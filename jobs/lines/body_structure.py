@@ -1,0 +1,121 @@
+"""Checks of what an output must be: `response_format`, and vLLM's `structured_outputs` and `guided_…`.
+
+Pure; whether a schema or grammar can be kept is asked by the worker, of the library that keeps it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unknown, text, unsupported, wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """What the text must be. `fields` has one kind, and carries the names of `engine.StructuredOutput`.
+
+    `param` is the parameter that an error is to name.
+    """
+
+    param: str
+    fields: Mapping[str, Any]
+
+
+def response_format(name: str, value: Any) -> Structure | None:
+    """Take OpenAI's three kinds; "text" asks for nothing."""
+    kind = object_(name, value).get("type")
+    if kind == "json_schema":
+        refuse_unknown(name, value, {"type", "json_schema"})
+        return _json_schema(f"{name}.json_schema", value.get("json_schema"))
+    refuse_unknown(name, value, {"type"})
+    if kind == "json_object":
+        return Structure(param=name, fields={"json_object": True})
+    if kind != "text":
+        raise wrong(f"{name}.type", kind, '"text", "json_object" or "json_schema"')
+    return None
+
+
+def _json_schema(name: str, value: Any) -> Structure:
+    """The schema is always kept, whatever `strict` says; `name` and `description` are for the reader."""
+    if type(value) is not dict:
+        raise wrong(name, value, "an object with name and schema", code="invalid_type")
+    refuse_unknown(name, value, {"name", "description", "schema", "strict"})
+    text(f"{name}.name", value.get("name"))
+    for key, check in (("description", text), ("strict", flag)):
+        if value.get(key) is not None:
+            check(f"{name}.{key}", value[key])
+    schema = object_(f"{name}.schema", value.get("schema"))
+    return Structure(param=f"{name}.schema", fields={"json": schema})
+
+
+def structured_outputs(name: str, value: Any) -> Structure | None:
+    """Take vLLM's object: exactly one of its kinds, and whether JSON may have white space."""
+    for key in object_(name, value):
+        if key not in _KINDS and key != "disable_any_whitespace":
+            raise unsupported(f"{name}.{key}", f"{name}.{key} is not supported; remove it")
+    given = {key: part for key, part in value.items() if part is not None and not (key in _SWITCHES and part is False)}
+    kinds = given.keys() & _KINDS.keys()
+    if len(kinds) != 1:
+        raise BodyError(name, f"{name} has {len(kinds)} kinds; give exactly one of {', '.join(_KINDS)}")
+    (kind,) = kinds
+    fields = {kind: _KINDS[kind](f"{name}.{kind}", given[kind])}
+    if value.get("disable_any_whitespace") is not None:
+        fields["any_whitespace"] = not flag(f"{name}.disable_any_whitespace", value["disable_any_whitespace"])
+    return Structure(param=f"{name}.{kind}", fields=fields)
+
+
+def guided(kind: str) -> Check:
+    """Take a parameter of older vLLM, `guided_<kind>`."""
+
+    def check(name: str, value: Any) -> Structure:
+        return Structure(param=name, fields={kind: _KINDS[kind](name, value)})
+
+    return check
+
+
+def structure_of(given: Mapping[str, Any]) -> Structure | None:
+    """Return the one structure among a body's checked parameters. Raises BodyError when there are two."""
+    found = [(name, given[name]) for name in STRUCTURES if given.get(name) is not None]
+    if len(found) > 1:
+        raise BodyError(found[1][0], f"{found[0][0]} and {found[1][0]} are both given; give one of them")
+    if found and given.get("ignore_eos"):
+        raise BodyError("ignore_eos", f"ignore_eos is true and {found[0][0]} ends the output; give one of them")
+    return found[0][1] if found else None
+
+
+def _schema(name: str, value: Any) -> Any:
+    if type(value) not in (dict, str):
+        raise wrong(name, value, "a JSON schema: an object, or its text", code="invalid_type")
+    return value
+
+
+def _choice(name: str, value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not value or not all(type(part) is str and part for part in value):
+        raise wrong(name, value, "a list of at least one non-empty string", code="invalid_type")
+    return tuple(value)
+
+
+def _pattern(name: str, value: Any) -> str:
+    if not text(name, value):
+        raise wrong(name, value, "a non-empty string")
+    return str(value)
+
+
+_SWITCHES: Final = frozenset({"json_object"})
+_KINDS: Final[dict[str, Check]] = {
+    "json": _schema,
+    "json_object": flag,
+    "regex": _pattern,
+    "choice": _choice,
+    "grammar": _pattern,
+}
+
+STRUCTURES: Final[dict[str, Check]] = {
+    "response_format": response_format,
+    "structured_outputs": structured_outputs,
+    "guided_json": guided("json"),
+    "guided_regex": guided("regex"),
+    "guided_choice": guided("choice"),
+    "guided_grammar": guided("grammar"),
+}
+"""The parameters that say what the output must be; a body may have one of them."""

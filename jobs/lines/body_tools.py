@@ -1,0 +1,132 @@
+"""Checks of what a chat body says of tools: those offered, whether they must be used, and calls in its history.
+
+Pure; how a model is told of tools, and how it writes a call, is the worker's.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+from jobs.lines.body_checks import BodyError, flag, object_, refuse_unknown, text, unsupported, wrong
+
+MAX_TOOLS: Final = 128  # as OpenAI documents it
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Choice(StrEnum):
+    """Whether a tool is to be called: never, if the model likes, or surely."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """The tools that may be called, as they were given, `choice` not "none"; a named choice leaves one and "required".
+
+    `offered` are all tools, which the model is told of.
+    """
+
+    offered: tuple[Mapping[str, Any], ...]
+    callable: tuple[Mapping[str, Any], ...]
+    choice: Choice
+    is_parallel: bool
+
+
+def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
+    if type(value) is not list:
+        raise wrong(name, value, "a list of tools", code="invalid_type")
+    if len(value) > MAX_TOOLS:
+        raise BodyError(name, f"{name} holds {len(value)} tools; {MAX_TOOLS} are allowed")
+    found = tuple(_tool(f"{name}[{index}]", tool) for index, tool in enumerate(value))
+    names = [tool["function"]["name"] for tool in found]
+    for one in names:
+        if names.count(one) > 1:
+            raise BodyError(name, f"{name} has the function {one} more than once; give each its own name")
+    return found
+
+
+def _tool(name: str, value: Any) -> Mapping[str, Any]:
+    if type(value) is not dict:
+        raise wrong(name, value, "an object with type and function", code="invalid_type")
+    if value.get("type") != "function":
+        raise unsupported(f"{name}.type", f'{name}.type must be "function"; other tools are not supported')
+    refuse_unknown(name, value, {"type", "function"})
+    function = object_(f"{name}.function", value.get("function"))
+    refuse_unknown(f"{name}.function", function, {"name", "description", "parameters", "strict"})
+    _function_name(f"{name}.function.name", function.get("name"))
+    for key, check in (("description", text), ("parameters", object_), ("strict", flag)):
+        if function.get(key) is not None:
+            check(f"{name}.function.{key}", function[key])
+    return value
+
+
+def tool_choice(name: str, value: Any) -> Choice | str:
+    """Return the choice, or "function:" and the name of the one tool to be called."""
+    if type(value) is str:
+        if value not in tuple(Choice):
+            raise wrong(name, value, '"none", "auto", "required" or an object that names a function')
+        return Choice(value)
+    kind = object_(name, value).get("type")
+    if kind != "function":
+        raise unsupported(f"{name}.type", f'{name}.type must be "function"; other choices are not supported')
+    refuse_unknown(name, value, {"type", "function"})
+    function = object_(f"{name}.function", value.get("function"))
+    return f"function:{_function_name(f'{name}.function.name', function.get('name'))}"
+
+
+def tool_use_of(given: Mapping[str, Any]) -> ToolUse | None:
+    """Bring a body's checked tools and choice together; None when no tool may be called. Raises BodyError."""
+    offered: tuple[Mapping[str, Any], ...] = given.get("tools", ())
+    choice = given.get("tool_choice", Choice.AUTO)
+    if not offered and choice not in (Choice.NONE, Choice.AUTO):
+        raise BodyError("tool_choice", "tool_choice asks for a call and tools is empty; give the tools")
+    if not offered or choice == Choice.NONE:
+        return None
+    callable_ = offered
+    if choice not in tuple(Choice):
+        wanted = choice.removeprefix("function:")
+        callable_ = tuple(tool for tool in offered if tool["function"]["name"] == wanted)
+        if not callable_:
+            raise BodyError("tool_choice", f"tool_choice names {wanted}, which is not among the tools")
+    is_named = callable_ is not offered
+    return ToolUse(
+        offered=offered,
+        callable=callable_,
+        choice=Choice.REQUIRED if is_named else Choice(choice),
+        is_parallel=given.get("parallel_tool_calls", True) and not is_named,
+    )
+
+
+def past_calls(name: str, value: Any) -> list[dict[str, Any]]:
+    """Take the `tool_calls` of an assistant's message; `arguments` stay the text of a JSON object."""
+    if type(value) is not list:
+        raise wrong(name, value, "a list of tool calls", code="invalid_type")
+    return [_past_call(f"{name}[{index}]", call) for index, call in enumerate(value)]
+
+
+def _past_call(name: str, value: Any) -> dict[str, Any]:
+    refuse_unknown(name, object_(name, value), {"id", "type", "function", "index"})
+    function = object_(f"{name}.function", value.get("function"))
+    refuse_unknown(f"{name}.function", function, {"name", "arguments"})
+    if value.get("type", "function") != "function":
+        raise unsupported(f"{name}.type", f'{name}.type must be "function"; other tools are not supported')
+    call_id = text(f"{name}.id", value.get("id"))
+    called = _function_name(f"{name}.function.name", function.get("name"))
+    arguments = text(f"{name}.function.arguments", function.get("arguments")) or "{}"
+    try:
+        object_(f"{name}.function.arguments", orjson.loads(arguments))
+    except orjson.JSONDecodeError as error:
+        raise BodyError(f"{name}.function.arguments", f"{name}.function.arguments is not valid JSON: {error}") from None
+    return {"id": call_id, "type": "function", "function": {"name": called, "arguments": arguments}}
+
+
+def _function_name(name: str, value: Any) -> str:
+    if not _NAME.fullmatch(text(name, value)):
+        raise wrong(name, value, "1 to 64 letters, digits, underscores and hyphens")
+    return str(value)

@@ -1,0 +1,174 @@
+"""Count and estimate the requests of an input file while it streams in, so that a submit can be refused at once.
+
+Never fails: a line that is wrong counts as a request, and validation says later what is wrong with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from jobs.lines.bodies import COMPLETION_MAX_TOKENS
+from jobs.lines.body_checks import MAX_N, MAX_TOKENS
+from jobs.lines.reading import BOM
+
+_MAX_HELD_BYTES: Final = 8 * 1024 * 1024  # of one line; a longer one is only counted
+_BYTES_PER_TOKEN: Final = 4
+_TOKENS_PER_PROMPT: Final = 8  # what a chat template adds around a conversation, and
+_TOKENS_PER_MESSAGE: Final = 8  # around each of its messages: roles and separators
+# Of one line: its answer is one value in Postgres, which holds 1 GB, so more than this is never written. Without a
+# limit a file of lines with every parameter at its highest would sum to more than a bigint holds.
+_MAX_OUTPUT_TOKENS: Final = 2**31
+_MALFORMED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProfile:
+    """What an input file asks for; `num_requests` is exact (blank lines do not count).
+
+    `estimated_input_tokens` is prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and
+    the calls of a history count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small
+    vocabulary, or a script with few bytes per token, gives up to four times as many. Token id prompts are exact.
+
+    `estimated_output_tokens` is the line's own limit times n times its prompts, the most that it may generate. Without
+    a limit a completion generates at most 16; a chat may go on until the context ends, and counts with the default.
+    """
+
+    num_requests: int
+    estimated_input_tokens: int
+    estimated_output_tokens: int
+
+
+class FileProfiler:
+    """Feed the file in pieces of any size, then finish; holds one line of at most 8 MiB."""
+
+    def __init__(self, *, default_max_tokens: int) -> None:
+        self._default_max_tokens = default_max_tokens
+        self._held = bytearray()  # the line that the last piece broke off in
+        self._overlong_bytes = 0  # of a line that is too long to hold
+        self._is_first_line = True
+        self._num_requests = 0
+        self._input_tokens = 0
+        self._output_tokens = 0
+
+    def feed(self, piece: bytes) -> None:
+        first, *others = piece.split(b"\n")
+        self._hold(first)
+        if not others:
+            return
+        self._end_line()
+        *whole, last = others
+        for line in whole:
+            self._take(line)
+        self._hold(last)
+
+    def finish(self) -> FileProfile:
+        """Take the last line, which may have no line end, and return the sums."""
+        self._end_line()
+        return FileProfile(
+            num_requests=self._num_requests,
+            estimated_input_tokens=self._input_tokens,
+            estimated_output_tokens=self._output_tokens,
+        )
+
+    def _hold(self, part: bytes) -> None:
+        if self._overlong_bytes or len(self._held) + len(part) > _MAX_HELD_BYTES:
+            self._overlong_bytes += len(self._held) + len(part)
+            self._held.clear()
+        else:
+            self._held += part
+
+    def _end_line(self) -> None:
+        if self._overlong_bytes:
+            self._add(_tokens_of_bytes(self._overlong_bytes), self._default_max_tokens)
+            self._overlong_bytes = 0
+        else:
+            self._take(bytes(self._held))
+            self._held.clear()
+        self._is_first_line = False
+
+    def _take(self, line: bytes) -> None:
+        if self._is_first_line:
+            line = line.removeprefix(BOM)
+        if not line or line.isspace():
+            return
+        self._add(*_estimate(line, _body_of(line), self._default_max_tokens))
+
+    def _add(self, input_tokens: int, output_tokens: int) -> None:
+        self._num_requests += 1
+        self._input_tokens += input_tokens
+        self._output_tokens += output_tokens
+
+
+def estimate_tokens(line: bytes, body: Mapping[str, Any], *, default_max_tokens: int) -> int:
+    """Estimate the tokens of one request line, input and output together, as the file's profile does."""
+    return sum(_estimate(line, body, default_max_tokens))
+
+
+def _body_of(line: bytes) -> Mapping[str, Any]:
+    """Return the body of a request line, an empty one where it cannot be read."""
+    try:
+        body = orjson.loads(line)["body"]
+    except _MALFORMED:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> tuple[int, int]:
+    """Return (input tokens, output tokens); where the prompt cannot be read, the bytes of the whole line count."""
+    try:
+        input_tokens, num_prompts = _input_of(body)
+    except _MALFORMED:
+        input_tokens, num_prompts = _tokens_of_bytes(len(line)), 1
+    limit = COMPLETION_MAX_TOKENS if "prompt" in body else default_max_tokens
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = _allowed(body.get(name), MAX_TOKENS, limit)
+    output_tokens = limit * _allowed(body.get("n"), MAX_N, 1) * num_prompts
+    return input_tokens, min(output_tokens, _MAX_OUTPUT_TOKENS)
+
+
+def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
+    """Return (tokens, number of prompts). Raises one of _MALFORMED where there is no prompt to read."""
+    messages = body.get("messages")
+    if messages is None:
+        return _tokens_of_prompt(body["prompt"])
+    tools = None if body.get("tool_choice") == "none" else body.get("tools")  # that choice hides them from the model
+    return sum(map(_tokens_of_message, messages)) + _tokens_of_json(tools) + _TOKENS_PER_PROMPT, 1
+
+
+def _tokens_of_message(message: Mapping[str, Any]) -> int:
+    around = _tokens_of_json(message.get("tool_calls")) + _TOKENS_PER_MESSAGE
+    content = message.get("content")
+    if content is None:
+        return around
+    if isinstance(content, str):
+        return _tokens_of(content) + around
+    return sum(_tokens_of(part["text"]) for part in content) + around
+
+
+def _tokens_of_prompt(prompt: Any) -> tuple[int, int]:
+    """Return (tokens, number of prompts) of a text, token ids, or a list of either."""
+    if isinstance(prompt, str):
+        return _tokens_of(prompt), 1
+    if prompt and isinstance(prompt[0], int):
+        return len(prompt), 1
+    counts = [_tokens_of_prompt(item)[0] for item in prompt]
+    return sum(counts), len(counts)
+
+
+def _tokens_of_json(value: Any) -> int:
+    return _tokens_of_bytes(len(orjson.dumps(value))) if value else 0
+
+
+def _tokens_of(text: str) -> int:
+    return _tokens_of_bytes(len(text) if text.isascii() else len(text.encode()))
+
+
+def _tokens_of_bytes(size: int) -> int:
+    return -(-size // _BYTES_PER_TOKEN)
+
+
+def _allowed(value: Any, most: int, otherwise: int) -> int:
+    """Return a parameter's value; one that is refused when the line runs counts as if it had not been given."""
+    return value if type(value) is int and 0 <= value <= most else otherwise

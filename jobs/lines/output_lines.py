@@ -1,0 +1,49 @@
+"""The lines of output and error files, with ids that are the same for a line run again.
+
+Pure: values in, bytes out; no SQL, no storage. What a response's body looks like is `jobs.lines.responses`' affair.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+
+def response_id(prefix: str, batch_id: str, line_no: int) -> str:
+    """Return the id of a response body, `<prefix>-…` (`chatcmpl`, `cmpl`), the same for a line run again."""
+    return f"{prefix}-{_digest(prefix, batch_id, line_no)}"
+
+
+def output_line(
+    batch_id: str, line_no: int, custom_id: str | None, *, status_code: int, body: Mapping[str, Any]
+) -> bytes:
+    """Build a line with a response: of the output file below status 400, else of the error file. No newline."""
+    response = {"status_code": status_code, "request_id": _derived_id("req", batch_id, line_no), "body": body}
+    return _line(batch_id, line_no, custom_id=custom_id, response=response, error=None)
+
+
+def error_line(batch_id: str, line_no: int, custom_id: str | None, *, code: str, message: str) -> bytes:
+    """Build a line of the error file for a request that got no response. No newline."""
+    return _line(batch_id, line_no, custom_id=custom_id, response=None, error={"code": code, "message": message})
+
+
+def _line(
+    batch_id: str,
+    line_no: int,
+    *,
+    custom_id: str | None,
+    response: Mapping[str, Any] | None,
+    error: Mapping[str, str] | None,
+) -> bytes:
+    line_id = _derived_id("batch_req", batch_id, line_no)
+    return orjson.dumps({"id": line_id, "custom_id": custom_id, "response": response, "error": error})
+
+
+def _derived_id(kind: str, batch_id: str, line_no: int) -> str:
+    """Return an id that is a function of batch and line."""
+    return f"{kind}_{_digest(kind, batch_id, line_no)}"
+
+
+def _digest(kind: str, batch_id: str, line_no: int) -> str:
+    return hashlib.blake2b(f"{kind}:{batch_id}:{line_no}".encode(), digest_size=16).hexdigest()

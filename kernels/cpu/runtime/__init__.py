@@ -1,0 +1,4 @@
+"""Compile functions of a parameter block with numba and LLVM, and run them on torch's threads.
+
+Knows no op.
+"""

@@ -1,0 +1,201 @@
+"""Run a numba-compiled kernel over independent tasks on the OpenMP threads that torch uses. Knows no op.
+
+numba's own parallel layers would bring a second thread pool beside torch's (its `omppool` loads another libgomp, and
+`workqueue` must not be called from two threads), and each pool's spinning workers steal the cores from the other. So a
+kernel is compiled as a C function that takes tasks from an atomic counter, and `GOMP_parallel`, the documented entry
+point of the OpenMP library that torch has loaded, runs it on torch's pool, with torch's number of threads. Calls from
+several Python threads are safe. Without that symbol (macOS, Windows) the kernel runs on the calling thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+from numba import types
+from torch import Tensor
+
+from kernels.cpu.runtime.memory import FASTMATH
+
+COUNTER, FAULT, NUM_TASKS, FIRST_WORD = 0, 1, 2, 3  # of every parameter block; a kernel's own words start at the last
+_CPU_FOLDER = Path(__file__).resolve().parents[1]
+_SIGNATURE = types.void(types.CPointer(types.int64))
+_compile_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """One kernel call that was written down instead of run: the arguments of `CpuKernel.__call__`."""
+
+    kernel: CpuKernel
+    num_tasks: int
+    words: tuple[float, ...]
+    parallel: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """Kernel calls in their order, and the tensors that they are to write, kept alive as long as this is."""
+
+    calls: list[RecordedCall] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+
+
+class _Thread(threading.local):
+    recording: Recording | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Write this thread's kernel calls down instead of running them (program.py runs them).
+
+    The ops return tensors that nothing has filled yet, and report no fault.
+    """
+    assert _thread.recording is None
+    _thread.recording = Recording()
+    try:
+        yield _thread.recording
+    finally:
+        _thread.recording = None
+
+
+def keep(tensor: Tensor) -> Tensor:
+    """Return a tensor that a kernel is to fill; while this thread records, the recording holds it."""
+    if _thread.recording is not None:
+        _thread.recording.outputs.append(tensor)
+    return tensor
+
+
+class CpuKernel:
+    """Hold one kernel: a numba-compilable function of a parameter block (a pointer to int64 words).
+
+    `layout` is the `struct` format of the kernel's own words ("q" int64, "d" float64 bits). The function loops
+    `task = fetch_add(p, 1)` while `task < p[NUM_TASKS]` and sets `p[FAULT]` where an index points out of range.
+    Compiled at the first call, and cached on disk where a directory can be written.
+    """
+
+    def __init__(self, function: Callable[[Any], None], layout: str) -> None:
+        self._function = function
+        self._format = struct.Struct("=3q" + layout)
+        self._blocks = threading.local()
+        self._entry: Any = None
+        self._address = 0
+
+    def __call__(self, num_tasks: int, *words: float, parallel: bool) -> bool:
+        """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL.
+
+        Inside `record` nothing runs and the answer is no.
+        """
+        if _thread.recording is not None:
+            call = RecordedCall(kernel=self, num_tasks=num_tasks, words=words, parallel=parallel)
+            _thread.recording.calls.append(call)
+            return False
+        if self._entry is None:
+            self._compile()
+        try:
+            block, address = self._blocks.block
+        except AttributeError:
+            block = ctypes.create_string_buffer(self._format.size)
+            address = ctypes.addressof(block)
+            self._blocks.block = block, address
+        self.write_block(block, 0, num_tasks, words)
+        team = _openmp_parallel() if parallel else None
+        num_threads = min(torch.get_num_threads(), num_tasks)
+        if team is None or num_threads < 2:
+            self._entry(address)
+        else:
+            team(self._address, address, num_threads, 0)
+        return ctypes.c_int64.from_address(address + 8 * FAULT).value != 0
+
+    def write_block(self, target: Any, offset: int, num_tasks: int, words: Sequence[float]) -> None:
+        """Write the parameter block of a call into a buffer, `offset` bytes from its start."""
+        self._format.pack_into(target, offset, 0, 0, num_tasks, *words)
+
+    @property
+    def address(self) -> int:
+        """The address of the compiled C function, void (int64 *parameter_block)."""
+        if self._entry is None:
+            self._compile()
+        return self._address
+
+    def _compile(self) -> None:
+        compiled = compile_cached(self._function)
+        self._address = compiled.address
+        self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+
+
+@functools.cache
+def _openmp_parallel() -> Any:
+    libraries = [None, *sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))]
+    for library in libraries:
+        try:
+            parallel = ctypes.CDLL(None if library is None else str(library)).GOMP_parallel
+        except (AttributeError, OSError, TypeError):  # no such symbol, not loadable, no global namespace (Windows)
+            continue
+        parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        parallel.restype = None
+        return parallel
+    return None
+
+
+def compile_cached(function: Callable[[Any], None]) -> Any:
+    """Compile a kernel, from the disk cache where there is one.
+
+    numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
+    package, so that a change in an inlined function is never missed.
+    """
+    options = {"fastmath": FASTMATH, "error_model": "numpy"}
+    directory = _cache_directory()
+    if directory is None:
+        return numba.cfunc(_SIGNATURE, **options)(function)
+    with _compile_lock:
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
+        try:
+            return numba.cfunc(_SIGNATURE, cache=True, **options)(function)
+        except (OSError, RuntimeError):  # disk full, directory taken away: a cache must never stop the work
+            return numba.cfunc(_SIGNATURE, **options)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+
+@functools.cache
+def _cache_directory() -> Path | None:
+    digest = _package_digest()
+    for base in _cache_bases():
+        directory = base / digest
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(directory, os.W_OK):
+            return directory
+    return None
+
+
+def _cache_bases() -> list[Path]:
+    asked = os.environ.get("NUMBA_CACHE_DIR")
+    if asked:
+        return [Path(asked) / "tokenmill"]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [_CPU_FOLDER / "__pycache__" / "numba", Path(home) / "tokenmill" / "numba"]
+
+
+def _package_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_CPU_FOLDER.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

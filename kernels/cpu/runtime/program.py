@@ -1,0 +1,129 @@
+"""Run recorded kernel calls one after the other in a single call, all threads together. Knows no op and no model.
+
+A step of a small model is hundreds of short kernels. Starting a thread team and going through Python for each of them
+costs more than the work, so a model records the kernels of one layer (`launch.record`), places them here once per
+layer with that layer's own addresses, and one team runs the whole table.
+
+Between two calls (a stage) no thread waits for another to arrive, only for tasks that were taken to be finished: a
+thread adds itself to the stage's count of workers before it takes a task, and leaves when no task is left. Who comes
+late finds nothing to do and hurries on. So a thread that lost its core between stages holds nobody up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu.runtime.launch import FAULT, FIRST_WORD, NUM_TASKS, CpuKernel, Recording
+from kernels.cpu.runtime.memory import atomic_load, fetch_add, int64_at
+
+# A stage is 5 cache lines: two words of its own on the first, its kernel's parameter block on the others.
+_STAGE_WORDS = 40
+_FUNCTION, _WORKERS, _BLOCK = 0, 1, 8
+_LOOKS = 20_000  # at the count, some 10 to 20 µs, before a waiting thread offers its core to others
+
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def _call(typing_context: Any, function: Any, block: Any) -> Any:
+    """Call the compiled kernel at an address with a parameter block."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        prototype = ir.FunctionType(ir.VoidType(), [arguments[1].type])
+        builder.call(builder.inttoptr(arguments[0], prototype.as_pointer()), [arguments[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.CPointer(types.int64)), generate
+
+
+def _run_stages(p: Any) -> None:
+    table, num_stages = p[3], p[4]
+    for stage in range(num_stages):
+        start = table + stage * (8 * _STAGE_WORDS)
+        words, workers, block = int64_at(start), int64_at(start + 8 * _WORKERS), int64_at(start + 8 * _BLOCK)
+        if atomic_load(block) < block[NUM_TASKS]:  # the block starts with its counter
+            fetch_add(workers, 1)
+            _call(words[_FUNCTION], block)
+            fetch_add(workers, -1)
+        looks = 0
+        while atomic_load(workers) != 0:
+            looks += 1
+            if looks > _LOOKS:
+                _sched_yield()
+
+
+_RUN_STAGES = CpuKernel(_run_stages, "2q")
+
+
+def can_run() -> bool:
+    """Say whether programs run on this system: threads that wait must be able to offer their core."""
+    return hasattr(os, "sched_yield")
+
+
+class CpuProgram:
+    """Hold the calls of several layers in one table. Not for use from two threads at once."""
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+        self._table = _aligned_words(num_layers, 0)
+        self._is_parallel = False
+
+    def place(
+        self,
+        layers: Sequence[int],
+        recording: Recording,
+        *,
+        own: npt.NDArray[np.int64],
+        renamed: Mapping[int, int],
+    ) -> None:
+        """Put a recording down for each of `layers`, which are alike; the first of them is the one recorded.
+
+        `own` `[num_layers, addresses]` holds every layer's own addresses: a recorded word that is one of the first
+        layer's becomes that layer's. `renamed` names words to replace everywhere. All recordings of a program are
+        of the same number of calls.
+        """
+        num_stages = len(recording.calls)
+        if self._table.shape[1] != num_stages:
+            self._table = _aligned_words(self._num_layers, num_stages)
+        self._is_parallel = any(call.parallel for call in recording.calls)
+        columns = {address: column for column, address in enumerate(own[layers[0]].tolist()) if address}
+        stages = np.zeros((num_stages, _STAGE_WORDS), dtype=np.int64)
+        places, sources = [], []
+        for stage, call in enumerate(recording.calls):
+            assert len(call.words) <= _STAGE_WORDS - _BLOCK - FIRST_WORD
+            start = stage * _STAGE_WORDS
+            words = list(call.words)
+            for at, word in enumerate(call.words):
+                if word in columns:
+                    places.append(start + _BLOCK + FIRST_WORD + at)
+                    sources.append(columns[word])
+                elif word in renamed:
+                    words[at] = renamed[int(word)]
+            stages[stage, _FUNCTION] = call.kernel.address
+            call.kernel.write_block(stages, 8 * (start + _BLOCK), call.num_tasks, words)
+        flat = self._table.reshape(self._num_layers, -1)
+        flat[list(layers)] = stages.reshape(-1)
+        flat[np.ix_(layers, places)] = own[np.ix_(layers, sources)]
+
+    def run(self) -> bool:
+        """Run every layer's calls in order; return whether any met an index out of range."""
+        num_stages = self._table.shape[0] * self._table.shape[1]
+        words = self._table.ctypes.data, num_stages
+        _RUN_STAGES(torch.get_num_threads(), *words, parallel=self._is_parallel)
+        return bool(self._table[:, :, _BLOCK + FAULT].any())
+
+
+def _aligned_words(num_layers: int, num_stages: int) -> npt.NDArray[np.int64]:
+    count = num_layers * num_stages * _STAGE_WORDS
+    memory = np.zeros(count + 8, dtype=np.int64)
+    start = -memory.ctypes.data % 64 // 8
+    return memory[start : start + count].reshape(num_layers, num_stages, _STAGE_WORDS)

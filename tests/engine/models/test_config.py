@@ -1,0 +1,92 @@
+"""What is read of a model's directory before its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ModelLoadError
+from engine.models.config import load_model_config
+from tests.engine.conftest import TINY
+
+VOCAB_SIZE = TINY["vocab_size"]
+
+
+def eos_token_ids(path: Path, *, config: Any, generation: Any = None) -> tuple[int, ...]:
+    """Return the end-of-sequence tokens of a directory with these in its two files."""
+    settings = {**TINY, "model_type": "llama", "eos_token_id": config}
+    (path / "config.json").write_text(json.dumps(settings))
+    if generation is not None:
+        (path / "generation_config.json").write_text(json.dumps(generation))
+    return load_model_config(str(path)).eos_token_ids
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        (2, None, (2,)),
+        ([2, VOCAB_SIZE - 1], None, (2, VOCAB_SIZE - 1)),
+        (None, None, ()),
+        (2, {}, (2,)),
+        (2, {"eos_token_id": [0, 3]}, (0, 3)),
+        (2, {"eos_token_id": None}, ()),
+        (VOCAB_SIZE, {"eos_token_id": 3}, (3,)),
+    ],
+)
+def test_generation_config_decides_which_tokens_end_the_output(
+    tmp_path: Path, config: Any, generation: Any, expected: tuple[int, ...]
+) -> None:
+    assert eos_token_ids(tmp_path, config=config, generation=generation) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "file", "expected"),
+    [
+        (VOCAB_SIZE, None, "config.json", ()),
+        ([2, -1], {}, "config.json", (2,)),
+        (2, {"eos_token_id": [2, 50256]}, "generation_config.json", (2,)),
+    ],
+)
+def test_an_end_of_sequence_token_that_the_model_lacks_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: Any, generation: Any, file: str, expected: tuple[int, ...]
+) -> None:
+    assert eos_token_ids(tmp_path, config=config, generation=generation) == expected
+    (message,) = caplog.messages
+    assert message.startswith(f"{tmp_path / file}: no output ends with token")
+
+
+@pytest.mark.parametrize(("generation", "shown"), [("</s>", "'</s>'"), (["</s>"], "'</s>'"), ([True], "True")])
+def test_an_end_of_sequence_token_that_is_no_number_is_refused_with_its_file(
+    tmp_path: Path, generation: Any, shown: str
+) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        eos_token_ids(tmp_path, config=2, generation={"eos_token_id": generation})
+    file = tmp_path / "generation_config.json"
+    assert str(caught.value) == f"{file} gives the end-of-sequence token {shown}; it must be a token's number."
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("dtype", ["auto", "torch.bfloat16", "nn", ""])
+@pytest.mark.parametrize("is_of_text", [False, True])
+def test_a_dtype_that_torch_lacks_is_refused_with_what_is_allowed(
+    tmp_path: Path, *, name: str, dtype: str, is_of_text: bool
+) -> None:
+    given = {name: dtype}
+    settings = {**TINY, "model_type": "llama", **({"text_config": given} if is_of_text else given)}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelLoadError) as caught:
+        load_model_config(str(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path / 'config.json'} has {name} {dtype!r}; it must be the name of a dtype that torch has, such as "
+        "bfloat16, or be left out."
+    )
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "float32"), ({"dtype": None}, "float32"),
+                                                 ({"torch_dtype": "bfloat16"}, "bfloat16")])  # fmt: skip
+def test_the_dtype_is_the_one_of_config_json(tmp_path: Path, given: dict[str, Any], expected: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", **given}))
+    assert load_model_config(str(tmp_path)).dtype == expected

@@ -1,0 +1,102 @@
+"""All layers in one call against the same layers one by one, for every kind of model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.models.config import load_model_config
+from engine.models.decoder import Decoder
+from engine.models.step_model import KvCache, StepTensors
+from kernels.cpu.gemm import can_multiply
+from kernels.cpu.runtime.program import can_run
+from kernels.errors import KernelInputError
+from tests.engine.conftest import VARIANTS, save_tiny
+
+pytestmark = pytest.mark.skipif(
+    not (can_multiply() and can_run()), reason="this CPU or system runs the layers of a decoder one by one"
+)
+
+BLOCK_SIZE = 4
+
+
+def decoder_of(name: str, path: Path, dtype: torch.dtype = torch.bfloat16) -> Decoder:
+    save_tiny(path, VARIANTS[name])
+    config = load_model_config(str(path))
+    return Decoder(config, dtype=dtype, device=torch.device("cpu"), max_positions=64)
+
+
+def mixed_step() -> StepTensors:
+    """A prefill of 13 tokens, a decode at position 9, a row that writes nothing."""
+    positions = [*range(13), 9, 0]
+    slots = [*range(BLOCK_SIZE, BLOCK_SIZE + 13), 5 * BLOCK_SIZE + 9, -1]
+    return StepTensors(
+        token_ids=torch.arange(15) * 7 % 256,
+        positions=torch.tensor(positions),
+        slots=torch.tensor(slots),
+        block_tables=torch.tensor([[1, 2, 3, 4], [5, 6, 7, 0], [0, 0, 0, 0]], dtype=torch.int32),
+        query_start=torch.tensor([0, 13, 14, 15], dtype=torch.int32),
+        context_lens=torch.tensor([13, 10, 1], dtype=torch.int32),
+        max_query_len=13,
+        max_context_len=13,
+    )
+
+
+def cache_of(decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> KvCache:
+    generator, config = torch.Generator().manual_seed(1), decoder.config
+    shape = (8, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    return [
+        (torch.randn(shape, generator=generator).to(dtype), torch.randn(shape, generator=generator).to(dtype))
+        for _ in range(config.num_layers)
+    ]
+
+
+@torch.inference_mode()
+def run(decoder: Decoder, cache: KvCache, *, at_once: bool) -> list[Tensor]:
+    """Return the two results, the logits and the caches after the step."""
+    kept = decoder._at_once
+    if not at_once:
+        decoder._at_once = None
+    try:
+        x, residual = decoder.forward(mixed_step(), cache)
+        return [x, residual, decoder.logits(x, residual), *(tensor for pair in cache for tensor in pair)]
+    finally:
+        decoder._at_once = kept
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_one_call_gives_the_bits_of_layer_by_layer(name: str, cache_dtype: torch.dtype, tmp_path: Path) -> None:
+    decoder = decoder_of(name, tmp_path)
+    assert decoder._at_once is not None
+    expected = run(decoder, cache_of(decoder, cache_dtype), at_once=False)
+    for _ in range(3):
+        actual = run(decoder, cache_of(decoder, cache_dtype), at_once=True)
+        assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+
+
+def test_where_a_layer_or_cache_goes_through_torch_layers_run_one_by_one(tmp_path: Path) -> None:
+    assert decoder_of("llama-gqa", tmp_path, torch.float32)._at_once is None
+    decoder = decoder_of("llama-gqa", tmp_path)
+    results = [run(decoder, cache_of(decoder, torch.float16), at_once=at_once) for at_once in (True, False)]
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "wrong", "message"),
+    [
+        ("slots", 2, 8 * BLOCK_SIZE, "slots in"),
+        ("positions", 2, 64, "positions must lie in"),
+        ("block_tables", (0, 1), 8, "block_tables names a block outside"),
+    ],
+)
+def test_an_index_out_of_range_is_named_by_its_op(
+    name: str, index: object, wrong: int, message: str, tmp_path: Path
+) -> None:
+    decoder, step = decoder_of("llama-gqa", tmp_path), mixed_step()
+    getattr(step, name)[index] = wrong
+    with torch.inference_mode(), pytest.raises(KernelInputError, match=message):
+        decoder.forward(step, cache_of(decoder))

@@ -1,0 +1,201 @@
+"""Proves the rows of docs/models.md: tiny random models of every family against transformers' own generation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from benchmarks.model_families import (
+    OWN,
+    REFUSED,
+    RUNS,
+    SMALLEST_LEAD,
+    THROUGH_TRANSFORMERS,
+    TINY,
+    Family,
+    Refusal,
+    Run,
+)
+from benchmarks.models_table import PAGE, models_page
+from engine import runner
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.errors import UnsupportedModelError
+from engine.models.step_model import StepModel
+from tests.engine.conftest import TinyModel
+from tests.engine.models.test_decoder import run_all
+
+# transformers 5.17 scripts a function of gpt_bigcode when it is imported, which newer torch warns about.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+_BLOCK_SIZE = 4
+_AMPLE, _TINY_POOL = 200, 12
+_SEEDS = range(20)
+
+_PROVEN = [
+    *(pytest.param(family, "tokenmill", id=f"{family.model_type}-own") for family in OWN),
+    *(pytest.param(family, "transformers", id=family.model_type) for family in (*OWN, *THROUGH_TRANSFORMERS)),
+]
+
+
+def test_the_page_is_what_the_generator_prints() -> None:
+    assert PAGE.read_text() == models_page(), "run: python -m benchmarks.models_table"
+
+
+@pytest.mark.parametrize(("family", "impl"), _PROVEN)
+def test_every_run_of_a_family_gives_the_tokens_of_transformers(
+    *, family: Family, impl: str, proofs: Proofs, loaded_once: None
+) -> None:
+    model = proofs[family]
+    for run in RUNS:
+        check(model, run, impl)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("family", "impl"), _PROVEN)
+def test_a_family_gives_the_tokens_of_transformers_on_a_gpu(*, family: Family, impl: str, proofs: Proofs) -> None:
+    check(proofs[family], RUNS[1], impl, device="cuda")
+
+
+@pytest.mark.parametrize("batching", ["continuous", "static"])
+def test_every_combination_gives_the_tokens_of_transformers(batching: str, proofs: Proofs, loaded_once: None) -> None:
+    model = proofs[next(family for family in THROUGH_TRANSFORMERS if family.model_type == "gemma3_text")]
+    for budget, is_pool_tiny, has_prefix_cache in product((1, 7, 16, 512), (False, True), (False, True)):
+        run = Run(
+            name="combined",
+            max_num_batched_tokens=budget,
+            max_num_seqs=min(budget, 8),
+            is_pool_tiny=is_pool_tiny,
+            has_prefix_cache=has_prefix_cache,
+            batching=batching,
+            num_prompts=8 if budget > 1 else 3,
+        )
+        check(model, run, "transformers")
+
+
+@pytest.mark.parametrize("refusal", REFUSED, ids=lambda refusal: refusal.model_type)
+def test_a_model_that_needs_what_the_engine_lacks_is_refused_by_name(refusal: Refusal, tmp_path: Path) -> None:
+    build(refusal, seed=0).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=refusal.reason):
+        make_engine(tmp_path, RUNS[0], "auto")
+
+
+def check(model: TinyModel, run: Run, impl: str, *, device: str = "cpu") -> None:
+    model = TinyModel(
+        model.path, *(part[: run.num_prompts] for part in (model.prompts, model.max_tokens, model.expected))
+    )
+    engine = make_engine(model.path, run, impl, device=device)
+    assert run_all(engine, model) == model.expected, run
+    assert engine.stats().num_used_blocks == 0
+    if run.is_pool_tiny and run.max_num_seqs > 1 and run.batching == "continuous":
+        assert engine.stats().num_preemptions_total > 0, run
+
+
+def make_engine(path: Path, run: Run, impl: str, *, device: str = "cpu") -> Engine:
+    settings: dict[str, Any] = {"model_impl": impl, "batching": run.batching}
+    return Engine(
+        EngineConfig(
+            model=str(path),
+            dtype="float32",
+            device=device,
+            max_num_seqs=run.max_num_seqs,
+            max_num_batched_tokens=run.max_num_batched_tokens,
+            num_kv_blocks=_TINY_POOL if run.is_pool_tiny else _AMPLE,
+            block_size=_BLOCK_SIZE,
+            enable_prefix_caching=run.has_prefix_cache,
+            admission="prompt",  # type: ignore[arg-type]
+            warm_up=False,
+            **settings,
+        )
+    )
+
+
+def build(entry: Family | Refusal, *, seed: int) -> Any:
+    if entry.model_type not in CONFIG_MAPPING_NAMES:
+        pytest.skip(f"the installed transformers has no {entry.model_type}")
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(entry.model_type, **{**TINY, **entry.settings})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "sinks")):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+class Proofs:
+    """Make each family's random model once, with what transformers generates for it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[str, TinyModel] = {}
+
+    def __getitem__(self, family: Family) -> TinyModel:
+        if family.model_type not in self._made:
+            self._made[family.model_type] = self._make(family)
+        return self._made[family.model_type]
+
+    def _make(self, family: Family) -> TinyModel:
+        rng = random.Random(5)
+        prompts = [[rng.randrange(3, TINY["vocab_size"]) for _ in range(length)] for length in (14, 20, 9, 26, 5, 2, 1)]
+        prompts.append(prompts[3][:17] + prompts[4])
+        max_tokens = [16, 12, 16, 16, 1, 9, 16, 12]
+        for seed in _SEEDS:
+            model = build(family, seed=seed)
+            outputs = [generate(model, prompt, limit) for prompt, limit in zip(prompts, max_tokens, strict=True)]
+            if all(lead >= SMALLEST_LEAD for _, lead in outputs):
+                path = self._root / family.model_type
+                model.save_pretrained(path)
+                return TinyModel(path, prompts, max_tokens, [tokens for tokens, _ in outputs])
+        raise AssertionError(f"{family.model_type}: every seed has a near-tie; change its settings")
+
+
+def generate(model: Any, prompt: list[int], limit: int) -> tuple[list[int], float]:
+    """Return transformers' greedy tokens, and the smallest lead of a token over the second best."""
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=limit,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    leads = [float(top[0] - top[1]) for top in (logits[0].float().topk(2).values for logits in out.logits)]
+    return out.sequences[0, len(prompt) :].tolist(), min(leads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Products this small are slower on several threads, which wait for each other on a busy machine."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="session")
+def proofs(tmp_path_factory: pytest.TempPathFactory) -> Proofs:
+    return Proofs(tmp_path_factory.mktemp("families"))
+
+
+@pytest.fixture
+def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the weights once for all runs of a test: a model keeps nothing from step to step."""
+    load, loaded = runner.load_model, list[StepModel]()
+
+    def load_once(config: Any, **kwargs: Any) -> StepModel:
+        if not loaded:
+            loaded.append(load(config, **kwargs))
+        return loaded[0]
+
+    monkeypatch.setattr(runner, "load_model", load_once)

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from engine.config import EngineConfig
+from engine.core import Engine
+from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
+from engine.models import transformers_decoder
+from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
+from engine.models.step_model import new_cache
+from engine.models.transformers_checks import probe_tokens
+from engine.models.transformers_decoder import TransformersDecoder, _probe_step
+from engine.params import SamplingParams
+
+CPU = torch.device("cpu")
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 200,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 64,
+}
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Save a random model of a model_type with settings on top of SHAPE."""
+
+    def write(model_type: str, **settings: Any) -> Path:
+        torch.manual_seed(7)
+        config = AutoConfig.for_model(model_type, **{**SHAPE, **settings})
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(tmp_path)
+        return tmp_path
+
+    return write
+
+
+def edit(path: Path, **changes: Any) -> Path:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **changes}))
+    return path
+
+
+def load(path: Path, **settings: Any) -> Engine:
+    return Engine(
+        EngineConfig(
+            model=str(path), device="cpu", num_kv_blocks=40, max_num_seqs=4, warm_up=False, num_threads=1, **settings
+        )
+    )
+
+
+def decoder(path: Path) -> TransformersDecoder:
+    config = load_model_config(str(path))
+    with torch.inference_mode():
+        return TransformersDecoder(config, dtype=torch.float32, device=CPU, max_positions=config.max_model_len)
+
+
+def tokens_of(engine: Engine, prompts: list[list[int]], **params: Any) -> list[list[int]]:
+    for index, prompt in enumerate(prompts):
+        engine.add(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, **params))
+    outputs: list[list[int]] = [[] for _ in prompts]
+    while engine.has_work:
+        for delta in engine.step():
+            assert delta.error is None
+            outputs[delta.request_id] += delta.token_ids
+    return outputs
+
+
+def test_auto_takes_our_own_decoder_where_it_covers_the_model(save: Save) -> None:
+    path = save("llama")
+    assert isinstance(load_model_config(str(path)), ModelConfig)
+    assert type(load_model_config(str(edit(path, hidden_act="gelu")))) is CheckpointConfig
+
+
+def test_a_window_is_read_off_the_mask_of_each_layer(save: Save) -> None:
+    path = save("gemma3_text", sliding_window=8, layer_types=["sliding_attention", "full_attention"], head_dim=16)
+    assert [layer.window for layer in decoder(path)._layers] == [8, None]
+
+
+def test_layers_that_cache_different_shapes_get_them(save: Save) -> None:
+    path = save("gemma4_text", layer_types=["sliding_attention", "full_attention"], head_dim=16, global_head_dim=32,
+                hidden_size_per_layer_input=16, vocab_size_per_layer_input=200)  # fmt: skip
+    shapes = decoder(path).kv_shapes
+    assert [(shape.num_heads, shape.head_dim) for shape in shapes] == [(2, 16), (2, 32)]
+
+
+def test_stale_blocks_full_of_nan_are_never_read(save: Save) -> None:
+    path, prompts = save("gpt_neox"), [[5, 9, 60], [7] * 20, [8]]
+    engine = load(path, enable_prefix_caching=False)
+    expected = tokens_of(engine, prompts)
+    engine._runner.fill_cache(float("nan"))
+    assert tokens_of(engine, prompts) == expected
+
+
+def test_logits_in_parts_are_those_of_one_run(save: Save) -> None:
+    model = decoder(save("gpt2"))
+    step = _probe_step([[5, 6, 7, 8], [11, 12, 13, 14]], range(4), 2, CPU)
+    cache = new_cache(model.kv_shapes, num_blocks=5, block_size=3, dtype=torch.float32, device=CPU)
+    parts = [torch.tensor([0, 3]), torch.tensor([6]), torch.tensor([], dtype=torch.long)]
+    with torch.inference_mode():
+        whole = model.run(step, cache, torch.cat(parts))
+        in_parts = list(model.run_in_parts(step, cache, parts))
+    assert [part.shape[0] for part in in_parts] == [2, 1, 0]
+    torch.testing.assert_close(torch.cat(in_parts), whole)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "olmoe", "gemma2", "gpt_oss"])
+def test_half_precision_passes_the_check_at_load_and_runs(model_type: str, save: Save) -> None:
+    engine = load(save(model_type), dtype="bfloat16")
+    assert [len(tokens) for tokens in tokens_of(engine, [[5, 9, 60], [7] * 20])] == [8, 8]
+
+
+@pytest.mark.parametrize("spread", ["forward", "backward"])
+def test_a_model_that_mixes_tokens_outside_attention_is_refused(
+    spread: str, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mix(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        rolled = output.roll(1 if spread == "forward" else -1, dims=1)
+        return output + 0.1 * rolled
+
+    load_weights = transformers_decoder._load
+
+    def load_with_hook(config: Any, **kwargs: Any) -> Any:
+        model = load_weights(config, **kwargs)
+        model.get_input_embeddings().register_forward_hook(mix)
+        return model
+
+    monkeypatch.setattr(transformers_decoder, "_load", load_with_hook)
+    with pytest.raises(UnsupportedModelError, match="carries something from token to token"):
+        load(save("gpt2"))
+
+
+def test_longrope_is_refused_only_above_the_length_that_changes_its_angles(save: Save) -> None:
+    path = save("phi3", rope_parameters=LONGROPE, original_max_position_embeddings=64)
+    with pytest.raises(UnsupportedModelError, match="longrope rope scaling it may be at most 64"):
+        load(path)
+    assert len(tokens_of(load(path, max_model_len=64), [[5] * 40])[0]) == 8
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "reason"),
+    [
+        ("bert", {}, "neither causal nor a sliding window"),
+        ("bart", {"d_model": 64, "decoder_layers": 2, "is_encoder_decoder": True}, "encoder-decoder"),
+        (
+            "llama4_text",
+            {"layer_types": ["full_attention"] * 2, "no_rope_layers": [0, 0], "head_dim": 16, "num_local_experts": 2},
+            "attn_temperature_tuning",
+        ),
+    ],
+)
+def test_what_the_engine_lacks_is_named(model_type: str, settings: dict[str, Any], reason: str, save: Save) -> None:
+    path = edit(save(model_type, **settings), **{k: v for k, v in settings.items() if k == "is_encoder_decoder"})
+    with pytest.raises(UnsupportedModelError, match=reason):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "nonesuch"}, "no causal language model"),
+        ({"model_type": "t5"}, "no causal language model"),
+        ({"architectures": ["GPT2ForSequenceClassification"]}, "GPT2ForSequenceClassification"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantized"),
+    ],
+)
+def test_a_config_that_cannot_be_run_is_refused_before_the_weights_load(
+    changes: dict[str, Any], reason: str, save: Save
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=reason):
+        load_model_config(str(edit(save("gpt2"), **changes)))
+
+
+def test_missing_weights_are_named_and_not_made_up(save: Save) -> None:
+    with pytest.raises(ModelLoadError, match=r"no tensor .*h\.2\."):
+        load(edit(save("gpt2"), n_layer=3, num_hidden_layers=3))
+
+
+def test_weights_of_another_shape_are_named_with_both_shapes(save: Save) -> None:
+    path = edit(save("gpt2"), vocab_size=100)
+    with pytest.raises(
+        ModelLoadError, match=rf"{path}: tensor .*wte\.weight has shape \(200, 64\), config.json says \(100, 64\)"
+    ):
+        load(path)
+
+
+def test_transformers_report_on_tensors_says_which_model_it_is_about(
+    save: Save, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save("gpt2")
+    tensors = load_file(path / "model.safetensors")
+    save_file({**tensors, "transformer.extra": torch.ones(1)}, path / "model.safetensors")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    load(path)
+    (report,) = {message for message in caplog.messages if "LOAD REPORT" in message}
+    assert f"from: {path}\n" in report
+    assert "transformer.extra" in report
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": "flash_attention_2"},
+        {"_attn_implementation": "flash_attention_2"},
+        {"dtype": "float8_e4m3fn"},
+        {"dtype": "int8"},
+        {"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
+    ],
+)
+@pytest.mark.parametrize("random_seed", [None, 3])
+def test_the_attention_the_dtype_and_the_code_that_config_json_names_are_not_used(
+    changes: dict[str, Any], random_seed: int | None, save: Save
+) -> None:
+    config = load_model_config(str(edit(save("gpt2"), **changes)))
+    with torch.inference_mode():
+        model = TransformersDecoder(config, dtype=torch.float32, device=CPU, max_positions=64, random_seed=random_seed)
+    assert {weight.dtype for weight in model._model.parameters()} == {torch.float32}
+
+
+def test_only_safetensors_are_read(save: Save) -> None:
+    path = save("gpt2")
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="only safetensors"):
+        load(path)
+
+
+def test_a_model_impl_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(
+        InvalidConfigError, match="model_impl is 'vllm'; it must be one of auto, tokenmill, transformers"
+    ):
+        EngineConfig(model="m", model_impl="vllm")  # type: ignore[arg-type]
+
+
+def test_the_probe_uses_no_token_with_a_role() -> None:
+    config = AutoConfig.for_model("gpt2", vocab_size=40, eos_token_id=[3, 4], bos_token_id=5, pad_token_id=6)
+    tokens = probe_tokens(config, 12)
+    assert len(set(tokens)) == 12
+    assert not {3, 4, 5, 6} & set(tokens)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.errors import InvalidParamsError
+from engine.params import SamplingParams
+from engine.sampling.edits import Edits
+from engine.sampling.penalties import Pairs
+from engine.sampling.randomness import uniforms
+from engine.sampling.sampler import SamplingRows, sample
+
+
+def rows(count: int, **fields: Any) -> SamplingRows:
+    """Return `count` equal rows; positions run on, so that each draws its own number."""
+    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "num_logprobs": -1, **fields}
+    return SamplingRows(
+        is_greedy=np.full(count, values.get("is_greedy", False)),
+        temperature=np.full(count, values["temperature"], dtype=np.float32),
+        top_k=np.full(count, values["top_k"], dtype=np.int64),
+        top_p=np.full(count, values["top_p"], dtype=np.float32),
+        min_p=np.full(count, values["min_p"], dtype=np.float32),
+        seeds=np.full(count, values.get("seed", 11), dtype=np.uint64),
+        positions=np.arange(count, dtype=np.int64),
+        num_logprobs=np.full(count, values["num_logprobs"], dtype=np.int64),
+        edits=values.get("edits"),
+    )
+
+
+LOGITS = torch.tensor([0.0, 1.0, 2.0, 3.0, 2.5, -1.0])
+
+
+def frequencies(count: int = 20_000, **fields: Any) -> Tensor:
+    tokens, _ = sample(LOGITS.repeat(count, 1), rows(count, **fields)).read()
+    return torch.bincount(torch.tensor(tokens), minlength=6) / count
+
+
+def test_draws_follow_the_softmax() -> None:
+    assert torch.allclose(frequencies(), LOGITS.softmax(-1), atol=0.012)
+
+
+def test_temperature_flattens_or_sharpens() -> None:
+    assert torch.allclose(frequencies(temperature=2.0), (LOGITS / 2).softmax(-1), atol=0.012)
+
+
+def test_top_k_leaves_the_k_most_likely() -> None:
+    expected = torch.zeros(6)
+    expected[[3, 4]] = LOGITS[[3, 4]].softmax(-1)
+    assert torch.allclose(frequencies(top_k=2), expected, atol=0.012)
+
+
+def test_top_p_leaves_the_smallest_set_that_reaches_p() -> None:
+    expected = torch.zeros(6)
+    expected[[3, 4, 2]] = LOGITS[[3, 4, 2]].softmax(-1)
+    assert torch.allclose(frequencies(top_p=0.85), expected, atol=0.012)
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_a_top_p_that_is_zero_in_fp32_leaves_the_most_likely(top_k: int) -> None:
+    assert frequencies(50, top_p=1e-46, top_k=top_k)[3] == 1.0
+
+
+def test_min_p_leaves_what_is_near_the_most_likely() -> None:
+    expected = torch.zeros(6)
+    expected[[3, 4]] = LOGITS[[3, 4]].softmax(-1)
+    assert torch.allclose(frequencies(min_p=0.5), expected, atol=0.012)
+
+
+def test_top_p_applies_to_what_top_k_left() -> None:
+    # Of the two most likely (62 % and 38 %) the first alone reaches 60 %.
+    assert frequencies(top_k=2, top_p=0.6)[3] == 1.0
+
+
+def test_top_p_looks_past_the_first_candidates_when_it_must() -> None:
+    flat = torch.zeros(400, 5000)
+    tokens, _ = sample(flat, rows(400, top_p=0.99)).read()
+    assert len(set(tokens)) > 350
+
+
+def test_a_greedy_row_takes_the_most_likely() -> None:
+    assert sample(LOGITS[None].clone(), rows(1, is_greedy=True)).read()[0] == [3]
+
+
+def test_a_token_of_probability_zero_is_never_drawn() -> None:
+    logits = torch.full((5000, 50), -torch.inf)
+    logits[:, 20:30] = 0.0
+    for fields in ({}, {"top_p": 0.9}, {"top_k": 40}):
+        tokens, _ = sample(logits.clone(), rows(5000, **fields)).read()
+        assert all(20 <= token < 30 for token in tokens)
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(6, 3000)
+    mixed = rows(6)
+    mixed.top_k[:] = [0, 5, 0, 80, 0, 0]
+    mixed.top_p[:] = [1.0, 0.9, 0.5, 1.0, 0.99, 1.0]
+    mixed.is_greedy[:] = [False, False, False, False, False, True]
+    together, _ = sample(logits.clone(), mixed).read()
+    for row in range(6):
+        one = rows(1, top_k=mixed.top_k[row], top_p=mixed.top_p[row], is_greedy=mixed.is_greedy[row])
+        one.positions[:] = row
+        assert sample(logits[row : row + 1].clone(), one).read()[0] == [together[row]]
+
+
+def test_forbidden_tokens_are_not_taken_but_keep_their_logprob() -> None:
+    edits = Edits(forbidden=Pairs.of([0], [[3]]))
+    tokens, logprobs = sample(LOGITS[None].clone(), rows(1, is_greedy=True, edits=edits, num_logprobs=2)).read()
+    assert tokens == [4]
+    assert logprobs[0].top_token_ids == [3, 4]
+    assert logprobs[0].rank == 2
+    assert logprobs[0].logprob == pytest.approx(float(LOGITS.log_softmax(-1)[4]), abs=1e-5)
+
+
+def test_logprobs_are_of_the_raw_distribution() -> None:
+    _, logprobs = sample(LOGITS[None].clone(), rows(1, temperature=5.0, top_k=2, num_logprobs=3)).read()
+    assert logprobs[0].top_logprobs == pytest.approx(LOGITS.log_softmax(-1)[[3, 4, 2]].tolist(), abs=1e-5)
+
+
+def test_no_logprobs_cost_nothing_when_none_are_asked_for() -> None:
+    assert sample(LOGITS[None].clone(), rows(1)).read()[1] == {}
+
+
+def test_random_numbers_are_even_and_differ_between_neighbouring_seeds() -> None:
+    seeds = np.arange(1000, dtype=np.uint64)
+    draws = np.concatenate([uniforms(seeds, np.full(1000, place)) for place in range(20)])
+    assert draws.min() >= 0.0
+    assert draws.max() < 1.0
+    assert np.histogram(draws, 10, (0, 1))[0] == pytest.approx(2000, rel=0.12)
+    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"n": 0},
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": -2},
+        {"min_p": 2.0},
+        {"max_tokens": -1},
+        {"min_tokens": 5, "max_tokens": 4},
+        {"logprobs": 21},
+        {"stop": [""]},
+        {"stop": "x", "detokenize": False},
+        {"stop_token_ids": [-1]},
+        {"seed": 2**63},
+        {"n": True},
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParamsError, match=next(iter(bad))):
+        SamplingParams(**bad)

@@ -1,0 +1,248 @@
+"""Sampling through the whole engine: what a request's tokens may depend on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from engine import intake
+from engine.core import Engine
+from engine.errors import InvalidParamsError
+from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
+from engine.params import SamplingParams
+from tests.engine.conftest import TinyModels
+from tests.engine.models.test_decoder import make_engine
+from tests.engine.speculation.test_drafts import no_guess, run_with_drafts
+
+FILTERS: list[dict[str, Any]] = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.05}]
+EDITS: list[dict[str, Any]] = [
+    {"frequency_penalty": 1.5, "presence_penalty": 0.5},
+    {"repetition_penalty": 1.6, "top_p": 0.9},
+    {"allowed_token_ids": list(range(3, 40)), "bad_words_token_ids": [[5], [7, 8]], "frequency_penalty": -0.5},
+    {"logit_bias": {9: 4.0, 10: -100.0}, "repetition_penalty": 1.2, "temperature": 0.0},
+]
+"""What requests may change in their logits; each makes a token depend on those before it."""
+
+
+def collect(engine: Engine) -> dict[tuple[int, int], list[int]]:
+    tokens: dict[tuple[int, int], list[int]] = {}
+    while engine.has_work:
+        for delta in engine.step():
+            tokens.setdefault((delta.request_id, delta.index), []).extend(delta.token_ids)
+    return tokens
+
+
+def deltas_by_request(engine: Engine) -> dict[int, list[TokenDelta]]:
+    deltas: dict[int, list[TokenDelta]] = {}
+    while engine.has_work:
+        for delta in engine.step():
+            deltas.setdefault(delta.request_id, []).append(delta)
+        engine.scheduler.check_integrity()
+    return deltas
+
+
+def tokens_of(deltas: dict[int, list[TokenDelta]]) -> dict[int, list[int]]:
+    return {request_id: [token for delta in own for token in delta.token_ids] for request_id, own in deltas.items()}
+
+
+def seeded(**extra: Any) -> SamplingParams:
+    return SamplingParams(**{"seed": 5, "max_tokens": 15, "ignore_eos": True, **extra})
+
+
+@pytest.mark.parametrize("filters", FILTERS + EDITS)
+def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(filters: dict[str, Any], tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    alone = make_engine(model)
+    alone.add(0, model.prompts[0], params=seeded(**filters))
+    expected = collect(alone)[0, 0]
+    crowd = make_engine(model, max_num_batched_tokens=16)
+    for index, prompt in enumerate(model.prompts[:20]):
+        edits = EDITS[index % len(EDITS)] if index % 2 else {}
+        crowd.add(100 + index, prompt, params=SamplingParams(**{"max_tokens": 9, "top_k": index, **edits}))
+    crowd.add(0, model.prompts[0], params=seeded(**filters))
+    assert collect(crowd)[0, 0] == expected
+
+
+def test_a_seed_gives_the_same_tokens_after_preemption(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    ample, tiny = make_engine(model), make_engine(model, num_kv_blocks=10, admission="prompt")
+    edits = [{}, *EDITS]
+    for engine in (ample, tiny):
+        for index, prompt in enumerate(model.prompts[:20]):
+            engine.add(index, prompt, params=seeded(**{"seed": index, **edits[index % len(edits)]}))
+    assert collect(ample) == collect(tiny)
+    assert tiny.stats().num_preemptions_total > 0
+
+
+@pytest.mark.parametrize("edits", EDITS)
+def test_edits_look_back_on_the_drafts_before_them(edits: dict[str, Any], tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    params = seeded(**{"max_tokens": 30, **edits})
+    plain, plain_steps = run_with_drafts(model, params, no_guess)
+    whole = [*model.prompts[0], *plain]
+
+    def partly_right(known: list[int], left: int) -> list[int]:
+        right = whole[len(known) : len(known) + 1 + len(known) % 3]
+        return [*right, 7, 7, 8]
+
+    tokens, steps = run_with_drafts(model, params, partly_right)
+    assert tokens == plain
+    assert steps < plain_steps
+
+
+def test_a_request_is_penalised_for_what_it_has_said(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    engine = make_engine(model)
+    engine.add(0, model.prompts[0], params=seeded(temperature=0.0, max_tokens=40, allowed_token_ids=[3, 4, 5, 6]))
+    few = {"allowed_token_ids": [3, 4, 5, 6], "frequency_penalty": 2.0, "max_tokens": 40}
+    engine.add(1, model.prompts[0], params=seeded(temperature=0.0, **few))
+    tokens = collect(engine)
+    free, penalised = (Counter(tokens[request_id, 0]) for request_id in (0, 1))
+    assert max(free.values()) > max(penalised.values())
+
+
+def test_a_bad_word_is_never_said_and_an_allowed_token_always(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    engine = make_engine(model)
+    params = {"allowed_token_ids": [3, 4, 5], "max_tokens": 60, "temperature": 5.0}
+    engine.add(0, model.prompts[0], params=seeded(bad_words_token_ids=[[3, 4], [4, 5, 5]], **params))
+    engine.add(1, model.prompts[0], params=seeded(**params))
+    tokens = collect(engine)
+    pairs = set(pairwise(tokens[0, 0]))
+    assert pairs == {(3, 3), (3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (5, 5)}
+    triples = [tokens[0, 0][place : place + 3] for place in range(58)]
+    assert [4, 5, 5] not in triples
+    assert (3, 4) in set(pairwise(tokens[1, 0]))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_end_before_min_tokens_and_the_very_next_may_be_one(temperature: float, tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    ends = list(range(3, 250))
+    engine = make_engine(model)
+    for request_id, min_tokens in enumerate((0, 1, 6, 12)):
+        params = SamplingParams(
+            temperature=temperature, seed=1, stop_token_ids=ends, min_tokens=min_tokens, max_tokens=12
+        )
+        engine.add(request_id, model.prompts[1], params=params)
+    tokens = collect(engine)
+    for request_id, min_tokens in enumerate((0, 1, 6, 12)):
+        own = tokens[request_id, 0]
+        assert not {2, *ends} & set(own[:min_tokens])
+        assert len(own) == min(min_tokens + 1, 12)
+
+
+def test_a_request_whose_every_token_is_forbidden_is_refused(tiny_models: TinyModels) -> None:
+    engine = make_engine(tiny_models["llama-gqa"])
+    engine.add(0, [5], params=SamplingParams(allowed_token_ids=[2], min_tokens=1))
+    engine.add(1, [5], params=SamplingParams(bad_words=["x"]))
+    engine.add(2, [5], params=SamplingParams(logit_bias={256: 1.0}))
+    engine.add(3, [5], params=SamplingParams(bad_words_token_ids=[[token] for token in range(256)]))
+    errors = [delta.error or "" for delta in engine.step()]
+    parts = ("min_tokens", "bad_words", "256", "bad word")
+    assert [part in error for part, error in zip(parts, errors, strict=True)] == [True] * 4
+    with pytest.raises(InvalidParamsError, match="no token but those that end bad words"):
+        SamplingParams(allowed_token_ids=[5], bad_words_token_ids=[[5, 5]])
+
+
+@pytest.mark.parametrize("extra", [{"temperature": 0.0}, {"temperature": 0.0, "logprobs": 2}, {"seed": 3}])
+def test_a_row_with_no_token_left_ends_with_the_reason_and_alone(
+    extra: dict[str, Any], tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both refuse such a request before it runs; here is what holds where they overlook one.
+    monkeypatch.setattr(SamplingParams, "_check_choice_of_tokens", lambda params: None)
+    monkeypatch.setattr(intake, "_check_any_token_left", lambda params, info: None)
+    model = tiny_models["llama-gqa"]
+    others = [seeded(), seeded(temperature=0.0, logprobs=1), seeded(**EDITS[2])]
+    runs = []
+    for is_joined in (False, True):
+        engine = make_engine(model)
+        for index, params in enumerate(others):
+            engine.add(index, model.prompts[index], params=params)
+        if is_joined:
+            forbidden = {"allowed_token_ids": [5], "bad_words_token_ids": [[5, 5]], "max_tokens": 15}
+            engine.add(9, model.prompts[9], params=SamplingParams(**forbidden, **extra))
+        runs.append(deltas_by_request(engine))
+    alone, joined = runs
+    stuck = joined.pop(9)
+    assert [token for delta in stuck for token in delta.token_ids] == [5]
+    assert [delta.finish_reason for delta in stuck if delta.finish_reason] == [FinishReason.ERROR]
+    assert (stuck[-1].error or "").startswith("No token is left after 1 tokens")
+    counts = [len(entry.top_token_ids) for delta in stuck for entry in delta.logprobs or []]
+    assert counts == ([2] if "logprobs" in extra else [])
+    assert [deltas[-1].finish_reason for deltas in joined.values()] == [FinishReason.LENGTH] * 3
+    assert tokens_of(joined) == tokens_of(alone)
+
+
+@pytest.mark.parametrize("edits", [*FILTERS[:2], *EDITS])
+def test_a_run_that_goes_on_after_a_restart_takes_the_same_tokens(
+    edits: dict[str, Any], tiny_models: TinyModels
+) -> None:
+    model = tiny_models["llama-gqa"]
+    whole, rest = make_engine(model), make_engine(model)
+    whole.add(0, model.prompts[0], params=seeded(**edits))
+    tokens = collect(whole)[0, 0]
+    rest.add(7, model.prompts[0], params=seeded(**edits), output_token_ids=tokens[:6])
+    assert collect(rest)[7, 0] == tokens[6:]
+
+
+def test_child_i_of_n_uses_seed_plus_i(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    engine = make_engine(model)
+    engine.add(0, model.prompts[0], params=seeded(n=4))
+    for index in range(4):
+        engine.add(1 + index, model.prompts[0], params=seeded(seed=5 + index))
+    tokens = collect(engine)
+    assert [tokens[0, index] for index in range(4)] == [tokens[1 + index, 0] for index in range(4)]
+    assert len({tuple(tokens[0, index]) for index in range(4)}) == 4
+
+
+def test_requests_without_a_seed_differ_and_repeat_with_the_engine_seed(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    runs = []
+    for engine_seed in (0, 0, 1):
+        engine = make_engine(model, seed=engine_seed)
+        for index in range(3):
+            engine.add(index, model.prompts[0], params=seeded(seed=None))
+        runs.append(collect(engine))
+    assert runs[0] == runs[1] != runs[2]
+    assert len({tuple(tokens) for tokens in runs[0].values()}) == 3
+
+
+def logprobs_of(engine: Engine, request_id: int) -> list[TokenLogprobs]:
+    found: list[TokenLogprobs] = []
+    while engine.has_work:
+        deltas: list[TokenDelta] = [delta for delta in engine.step() if delta.request_id == request_id]
+        found += [entry for delta in deltas for entry in delta.logprobs or []]
+    return found
+
+
+def test_logprobs_of_a_decode_equal_those_of_a_prefill(tiny_models: TinyModels) -> None:
+    model = tiny_models["qwen3"]
+    greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=5)
+    engine = make_engine(model)
+    engine.add(0, model.prompts[0], params=greedy)
+    decoded = logprobs_of(engine, 0)
+    assert [entry.rank for entry in decoded] == [1] * 8
+    grown = list(model.prompts[0])
+    for index, entry in enumerate(decoded):
+        engine.add(1 + index, grown, params=SamplingParams(temperature=0.0, max_tokens=1, logprobs=5))
+        (prefilled,) = logprobs_of(engine, 1 + index)
+        assert prefilled.top_token_ids == entry.top_token_ids
+        assert prefilled.top_logprobs == pytest.approx(entry.top_logprobs, abs=1e-3)
+        grown.append(entry.top_token_ids[0])
+
+
+def test_logprobs_survive_a_prefix_hit(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    engine = make_engine(model)
+    prompt = model.prompts[49]
+    greedy = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, logprobs=3)
+    engine.add(0, prompt, params=greedy)
+    first = logprobs_of(engine, 0)
+    engine.add(1, prompt, params=greedy)
+    second = logprobs_of(engine, 1)
+    assert [entry.top_token_ids for entry in first] == [entry.top_token_ids for entry in second]

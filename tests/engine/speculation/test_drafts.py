@@ -1,0 +1,165 @@
+"""Drafts: guessed tokens that one step computes together and keeps as far as it would have sampled them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.config import Admission, Batching, EngineConfig, Speculation
+from engine.core import Engine
+from engine.params import SamplingParams
+from tests.engine.conftest import SimulatedEngine, TinyModel, TinyModels
+
+_Guess = Callable[[list[int], int], list[int]]
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=30)
+RANDOM = SamplingParams(seed=5, max_tokens=30)
+
+
+def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **settings: Any) -> tuple[list[int], int]:
+    """Generate once; before each decode step `guess(prompt and output, tokens left)` gives the drafts."""
+    config = EngineConfig(
+        model=str(model.path), dtype="float32", num_kv_blocks=64, warm_up=False, speculation=Speculation.OFF, **settings
+    )
+    engine = Engine(config)
+    engine.add(0, model.prompts[0], params=params)
+    tokens: list[int] = []
+    while engine.has_work:
+        for sequence in engine.scheduler.running_sequences():
+            if sequence.has_prompt_computed:
+                left = sequence.max_total_tokens - sequence.num_tokens - 1
+                sequence.draft_token_ids = guess(sequence.token_ids, left)[: max(0, left)]
+        for delta in engine.step():
+            tokens += delta.token_ids
+        engine.scheduler.check_integrity()
+    return tokens, engine.stats().num_steps_total
+
+
+def no_guess(token_ids: list[int], left: int) -> list[int]:
+    return []
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(temperature=0.0, max_tokens=30), SamplingParams(seed=5, max_tokens=30)]
+)
+def test_right_drafts_give_the_same_tokens_in_fewer_steps(params: SamplingParams, tiny_models: TinyModels) -> None:
+    model = tiny_models["qwen3"]
+    plain, plain_steps = run_with_drafts(model, params, no_guess)
+    whole = [*model.prompts[0], *plain]
+    tokens, steps = run_with_drafts(model, params, lambda known, left: whole[len(known) : len(known) + 5])
+    assert tokens == plain
+    assert steps <= plain_steps // 4
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(temperature=0.0, max_tokens=30), SamplingParams(seed=5, max_tokens=30)]
+)
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_drafts_that_go_wrong_change_no_token(params: SamplingParams, block_size: int, tiny_models: TinyModels) -> None:
+    model = tiny_models["mistral-window"]
+    plain, _ = run_with_drafts(model, params, no_guess, block_size=block_size)
+    whole = [*model.prompts[0], *plain]
+
+    def half_right(known: list[int], left: int) -> list[int]:
+        right = whole[len(known) : len(known) + len(known) % 4]
+        return [*right, 3, 4, 5]
+
+    tokens, _ = run_with_drafts(model, params, half_right, block_size=block_size)
+    assert tokens == plain
+
+
+def test_a_step_without_budget_for_all_drafts_takes_the_first_ones(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    params = SamplingParams(temperature=0.0, max_tokens=30)
+    plain, plain_steps = run_with_drafts(model, params, no_guess, max_num_batched_tokens=4, max_num_seqs=1)
+    whole = [*model.prompts[0], *plain]
+    tokens, steps = run_with_drafts(
+        model,
+        params,
+        lambda known, left: whole[len(known) : len(known) + 20],
+        max_num_batched_tokens=4,
+        max_num_seqs=1,
+    )
+    assert tokens == plain
+    assert steps < plain_steps
+
+
+def decoding(num_seqs: int, *, budget: int, max_num_seqs: int = 8, **settings: Any) -> SimulatedEngine:
+    """Return an engine whose sequences have computed their prompts and sampled a first token."""
+    engine = SimulatedEngine(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
+    for place in range(num_seqs):
+        engine.add([10 * place + 1, 2, 3], 40)
+    for _ in range(3):
+        engine.step()
+    assert [one.num_output_tokens > 0 for one in engine.scheduler.running_sequences()] == [True] * num_seqs
+    return engine
+
+
+def draft_for_all(engine: SimulatedEngine, count: int) -> None:
+    for sequence in engine.scheduler.running_sequences():
+        if sequence.has_prompt_computed:
+            sequence.draft_token_ids = [5] * count
+
+
+def test_drafts_never_take_the_token_of_a_later_sequence() -> None:
+    engine = decoding(4, budget=10)
+    draft_for_all(engine, 20)
+    plan = engine.scheduler.schedule()
+    assert plan.counts == [7, 1, 1, 1]
+    assert plan.num_sampled == [7, 1, 1, 1]
+
+
+def test_drafts_leave_a_running_prompt_all_it_can_compute() -> None:
+    engine = decoding(2, budget=12)
+    engine.add(list(range(100, 125)), 5)
+    draft_for_all(engine, 20)
+    engine.step()
+    draft_for_all(engine, 20)
+    plan = engine.scheduler.schedule()
+    assert plan.counts == [1, 1, 10]
+    assert plan.num_sampled == [1, 1, 0]
+
+
+def test_drafts_leave_half_of_what_is_left_to_those_that_wait_to_start() -> None:
+    engine = decoding(2, budget=12)
+    engine.add(list(range(100, 120)), 5)
+    draft_for_all(engine, 20)
+    plan = engine.scheduler.schedule()
+    assert plan.counts == [1 + 5, 1, 5]
+
+
+def test_drafts_take_everything_when_those_that_wait_have_no_seat() -> None:
+    engine = decoding(2, budget=12, max_num_seqs=2)
+    engine.add(list(range(100, 120)), 5)
+    draft_for_all(engine, 20)
+    assert engine.scheduler.schedule().counts == [1 + 10, 1]
+
+
+def test_drafts_and_those_that_start_sample_no_more_rows_than_a_step_may() -> None:
+    engine = decoding(2, budget=2048, max_num_seqs=256, num_blocks=4000)
+    limit = engine.scheduler.limits.max_sampled_rows
+    for place in range(254):
+        engine.add([place % 50, 3, place], 4)
+    draft_for_all(engine, engine.scheduler.draft_room() // 2)
+    plan = engine.scheduler.schedule()
+    assert sum(plan.num_sampled) == limit == 256
+    assert 2 < len(plan.sequences) < limit
+    engine.scheduler.advance(plan)
+    assert len(engine.scheduler.schedule().sequences) == 256
+
+
+def test_drafts_preempt_nobody() -> None:
+    engine = decoding(3, budget=32, num_blocks=7, admission=Admission.PROMPT)
+    draft_for_all(engine, 8)
+    plan = engine.scheduler.schedule()
+    assert plan.counts == [1, 1, 1]
+    assert engine.scheduler.counters.num_preemptions == 0
+
+
+def test_a_static_batch_takes_no_drafts() -> None:
+    engine = decoding(2, budget=32, batching=Batching.STATIC)
+    draft_for_all(engine, 8)
+    assert engine.scheduler.draft_room() == 0
+    assert engine.scheduler.schedule().counts == [1, 1]

@@ -1,0 +1,155 @@
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs import served_models
+from jobs.accounts import budgets, tenants
+from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
+from jobs.tables import Tenant
+
+
+def test_a_tenant_starts_with_its_weight_and_budget(session: Session) -> None:
+    made = tenants.create_tenant(session, "team", weight=2.5, limit_tokens=100)
+    assert tenants.find_tenant(session, "team").weight == 2.5
+    assert tenants.find_tenant(session, made.id).name == "team"
+    assert budgets.quota(session, made.id) == budgets.Quota(limit=100, reserved=0, spent=0)
+
+
+def test_a_taken_name_is_a_conflict_and_the_transaction_goes_on(session: Session, tenant: Tenant) -> None:
+    with pytest.raises(ConflictError, match="'acme' exists already"):
+        tenants.create_tenant(session, "acme")
+    assert [found.name for found in tenants.list_tenants(session)] == ["acme"]
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "limit"), [(" ", 1, None), ("a", 0, None), ("a", float("nan"), None), ("a", 1, -1)]
+)
+def test_a_wrong_tenant_is_refused(session: Session, name: str, weight: float, limit: int | None) -> None:
+    with pytest.raises(InputError):
+        tenants.create_tenant(session, name, weight=weight, limit_tokens=limit)
+
+
+def test_an_unknown_tenant_is_not_found(session: Session) -> None:
+    with pytest.raises(NotFoundError, match="tokenmill tenants create nobody"):
+        tenants.find_tenant(session, "nobody")
+    with pytest.raises(NotFoundError):
+        tenants.create_key(session, "tenant_nobody")
+
+
+def test_a_key_opens_its_tenant_and_is_stored_as_a_hash_only(session: Session, tenant: Tenant) -> None:
+    key, secret = tenants.create_key(session, tenant.id)
+    assert secret.startswith("tm-")
+    assert len(secret) == 46
+    assert tenants.authenticate(session, secret).id == tenant.id
+    stored = str(session.execute(text("SELECT api_key::text FROM api_key")).scalar())
+    assert secret not in stored
+    assert secret[10:] not in stored
+    assert key.hint == secret[:10]
+
+
+@pytest.mark.parametrize("secret", ["", "tm-wrong", "x" * 10_000])
+def test_a_wrong_key_is_refused_without_repeating_it(session: Session, tenant: Tenant, secret: str) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        tenants.authenticate(session, secret)
+    assert caught.value.status == 401
+    assert not secret or secret not in caught.value.message
+
+
+def test_a_revoked_key_is_refused_and_the_others_work(session: Session, tenant: Tenant) -> None:
+    (first, first_secret), (_, second_secret) = (tenants.create_key(session, tenant.id) for _ in range(2))
+    tenants.revoke_key(session, first.id)
+    with pytest.raises(AuthenticationError, match="was revoked at"):
+        tenants.authenticate(session, first_secret)
+    assert tenants.authenticate(session, second_secret).id == tenant.id
+
+
+def test_a_key_is_revoked_by_id_secret_or_the_beginning_that_lists_show(session: Session, tenant: Tenant) -> None:
+    for choose in (lambda key, _: key.id, lambda _, secret: secret, lambda key, _: key.hint):
+        key, secret = tenants.create_key(session, tenant.id)
+        revoked = tenants.revoke_key(session, choose(key, secret))
+        assert revoked.id == key.id
+        first_time = revoked.revoked_at
+        assert first_time is not None
+        session.commit()
+        assert tenants.revoke_key(session, choose(key, secret)).revoked_at == first_time
+
+
+def test_a_beginning_that_fits_two_keys_is_a_conflict(session: Session, tenant: Tenant) -> None:
+    keys = [tenants.create_key(session, tenant.id)[0] for _ in range(2)]
+    session.execute(text("UPDATE api_key SET hint = 'tm-aaaaaaa'"))
+    with pytest.raises(ConflictError, match=keys[0].id):
+        tenants.revoke_key(session, "tm-aaaaaaa")
+
+
+@pytest.mark.parametrize("key", ["key_nowhere", "tm-", "tm-aaaaaaab", ""])
+def test_an_unknown_key_cannot_be_revoked(session: Session, tenant: Tenant, key: str) -> None:
+    tenants.create_key(session, tenant.id)
+    with pytest.raises(NotFoundError):
+        tenants.revoke_key(session, key)
+
+
+def test_models_are_added_once_and_listed_by_name(session: Session) -> None:
+    served_models.add_model(session, "org/big", "/models/big", input_price_micros=5, output_price_micros=7)
+    served_models.add_model(session, "a", "hub/id")
+    with pytest.raises(ConflictError, match="'a' exists already"):
+        served_models.add_model(session, "a", "elsewhere")
+    assert [model.name for model in served_models.list_models(session)] == ["a", "org/big"]
+    assert served_models.find_model(session, "org/big").output_price_micros == 7
+
+
+def test_a_local_folder_is_stored_as_its_absolute_path(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "nn").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, path in [("a", "org/nn"), ("b", "./org/nn"), ("c", "~/org/nn")]:
+        served_models.add_model(session, name, path)
+        assert served_models.find_model(session, name).path == str(tmp_path / "org" / "nn")
+    assert served_models.put_model(session, "c", "org").path == str(tmp_path / "org")
+    for elsewhere in ("org/of-the-hub", "/models/of-a-worker", "./of-a-worker"):
+        assert served_models.put_model(session, "c", elsewhere).path == elsewhere
+
+
+def test_putting_a_model_changes_its_path_and_keeps_its_prices(session: Session) -> None:
+    served_models.add_model(session, "m", "/old", input_price_micros=5)
+    assert served_models.put_model(session, "m", "/new").path == "/new"
+    assert served_models.put_model(session, "n", "/n").path == "/n"
+    assert (served_models.find_model(session, "m").path, served_models.find_model(session, "m").input_price_micros) == (
+        "/new",
+        5,
+    )
+
+
+def test_the_prices_of_a_model_are_set_one_by_one(session: Session) -> None:
+    served_models.put_model(session, "m", "/m")
+    served_models.set_prices(session, "m", input_price_micros=5, output_price_micros=7)
+    served_models.set_prices(session, "m", output_price_micros=0)
+    session.expire_all()
+    model = served_models.find_model(session, "m")
+    assert (model.path, model.input_price_micros, model.output_price_micros) == ("/m", 5, 0)
+
+
+def test_prices_of_an_unknown_model_or_below_zero_are_refused(session: Session) -> None:
+    with pytest.raises(NotFoundError, match="'m' does not exist"):
+        served_models.set_prices(session, "m", input_price_micros=5)
+    served_models.put_model(session, "m", "/m")
+    with pytest.raises(InputError, match="give 0 or more"):
+        served_models.set_prices(session, "m", input_price_micros=5, output_price_micros=-1)
+
+
+def test_an_unknown_model_is_not_found_and_the_known_are_named(session: Session) -> None:
+    with pytest.raises(NotFoundError, match="known are: none yet"):
+        served_models.find_model(session, "x")
+    served_models.add_model(session, "m", "/m")
+    with pytest.raises(NotFoundError, match="known are: m") as caught:
+        served_models.find_model(session, "x")
+    assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(("name", "path", "price"), [("", "p", 0), (" m", "p", 0), ("m", " ", 0), ("m", "p", -1)])
+def test_a_wrong_model_is_refused(session: Session, name: str, path: str, price: int) -> None:
+    with pytest.raises(InputError):
+        served_models.add_model(session, name, path, input_price_micros=price)

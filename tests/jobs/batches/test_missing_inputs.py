@@ -1,0 +1,139 @@
+"""A store that has lost an input: its batch ends all the same, and keeps and bills what was finished."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from jobs.audit import audit
+from jobs.batches import lifecycle, missing_inputs, sweeps
+from jobs.batches.finalisation import finalise_batch
+from jobs.batches.lost_leases import Reaped, reap_expired
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
+from jobs.errors import FencedOutError
+from jobs.lines.output_lines import output_line
+from jobs.states import BatchState
+from jobs.storage import Storage
+from jobs.tables import Batch, Budget, Chunk, File
+
+Run = Callable[..., Batch]
+LEASE = timedelta(seconds=20)
+
+
+def lose_input(session: Session, storage: Storage, batch: Batch) -> None:
+    storage.delete(session.get_one(File, batch.input_file_id).object_key)
+
+
+def claim(session: Session) -> ClaimedChunk:
+    claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+    session.commit()
+    assert claim is not None
+    return claim
+
+
+def answer_first(session: Session, claim: ClaimedChunk) -> leasing.FlushOutcome:
+    line_no = claim.first_line
+    line = output_line(claim.batch_id, line_no, f"a{line_no}", status_code=200, body={})
+    result = LineResult(line_no=line_no, line=line, status_code=200, input_tokens=5, output_tokens=3)
+    outcome = leasing.flush(session, claim, [result], flush_no=0, lease=LEASE)
+    session.commit()
+    return outcome
+
+
+def custom_ids(session: Session, storage: Storage, file_id: str | None) -> list[str]:
+    assert file_id is not None
+    content = b"".join(storage.iter_chunks(session.get_one(File, file_id).object_key))
+    return [json.loads(line)["custom_id"] for line in content.splitlines()]
+
+
+def codes(session: Session, batch: Batch) -> list[str]:
+    session.refresh(batch)
+    return [error["code"] for error in batch.errors or []]
+
+
+@pytest.mark.parametrize("outcome", [BatchState.CANCELLED, BatchState.EXPIRED])
+def test_a_batch_that_ends_without_its_input_has_the_lines_that_were_finished(
+    session: Session, storage: Storage, run: Run, outcome: BatchState
+) -> None:
+    batch = run(4, reserved_tokens=1000)
+    claimed = claim(session)
+    answer_first(session, claimed)
+    lose_input(session, storage, batch)
+    if outcome is BatchState.CANCELLED:
+        lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    else:
+        session.execute(text("UPDATE batch SET expires_at = now()"))
+        sweeps.expire_overdue(session)
+    leasing.release(session, claimed)
+    session.commit()
+    assert finalise_batch(session, storage, batch.id) is outcome
+    session.commit()
+    assert codes(session, batch) == ["file_not_found"]
+    assert (batch.state, batch.num_requests, batch.num_completed, batch.num_failed) == (outcome, 4, 1, 0)
+    assert custom_ids(session, storage, batch.output_file_id) == ["a0"]
+    assert batch.error_file_id is None
+    assert session.execute(select(Budget.reserved_tokens, Budget.spent_tokens)).all() == [(0, 8)]
+
+
+def test_a_worker_that_misses_the_input_fails_the_batch_at_once(session: Session, storage: Storage, run: Run) -> None:
+    batch = run(9, reserved_tokens=1000)
+    running, missing = claim(session), claim(session)
+    lose_input(session, storage, batch)
+    missing_inputs.give_up_claim(session, missing)
+    session.commit()
+    assert codes(session, batch) == ["file_not_found"]
+    assert (batch.state, batch.outcome) == ("finalizing", "failed")
+    assert list(session.scalars(select(Chunk.state).order_by(Chunk.id))) == ["leased", "withdrawn", "withdrawn"]
+    assert not answer_first(session, running).batch_wanted
+    leasing.release(session, running)
+    session.commit()
+    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    session.commit()
+    assert codes(session, batch) == ["file_not_found"]
+    assert custom_ids(session, storage, batch.output_file_id) == ["a0"]
+    assert session.execute(select(Budget.reserved_tokens, Budget.spent_tokens)).all() == [(0, 8)]
+    session.commit()
+    assert audit(session, storage=storage) == []
+
+
+def test_an_input_that_is_back_when_the_files_are_written_names_every_request(
+    session: Session, storage: Storage, run: Run
+) -> None:
+    batch = run(2)
+    missing_inputs.give_up_claim(session, claim(session))
+    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    session.refresh(batch)
+    assert custom_ids(session, storage, batch.error_file_id) == ["a0", "a1"]
+    assert batch.num_failed == 2
+
+
+def test_a_worker_that_was_fenced_out_fails_nothing(session: Session, run: Run) -> None:
+    batch = run(1)
+    claimed = claim(session)
+    leasing.release(session, claimed)
+    session.commit()
+    with pytest.raises(FencedOutError):
+        missing_inputs.give_up_claim(session, claimed)
+    session.rollback()
+    session.refresh(batch)
+    assert batch.state == BatchState.IN_PROGRESS
+
+
+def test_a_lost_lease_without_its_input_does_not_wait_for_ever(session: Session, storage: Storage, run: Run) -> None:
+    batch = run(6)
+    first = session.scalars(select(Chunk.id).order_by(Chunk.id)).first()
+    assert first is not None
+    lose_input(session, storage, batch)
+    for expected in ([Reaped.READY], [Reaped.WITHDRAWN], []):
+        leasing.claim_chunk(session, first, worker_id="w", lease=LEASE)
+        session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second' WHERE state = 'leased'"))
+        session.commit()
+        assert reap_expired(session, storage, lease=timedelta(0)) == expected
+        session.commit()
+    assert codes(session, batch) == ["file_not_found"]
+    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED

@@ -1,0 +1,373 @@
+"""Results: live pages that skip nothing, files that agree with the counts, whatever the outcome and the crash."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.accounts import budgets
+from jobs.batches import lifecycle, sweeps
+from jobs.batches.finalisation import CountsDisagreeError, finalise_batch
+from jobs.batches.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
+from jobs.database import try_advisory_lock
+from jobs.errors import GoneError, ServiceError
+from jobs.lines.output_lines import error_line, output_line
+from jobs.partitions import drop_partitions_before
+from jobs.states import BatchState, InvalidLines
+from jobs.storage import Storage
+from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
+
+Run = Callable[..., Batch]
+Finalise = Callable[[Batch], BatchState | None]
+LEASE = timedelta(seconds=20)
+
+
+@pytest.fixture
+def finalise(session: Session, storage: Storage) -> Finalise:
+    def finalise(batch: Batch) -> BatchState | None:
+        outcome = finalise_batch(session, storage, batch.id)
+        session.commit()
+        session.refresh(batch)
+        return outcome
+
+    return finalise
+
+
+def claim_all(session: Session) -> list[ClaimedChunk]:
+    claims = []
+    while claim := leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE):
+        claims.append(claim)
+    session.commit()
+    return claims
+
+
+def answer(batch_id: str, line_no: int, *, padding: str = "") -> LineResult:
+    line = output_line(batch_id, line_no, f"a{line_no}", status_code=200, body={"padding": padding})
+    return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=5, output_tokens=3)
+
+
+def failure(batch_id: str, line_no: int) -> LineResult:
+    line = error_line(batch_id, line_no, f"a{line_no}", code="engine_failure", message="no")
+    return LineResult(line_no=line_no, line=line, status_code=None)
+
+
+def flush(session: Session, claim: ClaimedChunk, results: list[LineResult], *, flush_no: int = 0) -> None:
+    leasing.flush(session, claim, results, flush_no=flush_no, lease=LEASE)
+    session.commit()
+
+
+def run_to_end(
+    session: Session, batch: Batch, *, failing: frozenset[int] = frozenset(), blank: frozenset[int] = frozenset()
+) -> None:
+    """Answer every line, the last chunk first, and move the batch to finalizing."""
+    for claim in reversed(claim_all(session)):
+        todo = (
+            set(range(claim.first_line, claim.first_line + claim.num_lines))
+            - leasing.lines_done(session, claim)
+            - blank
+        )
+        make = [failure(batch.id, line) if line in failing else answer(batch.id, line) for line in sorted(todo)]
+        flush(session, claim, make)
+        leasing.complete(session, claim)
+    sweeps.finish_ready(session)
+    session.commit()
+
+
+def read(session: Session, storage: Storage, file_id: str | None) -> list[dict[str, Any]]:
+    assert file_id is not None
+    file = session.get_one(File, file_id)
+    content = b"".join(storage.iter_chunks(file.object_key))
+    assert len(content) == file.size_bytes
+    assert file.purpose == "batch_output"
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def custom_ids(lines: list[dict[str, Any]]) -> list[str]:
+    return [line["custom_id"] for line in lines]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_batch_has_its_lines_in_input_order(
+    session: Session, storage: Storage, run: Run, finalise: Finalise
+) -> None:
+    batch = run(10)
+    run_to_end(session, batch)
+    assert finalise(batch) is BatchState.COMPLETED
+    assert custom_ids(read(session, storage, batch.output_file_id)) == [f"a{index}" for index in range(10)]
+    assert batch.error_file_id is None
+    assert batch.completed_at is not None
+
+
+def test_failed_lines_are_in_the_error_file_and_counts_agree(
+    session: Session, storage: Storage, run: Run, finalise: Finalise
+) -> None:
+    batch = run(10)
+    run_to_end(session, batch, failing=frozenset({2, 7}))
+    assert finalise(batch) is BatchState.COMPLETED
+    assert custom_ids(read(session, storage, batch.error_file_id)) == ["a2", "a7"]
+    assert len(read(session, storage, batch.output_file_id)) == batch.num_completed == 8
+    assert batch.num_failed == 2
+
+
+def test_skipped_lines_are_in_the_error_file_in_their_place(
+    session: Session, storage: Storage, run: Run, finalise: Finalise, request_line: Callable[..., str]
+) -> None:
+    batch = run(["bad", request_line("a1"), "", request_line("a3"), "bad"], invalid_lines=InvalidLines.SKIP)
+    run_to_end(session, batch, failing=frozenset({3}), blank=frozenset({2}))
+    finalise(batch)
+    assert custom_ids(read(session, storage, batch.output_file_id)) == ["a1"]
+    errors = read(session, storage, batch.error_file_id)
+    assert [line["error"]["code"] for line in errors] == ["invalid_json_line", "engine_failure", "invalid_json_line"]
+    assert (batch.num_requests, batch.num_completed, batch.num_failed) == (4, 1, 3)
+
+
+def test_files_are_written_block_by_block(
+    session: Session, storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    class Counting(Storage):
+        def __init__(self) -> None: ...
+
+        @contextmanager
+        def writer(self, key: str) -> Iterator[Any]:
+            with storage.writer(key) as inner:
+                write = inner.write
+                inner.write = lambda part: (sizes.append(part.count(b"\n")), write(part))  # type: ignore[method-assign]
+                yield inner
+
+    monkeypatch.setattr("jobs.batches.finalisation._ROWS_A_FETCH", 10)
+    batch = run(64)
+    run_to_end(session, batch)
+    assert finalise_batch(session, Counting(), batch.id) is BatchState.COMPLETED
+    assert sizes == [10] * 6 + [4]
+
+
+def test_a_batch_of_bad_lines_only_has_an_error_file(
+    session: Session, storage: Storage, run: Run, finalise: Finalise
+) -> None:
+    batch = run(["bad", "worse"], invalid_lines=InvalidLines.SKIP)
+    assert finalise(batch) is BatchState.COMPLETED
+    assert batch.output_file_id is None
+    assert len(read(session, storage, batch.error_file_id)) == 2
+
+
+def test_an_expired_batch_keeps_what_is_finished_and_lists_the_rest(
+    session: Session, storage: Storage, run: Run, finalise: Finalise, tenant: Tenant
+) -> None:
+    batch = run(10, reserved_tokens=1000)
+    claim = claim_all(session)[1]
+    flush(session, claim, [answer(batch.id, 5)])
+    session.execute(text("UPDATE batch SET expires_at = now() - interval '1 second'"))
+    sweeps.expire_overdue(session)
+    assert finalise(batch) is None  # its workers still hold chunks
+    session.execute(text("UPDATE chunk SET state = 'withdrawn' WHERE state = 'leased'"))
+    assert finalise(batch) is BatchState.EXPIRED
+    assert custom_ids(read(session, storage, batch.output_file_id)) == ["a5"]
+    errors = read(session, storage, batch.error_file_id)
+    assert custom_ids(errors) == [f"a{index}" for index in range(10) if index != 5]
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert "24h" in errors[0]["error"]["message"]
+    assert (batch.num_completed, batch.num_failed) == (1, 9)
+    quota = budgets.quota(session, tenant.id)
+    assert (quota.reserved, quota.spent) == (0, 8)
+
+
+def test_a_cancelled_batch_lists_what_was_not_run(
+    session: Session, storage: Storage, run: Run, finalise: Finalise, request_line: Callable[..., str]
+) -> None:
+    batch = run([request_line("a0"), "bad", "", request_line("a3")], invalid_lines=InvalidLines.SKIP)
+    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    assert finalise(batch) is BatchState.CANCELLED
+    errors = read(session, storage, batch.error_file_id)
+    assert [(line["custom_id"], line["error"]["code"]) for line in errors] == [
+        ("a0", "batch_cancelled"),
+        (None, "invalid_json_line"),
+        ("a3", "batch_cancelled"),
+    ]
+    assert (batch.num_completed, batch.num_failed, batch.num_requests) == (0, 3, 3)
+    assert session.scalar(select(func.max(Result.result_no))) == 3
+
+
+def test_a_batch_cancelled_before_validation_has_no_files(
+    session: Session, submit: Run, finalise: Finalise, request_line: Callable[..., str]
+) -> None:
+    batch = submit([request_line("a")])
+    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    assert finalise(batch) is BatchState.CANCELLED
+    assert (batch.output_file_id, batch.error_file_id, batch.num_requests) == (None, None, 0)
+
+
+def test_files_expire_when_the_batch_asked_for_it(session: Session, run: Run, finalise: Finalise) -> None:
+    batch = run(1, output_expires_after_seconds=3600)
+    run_to_end(session, batch)
+    finalise(batch)
+    file = session.get_one(File, batch.output_file_id)
+    assert file.expires_at is not None
+    assert file.expires_at - file.created_at == timedelta(hours=1)
+
+
+def test_repeated_hints_make_one_set_of_files(session: Session, run: Run, finalise: Finalise) -> None:
+    batch = run(5)
+    assert finalise(batch) is None  # still in progress
+    run_to_end(session, batch, failing=frozenset({1}))
+    assert [finalise(batch) for _ in range(3)] == [BatchState.COMPLETED, None, None]
+    assert session.scalar(select(func.count()).select_from(File).where(File.purpose == "batch_output")) == 2
+
+
+def test_a_hint_while_another_worker_finalises_does_nothing(
+    session: Session, maker: sessionmaker[Session], run: Run, finalise: Finalise
+) -> None:
+    batch = run(1)
+    run_to_end(session, batch)
+    with maker() as other:
+        assert try_advisory_lock(other, f"finalise {batch.id}")
+        assert finalise(batch) is None
+    assert finalise(batch) is BatchState.COMPLETED
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_crash_in_the_middle_changes_nothing_and_can_be_repeated(
+    session: Session, storage: Storage, run: Run, finalise: Finalise, is_cancelled: bool
+) -> None:
+    class Breaking(Storage):
+        """Fails when the second file is opened: the first one may be written already."""
+
+        def __init__(self) -> None:
+            self._num_opened = 0
+
+        def iter_chunks(self, key: str, *args: Any, **options: Any) -> Any:
+            return storage.iter_chunks(key, *args, **options)
+
+        def writer(self, key: str) -> Any:
+            self._num_opened += 1
+            if self._num_opened == 2:
+                raise ServiceError("the store is full")
+            return storage.writer(key)
+
+    batch = run(8)
+    if is_cancelled:
+        flush(session, claim_all(session)[0], [answer(batch.id, 0)])
+        session.execute(text("UPDATE chunk SET state = 'withdrawn'"))
+        lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    else:
+        run_to_end(session, batch, failing=frozenset({3}))
+    session.commit()
+    before = session.scalar(select(func.count()).select_from(Result))
+    with pytest.raises(ServiceError):
+        finalise_batch(session, Breaking(), batch.id)
+    session.rollback()
+    session.refresh(batch)
+    assert session.scalar(select(func.count()).select_from(Result)) == before
+    assert batch.output_file_id is None
+    assert finalise(batch) is (BatchState.CANCELLED if is_cancelled else BatchState.COMPLETED)
+    assert session.scalar(select(func.count()).select_from(File).where(File.purpose == "batch_output")) == 2
+    assert batch.num_completed + batch.num_failed == 8
+
+
+def test_counts_that_disagree_with_the_results_stop_the_batch(session: Session, run: Run, finalise: Finalise) -> None:
+    batch = run(4)
+    run_to_end(session, batch)
+    session.execute(text("DELETE FROM result WHERE line_no = 2"))
+    with pytest.raises(CountsDisagreeError, match="counts 4 completed"):
+        finalise(batch)
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def page_ids(page: ResultsPage) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in page.content.splitlines()]
+
+
+def test_a_line_that_finishes_late_is_on_a_later_page(session: Session, run: Run) -> None:
+    batch = run(8)
+    first, second = claim_all(session)
+    flush(session, second, [answer(batch.id, 6)])
+    page = read_finished_lines(session, batch)
+    assert (page_ids(page), page.after, page.has_more) == (["a6"], 1, False)
+    flush(session, first, [answer(batch.id, 0)])
+    page = read_finished_lines(session, batch, after=page.after)
+    assert (page_ids(page), page.after) == (["a0"], 2)
+    assert read_finished_lines(session, batch, after=2) == ResultsPage(content=b"", after=2, has_more=False)
+
+
+def test_pages_of_any_size_give_every_line_once(session: Session, run: Run) -> None:
+    batch = run(10)
+    run_to_end(session, batch, failing=frozenset({4}))
+    found, after, has_more = [], 0, True
+    while has_more:
+        page = read_finished_lines(session, batch, after=after, limit=3)
+        found, after, has_more = [*found, *page_ids(page)], page.after, page.has_more
+    assert sorted(found) == sorted(f"a{index}" for index in range(10))
+    assert after == 10
+
+
+def test_a_page_ends_after_the_line_that_passes_its_size(session: Session, run: Run) -> None:
+    batch = run(4)
+    (claim,) = claim_all(session)
+    flush(session, claim, [answer(batch.id, line_no, padding="x" * (MAX_PAGE_BYTES * 2 // 3)) for line_no in range(4)])
+    page = read_finished_lines(session, batch)
+    assert (page_ids(page), page.after, page.has_more) == (["a0", "a1"], 2, True)
+    assert page_ids(read_finished_lines(session, batch, after=2)) == ["a2", "a3"]
+
+
+def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
+    session: Session, maker: sessionmaker[Session], run: Run
+) -> None:
+    """The first flush is open while the second comes: the second waits, so its number cannot be seen first."""
+    batch = run(8)
+    first, second = claim_all(session)
+    slow = maker()
+    leasing.flush(slow, first, [answer(batch.id, 0)], flush_no=0, lease=LEASE)
+
+    def flush_second() -> None:
+        with maker.begin() as own:
+            leasing.flush(own, second, [answer(batch.id, 4)], flush_no=0, lease=LEASE)
+
+    thread = threading.Thread(target=flush_second)
+    thread.start()
+    thread.join(timeout=0.2)
+    assert read_finished_lines(session, batch).after == 0
+    slow.commit()
+    slow.close()
+    thread.join()
+    session.commit()
+    assert page_ids(read_finished_lines(session, batch)) == ["a0", "a4"]
+
+
+def test_results_whose_retention_has_ended_are_gone_and_not_empty(
+    session: Session, run: Run, finalise: Finalise
+) -> None:
+    batch = run(4)
+    run_to_end(session, batch, failing=frozenset({1}))
+    finalise(batch)
+    empty = run(["no line"])
+    drop_partitions_before(session, datetime.now(UTC).date() + timedelta(days=1))
+    session.commit()
+    for after in (0, 3):
+        with pytest.raises(GoneError, match=f"{batch.output_file_id}.*{batch.error_file_id}") as caught:
+            read_finished_lines(session, batch, after=after)
+        assert caught.value.code == "results_expired"
+    assert read_finished_lines(session, batch, after=4).content == b"", "its reader has everything"
+    assert read_finished_lines(session, empty).content == b""
+
+
+def test_nothing_is_left_open_behind_a_finished_batch(session: Session, run: Run, finalise: Finalise) -> None:
+    batch = run(6)
+    session.add(Checkpoint(batch_id=batch.id, line_no=3, token_ids=[1, 2], model_fingerprint="m"))
+    run_to_end(session, batch)
+    finalise(batch)
+    assert set(session.scalars(select(Chunk.state))) == {"done"}
+    assert session.scalars(select(Checkpoint)).all() == []

@@ -1,0 +1,37 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.batches.scan import MAX_CHUNK_BYTES, ChunkPlanner
+from jobs.lines.reading import RawLine
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["good", "bad", "blank"]), max_size=60),
+    max_lines=st.integers(1, 10),
+)
+def test_chunks_cover_every_good_line_once_and_count_what_lies_between(kinds: list[str], max_lines: int) -> None:
+    planner = ChunkPlanner(max_lines=max_lines)
+    for number, kind in enumerate(kinds):
+        if kind == "good":
+            planner.add(RawLine(number, number * 10, number * 10 + 10, b"x"), 7)
+        elif kind == "bad":
+            planner.skip()
+    chunks = planner.finish()
+    spans = [range(chunk.first_line, chunk.first_line + chunk.num_lines) for chunk in chunks]
+    assert [number for span in spans for number in span if kinds[number] == "good"] == [
+        number for number, kind in enumerate(kinds) if kind == "good"
+    ]
+    for chunk, span in zip(chunks, spans, strict=True):
+        assert 1 <= chunk.num_lines <= max_lines
+        assert kinds[span[0]] == kinds[span[-1]] == "good"
+        assert chunk.num_requests == sum(kinds[number] != "blank" for number in span)
+        assert (chunk.byte_start, chunk.byte_end) == (span[0] * 10, span[-1] * 10 + 10)
+        assert chunk.estimated_tokens == 7 * sum(kinds[number] == "good" for number in span)
+
+
+def test_a_chunk_of_long_lines_ends_early() -> None:
+    planner = ChunkPlanner(max_lines=64)
+    half = MAX_CHUNK_BYTES // 2
+    for number in range(4):
+        planner.add(RawLine(number, number * half, (number + 1) * half, b"x"), 1)
+    assert [chunk.num_lines for chunk in planner.finish()] == [2, 2]

@@ -1,0 +1,50 @@
+"""Code that a process has compiled and code that it finds compiled must give the same bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SCRIPT = """
+import hashlib, sys
+import torch
+from kernels.paged_attention import paged_attention
+from kernels.rms_norm import rms_norm
+from kernels.rope import rope
+from kernels.silu_mul import silu_mul
+
+torch.manual_seed(0)
+found = []
+for dtype in (torch.float32, torch.bfloat16):
+    x = torch.randn(37, 192).to(dtype)
+    found += [rms_norm(x, torch.randn(192).to(dtype), eps=1e-5), silu_mul(x)]
+    query, keys, values = torch.randn(37, 6, 32), torch.randn(9, 2, 16, 32), torch.randn(9, 2, 16, 32)
+    tables = torch.arange(9, dtype=torch.int32).view(3, 3)
+    starts, contexts = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0, 1, 2, 37], [40, 7, 35]))
+    options = {"scale": 0.2, "window": None, "max_query_len": 35, "max_context_len": 40}
+    query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
+    found.append(paged_attention(query, keys, values, tables, starts, contexts, **options))
+    turned = query.clone()
+    rope(turned, turned[:, :2].clone(), torch.arange(37), torch.randn(37, 32))
+    found.append(turned)
+print(*(hashlib.sha256(tensor.float().numpy().tobytes()).hexdigest() for tensor in found))
+"""
+
+
+def digests(cache: Path) -> list[str]:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout.split()
+
+
+def test_the_first_process_rounds_as_all_later_ones(tmp_path: Path) -> None:
+    first = digests(tmp_path)
+    assert len(first) == 8
+    assert any(tmp_path.rglob("*.nbc")), "nothing was kept for the second process"
+    assert digests(tmp_path) == first

@@ -1,0 +1,146 @@
+"""Calls as a list in Python's words, `[name(argument=value, …), …]`: read them, and the grammar of their arguments.
+
+Read by a parser of our own and not by Python's, which prints warnings and which deep nesting can bring down. Values may
+be in JSON's words as well, as the grammar has them.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from workers.tool_calls.argument_schemas import arguments_of, json_rule
+from workers.tool_calls.forms import MalformedCall
+
+T = TypeVar("T")
+
+_NAME: Final = re.compile(r"[\w.-]+")
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_WORD: Final = re.compile(r"[A-Za-z]+")
+_STRING: Final = re.compile(r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'""", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_SPACE: Final = re.compile(r"\s*")
+_WORDS: Final = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""} | {one: one for one in "\\'\"/"}
+
+
+def read_pythonic(text: str) -> list[Any]:
+    """Return the calls of an output that holds nothing else, each with `name` and `arguments`. Raises MalformedCall."""
+    written = text.strip().removeprefix("<|python_start|>").removesuffix("<|python_end|>")  # by Llama 4, at times
+    try:
+        return _Parser(written).calls()
+    except (ValueError, OverflowError, RecursionError):
+        raise MalformedCall from None
+
+
+def pythonic_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
+    """Return the rules of a function's arguments, in the schema's order and values in JSON. Raises BodyError."""
+    arguments = arguments_of(function)
+    lines = [f'{rule}_after_{len(arguments)}: ""']
+    for place, argument in enumerate(arguments):
+        option = "" if argument.is_required else "?"
+        lines.append(f"{rule}_{place}: {json.dumps(argument.name + '=')} {json_rule(argument.schema)}")
+        lines.append(f'{rule}_after_{place}: (", " {rule}_{place}){option} {rule}_after_{place + 1}')
+    required = [place for place, argument in enumerate(arguments) if argument.is_required]
+    can_be_first = range(len(arguments))[: required[0] + 1 if required else None]
+    starts = [f"{rule}_{place} {rule}_after_{place + 1}" for place in can_be_first]
+    return [f"{rule}: {' | '.join(starts if required else [*starts, f'{rule}_after_{len(arguments)}'])}", *lines]
+
+
+class _Parser:
+    """Reads from left to right; a method raises MalformedCall where something else stands."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._place = 0
+        self._skip_space()
+
+    def calls(self) -> list[Any]:
+        found = self._listed("[", self._call, "]")
+        if self._place < len(self._text):
+            raise MalformedCall
+        return found
+
+    def _call(self) -> dict[str, Any]:
+        return {"name": self._take(_NAME), "arguments": self._paired("(", lambda: self._take(_NAME), "=", ")")}
+
+    def _value(self) -> Any:
+        match self._text[self._place : self._place + 1]:
+            case "[":
+                return self._listed("[", self._value, "]")
+            case "{":
+                return self._paired("{", self._string, ":", "}")
+            case '"' | "'":
+                return self._string()
+            case letter if letter.isalpha():
+                return self._word()
+            case _:
+                return self._number()
+
+    def _string(self) -> str:
+        written = _ESCAPE.sub(_unescaped, self._take(_STRING)[1:-1])
+        return written.encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs, and refuses halves
+
+    def _word(self) -> bool | None:
+        word = self._take(_WORD)
+        if word not in _WORDS:
+            raise MalformedCall
+        return _WORDS[word]
+
+    def _number(self) -> int | float:
+        written = self._take(_NUMBER)
+        return int(written) if written.lstrip("+-").isdigit() else float(written)
+
+    def _paired(self, opening: str, key: Callable[[], str], between: str, closing: str) -> dict[str, Any]:
+        def pair() -> tuple[str, Any]:
+            name = key()
+            self._expect(between)
+            return name, self._value()
+
+        pairs = self._listed(opening, pair, closing)
+        found = dict(pairs)
+        if len(found) < len(pairs):  # which of them is meant?
+            raise MalformedCall
+        return found
+
+    def _listed(self, opening: str, item: Callable[[], T], closing: str) -> list[T]:
+        """Read items between commas, with one more comma behind them or without."""
+        self._expect(opening)
+        found: list[T] = []
+        while not self._has(closing):
+            if found:
+                self._expect(",")
+                if self._has(closing):
+                    break
+            found.append(item())
+        self._expect(closing)
+        return found
+
+    def _has(self, sign: str) -> bool:
+        return self._text.startswith(sign, self._place)
+
+    def _expect(self, sign: str) -> None:
+        if not self._has(sign):
+            raise MalformedCall
+        self._place += len(sign)
+        self._skip_space()
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._place)
+        if found is None:
+            raise MalformedCall
+        self._place = found.end()
+        self._skip_space()
+        return found[0]
+
+    def _skip_space(self) -> None:
+        space = _SPACE.match(self._text, self._place)
+        assert space is not None, "it matches nothing too"
+        self._place = space.end()
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """Return what an escape in a string stands for; one that Python does not know stays as it is."""
+    *codes, letter = escape.groups()
+    code = next((code for code in codes if code is not None), None)
+    return _ESCAPED.get(letter, escape[0]) if code is None else chr(int(code, 16))

@@ -1,0 +1,176 @@
+"""Constrain an output to calls: for each form the grammar of what its models write. Reads none; knows no tokenizer."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.structured import MAX_LEVELS, StructuredOutput, num_levels_of
+from jobs.lines.body_checks import BodyError
+from jobs.lines.body_tools import Choice, ToolUse
+from workers.tool_calls.argument_schemas import json_rule
+from workers.tool_calls.forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_SEPARATOR, CallForm
+from workers.tool_calls.pythonic_calls import pythonic_arguments
+from workers.tool_calls.xml_calls import xml_arguments
+
+
+def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]) -> StructuredOutput | None:
+    """Return the grammar of an output that calls tools, None where nothing is asked for.
+
+    Where a call is required the output is calls and nothing else. Where the model may choose and a function is
+    `strict`, it is text, or text with calls at its end. `special_ids` are the tokens that the tokenizer never makes of
+    plain text: a mark that is one of them is written as that token. Raises BodyError where a function's parameters
+    cannot be kept in this form.
+    """
+    if tool_use.choice is Choice.REQUIRED:
+        start = _required_start
+    elif any(function_of(tool).get("strict") for tool in tool_use.callable):
+        start = _chosen_start
+    else:
+        return None
+    layout = _LAYOUTS[form]
+    rules = [*start(layout, special_ids), *_calls(layout, tool_use, special_ids)]
+    for place, tool in enumerate(tool_use.callable):
+        function = function_of(tool)
+        _check_levels(function)
+        before = tuple(part.replace(_NAME, function["name"]) for part in layout.own)
+        rules.append(f"f{place}: {_written(before, special_ids)} a{place} {_written(layout.after, special_ids)}")
+        rules += layout.arguments(f"a{place}", function)
+    return StructuredOutput(grammar="\n".join([*rules, ""]))
+
+
+def _check_levels(function: Mapping[str, Any]) -> None:
+    num_levels = num_levels_of(function.get("parameters") or {})
+    if num_levels > MAX_LEVELS:
+        message = (
+            f"the parameters of the function {function['name']} are nested {num_levels} levels deep; {MAX_LEVELS} are "
+            "allowed. Make them flatter"
+        )
+        raise BodyError("tools", message, code="unsupported_structure")
+
+
+def _required_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:
+    return [f"start: {_written(layout.mark, special_ids)} calls"]
+
+
+def _chosen_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:
+    """Write the rules of an output of text, of calls, or where marks tell them apart of text and then calls."""
+    mark = _written(layout.mark, special_ids)
+    if layout.opening is not None:  # an output that begins like a call is one
+        return [f"start: TEXT | {mark} calls", rf"TEXT: /(\s*[^\s\{layout.opening}](.|\n)*)?/"]
+    others = sorted({*special_ids.values()} - {special_ids.get(part) for part in layout.mark})
+    tokens = f" | <[{','.join(map(str, others))}]>" if others else ""  # of thinking, say: no text has them
+    mark_tokens = f" | {mark}" if layout.mark[0] in special_ids else ""
+    return [
+        "start: free (mark calls)?",
+        f"free: (TEXT{tokens})*",
+        r"TEXT: /(.|\n)*/",
+        f"mark: written_mark{mark_tokens}",
+        f"written_mark[lazy]: TEXT {json.dumps(''.join(layout.mark))}",
+    ]
+
+
+def _calls(layout: "_Layout", tool_use: ToolUse, special_ids: Mapping[str, int]) -> list[str]:
+    """Write the rules of all calls behind the first mark."""
+    rest = ""
+    if tool_use.is_parallel and layout.between is not None:
+        rest = f"({_written((*layout.between, *layout.again), special_ids)} call)*"
+    functions = " | ".join(f"f{place}" for place in range(len(tool_use.callable)))
+    return [f"calls: call {rest} {_written(layout.end, special_ids)}", f"call: {functions}"]
+
+
+def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function: Mapping[str, Any] = tool["function"]
+    return function
+
+
+def _written(parts: tuple[str, ...], special_ids: Mapping[str, int]) -> str:
+    return " ".join(_literal(part, special_ids) for part in parts)
+
+
+def _literal(text: str, special_ids: Mapping[str, int]) -> str:
+    return f"<[{special_ids[text]}]>" if text in special_ids else json.dumps(text)
+
+
+def _json_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
+    """Write a function's schema, as a rule of its own so that its references stay right; without one, no arguments."""
+    return [f"{rule}: {json_rule(function.get('parameters') or {'type': 'object', 'additionalProperties': False})}"]
+
+
+_NAME: Final = "{name}"
+_JSON: Final = '{"name": "{name}", "arguments": '
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """What stands around the arguments of a call (`before`, `after`), around all calls and between two of them.
+
+    Marks that may be tokens of their own are parts of their own. `between` is None where one call is all. `opening` is
+    the first character of calls that no mark tells from text.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    begin: tuple[str, ...] = ()
+    between: tuple[str, ...] | None = ()
+    end: tuple[str, ...] = ()
+    opening: str | None = None
+    arguments: Callable[[str, Mapping[str, Any]], list[str]] = _json_arguments
+
+    @property
+    def mark(self) -> tuple[str, ...]:
+        """Return what the first call is known by: what stands before all calls, or else before each."""
+        return self.begin or self.again
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        """Return the mark that each call has for itself."""
+        return () if self.begin or self.opening else self.before[:1]
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Return what stands before a call's arguments and after its mark."""
+        return self.before[len(self.again) :]
+
+
+def _json_list(*begin: str) -> _Layout:
+    return _Layout(begin=(*begin, "["), before=(_JSON,), after=("}",), between=(", ",), end=("]",))
+
+
+_LAYOUTS: Final = {
+    CallForm.HERMES: _Layout(before=("<tool_call>", "\n" + _JSON), after=("}\n", "</tool_call>"), between=("\n",)),
+    CallForm.LLAMA: _Layout(before=('{"name": "{name}", "parameters": ',), after=("}",), between=None, opening="{"),
+    CallForm.PYTHONIC: _Layout(
+        begin=("[",),
+        before=("{name}(",),
+        after=(")",),
+        between=(", ",),
+        end=("]",),
+        opening="[",
+        arguments=pythonic_arguments,
+    ),
+    CallForm.MISTRAL: _json_list("[TOOL_CALLS]"),
+    CallForm.MISTRAL_NAMED: _Layout(before=("[TOOL_CALLS]", _NAME, "[ARGS]"), after=()),
+    CallForm.GRANITE: _json_list("<|tool_call|>"),
+    CallForm.PHI: _Layout(before=("<|tool_call|>", _JSON), after=("}", "<|/tool_call|>")),
+    CallForm.FUNCTOOLS: _json_list("functools"),
+    CallForm.DEEPSEEK: _Layout(
+        begin=DEEPSEEK_CALLS[:1],
+        before=(DEEPSEEK_CALL[0], "function", DEEPSEEK_SEPARATOR, "{name}\n```json\n"),
+        after=("\n```", DEEPSEEK_CALL[1]),
+        between=("\n",),
+        end=DEEPSEEK_CALLS[1:],
+    ),
+    CallForm.DEEPSEEK_NAMED: _Layout(
+        begin=DEEPSEEK_CALLS[:1],
+        before=(DEEPSEEK_CALL[0], _NAME, DEEPSEEK_SEPARATOR),
+        after=DEEPSEEK_CALL[1:],
+        end=DEEPSEEK_CALLS[1:],
+    ),
+    CallForm.XML: _Layout(
+        before=("<tool_call>", "\n<function={name}>\n"),
+        after=("</function>\n", "</tool_call>"),
+        between=("\n",),
+        arguments=xml_arguments,
+    ),
+}
