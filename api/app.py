@@ -1,8 +1,9 @@
 """Build the HTTP application. Nothing is opened before its lifespan begins, nothing is global."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 import anyio
 from fastapi import FastAPI
@@ -17,8 +18,8 @@ from jobs.database import connect, sessions
 from jobs.settings import Settings
 from jobs.storage import Storage
 
-_POOL_SIZE: Final = 10  # kept connections; `connect` opens as many again under load
-_SESSION_SLOTS: Final = 2 * _POOL_SIZE - 2  # two stay free for /readyz and /metrics
+_POOL_SIZE = 10  # kept connections; `connect` opens as many again under load
+_SESSION_SLOTS = 2 * _POOL_SIZE - 2  # two stay free for /readyz and /metrics
 
 
 def create_app(settings: Settings) -> FastAPI:

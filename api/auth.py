@@ -1,5 +1,7 @@
 """Find the tenant behind a request's bearer key. Whose key it is, `jobs.accounts.tenants` knows."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import anyio.to_thread

@@ -1,7 +1,9 @@
 """`/v1/batches`: submit, look at, list and cancel batches, and read finished lines while one runs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
@@ -18,8 +20,8 @@ from jobs.states import InvalidLines, Priority
 from jobs.tables import Batch
 from jobs.wire import batch_json
 
-MAX_PAGE: Final = 100
-MAX_RESULTS_PAGE: Final = 10_000
+MAX_PAGE = 100
+MAX_RESULTS_PAGE = 10_000
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 

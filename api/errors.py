@@ -3,10 +3,12 @@
 Decides nothing about what is an error; the domain's errors carry their own status, code and sentence.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,12 +24,12 @@ from jobs.lines.bodies import ENDPOINTS
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_SECONDS: Final = 2
+RETRY_AFTER_SECONDS = 2
 
 # The client sends 409, 429 and 5xx again by itself. These answers are facts that a second try does not change.
-_FINAL_STATUSES: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
+_FINAL_STATUSES = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
 
-_HTTP_CODES: Final = {
+_HTTP_CODES = {
     HTTPStatus.BAD_REQUEST: "invalid_request",
     HTTPStatus.NOT_FOUND: "unknown_url",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_supported",
@@ -35,7 +37,7 @@ _HTTP_CODES: Final = {
 }
 
 # What OpenAI answers at once, and this service in batches only, or not at all.
-_ONLINE_PATHS: Final = frozenset({*ENDPOINTS, "/v1/responses", "/v1/embeddings"})
+_ONLINE_PATHS = frozenset({*ENDPOINTS, "/v1/responses", "/v1/embeddings"})
 
 
 def error_response(

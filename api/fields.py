@@ -1,5 +1,7 @@
 """The types of query and body fields that several endpoints share, with their limits."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 

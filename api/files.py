@@ -1,8 +1,10 @@
 """`/v1/files`: upload, list, look at, delete and download files."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from anyio.to_thread import run_sync
@@ -24,7 +26,7 @@ from jobs.storage import Storage
 from jobs.tables import File
 from jobs.wire import file_json
 
-CONTENT_PIECE_BYTES: Final = 1024 * 1024
+CONTENT_PIECE_BYTES = 1024 * 1024
 
 logger = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/files", tags=["files"])

@@ -1,5 +1,7 @@
 """Tell supervisors and Prometheus how this process is: alive, able to serve, its numbers. Nothing here needs Redis."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import accumulate

@@ -1,5 +1,7 @@
 """`/v1/models`: the models that batches may name."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from fastapi import APIRouter

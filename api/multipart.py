@@ -3,11 +3,13 @@
 Never holds more than one field (FIELD_BYTES) and the piece of the file it was just given. Fields may come in any order.
 """
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -17,11 +19,11 @@ from jobs.errors import InputError, TooLargeError
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks  # exists for type checkers only
 
-FIELD_BYTES: Final = 1024
-MAX_FILENAME_CHARACTERS: Final = 255
+FIELD_BYTES = 1024
+MAX_FILENAME_CHARACTERS = 255
 
 # Clients write these three as percent escapes in a form's filename (HTML living standard, multipart/form-data).
-_ESCAPES: Final = {"%22": '"', "%0D": "\r", "%0A": "\n"}
+_ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}
 
 FieldCheck = Callable[[str, str], None]
 """Takes a field's name and value; raises InputError where the value is not allowed."""
@@ -59,7 +61,7 @@ class UploadReader:
         self._is_complete = False
         self._parser = MultipartParser(_boundary(content_type), self._callbacks())
 
-    def _callbacks(self) -> "MultipartCallbacks":
+    def _callbacks(self) -> MultipartCallbacks:
         return {
             "on_part_begin": self._begin_part,
             "on_header_field": lambda data, start, end: self._header_name.extend(data[start:end]),

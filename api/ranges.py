@@ -1,5 +1,7 @@
 """Understand the Range header of a download (RFC 9110 §14): pure arithmetic, no HTTP objects."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 

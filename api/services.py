@@ -3,6 +3,8 @@
 Made once in the app's lifespan; nothing here is global.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Annotated

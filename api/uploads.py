@@ -4,10 +4,12 @@ Memory is bounded by one piece of the body and the store's own parts, whatever t
 the object is made afterwards, so an upload that breaks off leaves neither.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
@@ -20,9 +22,9 @@ from jobs.lines.input_estimate import FileProfile, FileProfiler
 from jobs.settings import Settings
 from jobs.storage import ObjectWriter, Storage
 
-PIECE_BYTES: Final = 1024 * 1024  # of the body, per hop to a worker thread; the socket delivers 64 KiB at a time
-FORM_OVERHEAD_BYTES: Final = 64 * 1024  # boundaries, headers and the small fields around a file
-PURPOSES: Final = (Purpose.BATCH, Purpose.USER_DATA)  # outputs are made here, never uploaded
+PIECE_BYTES = 1024 * 1024  # of the body, per hop to a worker thread; the socket delivers 64 KiB at a time
+FORM_OVERHEAD_BYTES = 64 * 1024  # boundaries, headers and the small fields around a file
+PURPOSES = (Purpose.BATCH, Purpose.USER_DATA)  # outputs are made here, never uploaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def _is_expiry(value: str) -> bool:
     return is_number and MIN_EXPIRY_SECONDS <= int(value) <= MAX_EXPIRY_SECONDS
 
 
-FORM_FIELDS: Final = {
+FORM_FIELDS = {
     "purpose": FormField(
         schema={"type": "string", "enum": [str(purpose) for purpose in PURPOSES]},
         is_allowed=lambda value: value in PURPOSES,
@@ -63,7 +65,7 @@ FORM_FIELDS: Final = {
         wish=f"Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds",
     ),
 }
-FORM_SCHEMA: Final[dict[str, Any]] = {  # for /openapi.json: the form is read by hand
+FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
     "required": True,
     "content": {
         "multipart/form-data": {

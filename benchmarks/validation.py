@@ -4,6 +4,8 @@ Run as `python -m benchmarks.validation --database-url postgresql://… [--lines
 that is thrown away afterwards. Only the validation itself is timed; the peak is of the whole process.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import resource
@@ -12,7 +14,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -27,8 +28,8 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 
-_PROMPT: Final = "Summarise the following text in one sentence. " + "The quick brown fox jumps over the lazy dog. " * 6
-_LINES_A_PART: Final = 10_000
+_PROMPT = "Summarise the following text in one sentence. " + "The quick brown fox jumps over the lazy dog. " * 6
+_LINES_A_PART = 10_000
 
 
 def input_parts(num_lines: int) -> Iterator[bytes]:

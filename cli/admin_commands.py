@@ -1,5 +1,7 @@
 """Commands for whoever runs the service: schema, tenants, keys, models, audit. They talk to Postgres directly."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _transaction(data_dir: Path | None) -> "Iterator[Session]":
+def _transaction(data_dir: Path | None) -> Iterator[Session]:
     from cli.up_command import running_database_url
     from jobs.database import connect, sessions, transaction
 

@@ -1,11 +1,13 @@
 """`tokenmill batch …`: batches on a running server, through the official client."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
 
-_PAGE: Final = 1000
+_PAGE = 1000
 
 BatchId = Annotated[str, typer.Argument(metavar="BATCH_ID")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -141,7 +143,7 @@ def results(
                 file.writelines(chain([first], pages))
 
 
-def _pages(client: "OpenAI", batch_id: str) -> Iterator[bytes]:
+def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:
     """Yield the lines in the order they finished, a page at a time, at least one."""
     import httpx
 
@@ -155,7 +157,7 @@ def _pages(client: "OpenAI", batch_id: str) -> Iterator[bytes]:
         after = answer.headers["x-next-after"]
 
 
-def _follow(client: "OpenAI", batch_id: str) -> None:
+def _follow(client: OpenAI, batch_id: str) -> None:
     from cli.watch import describe_end, watch_batch
 
     batch = watch_batch(client, batch_id)

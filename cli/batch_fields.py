@@ -1,11 +1,13 @@
 """A batch as people read it, field by field: times as dates, counts and amounts with their units. No HTTP."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from cli.table import when
 
-_NOT_SHOWN: Final = ("errors", "object")
+_NOT_SHOWN = ("errors", "object")
 
 
 def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """`tokenmill bench …`: measures the engine on this machine."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated
 

@@ -1,20 +1,22 @@
 """The official openai client, pointed at a Tokenmill server, with its errors turned into sentences."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jobs.errors import AuthenticationError, InputError, NotFoundError, ServiceError, TokenmillError
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
-_TIMEOUT_SECONDS: Final = 600.0  # one upload of some GB
-_EXAMPLES: Final = {"TOKENMILL_BASE_URL": "http://127.0.0.1:8000/v1", "TOKENMILL_API_KEY": "tm-…"}
+_TIMEOUT_SECONDS = 600.0  # one upload of some GB
+_EXAMPLES = {"TOKENMILL_BASE_URL": "http://127.0.0.1:8000/v1", "TOKENMILL_API_KEY": "tm-…"}
 
 
-def client_from_environment() -> "OpenAI":
+def client_from_environment() -> OpenAI:
     """Return a client for TOKENMILL_BASE_URL with TOKENMILL_API_KEY. Raises InputError naming what is not right."""
     missing = [name for name in _EXAMPLES if not os.environ.get(name)]
     if missing:
@@ -29,14 +31,14 @@ def client_from_environment() -> "OpenAI":
     return make_client(base_url, os.environ["TOKENMILL_API_KEY"])
 
 
-def make_client(base_url: str, api_key: str) -> "OpenAI":
+def make_client(base_url: str, api_key: str) -> OpenAI:
     from openai import OpenAI
 
     return OpenAI(base_url=base_url, api_key=api_key, timeout=_TIMEOUT_SECONDS, max_retries=2)
 
 
 @contextmanager
-def server_errors_as_sentences(client: "OpenAI") -> Iterator[None]:
+def server_errors_as_sentences(client: OpenAI) -> Iterator[None]:
     """Turn the client's exceptions into TokenmillError."""
     import httpx
     from openai import APIConnectionError, APIError, APIStatusError
@@ -54,7 +56,7 @@ def server_errors_as_sentences(client: "OpenAI") -> Iterator[None]:
         raise ServiceError(f"{client.base_url} gave an answer that is not understood: {error.message}") from None
 
 
-def _refusal(error: "APIStatusError") -> TokenmillError:
+def _refusal(error: APIStatusError) -> TokenmillError:
     body: Any = error.body
     said = body.get("message") if isinstance(body, dict) else None
     message = str(said or error.message)

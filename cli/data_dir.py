@@ -1,5 +1,7 @@
 """The folder of one embedded stack: what lies where, and the lock that keeps it to one process."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 from collections.abc import Iterator

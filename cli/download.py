@@ -1,5 +1,7 @@
 """Brings a file of the server to disk, whole or not at all."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,7 +9,7 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 
-def download(client: "OpenAI", file_id: str | None, target: Path) -> None:
+def download(client: OpenAI, file_id: str | None, target: Path) -> None:
     """Stream the file to `<target>.part`, then put it in place of `target`. No id: an empty file."""
     unfinished = target.with_name(target.name + ".part")
     try:

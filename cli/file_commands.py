@@ -1,5 +1,7 @@
 """`tokenmill files …`: files on a running server, through the official client."""
 
+from __future__ import annotations
+
 import json
 from itertools import islice
 from pathlib import Path
@@ -29,7 +31,7 @@ def upload(
         print(upload_file(client, path, purpose=purpose).id)
 
 
-def upload_file(client: "OpenAI", path: Path, *, purpose: str) -> Any:
+def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
     """Stream a local file to the server. Raises InputError where it cannot be read."""
     try:
         file = path.open("rb")

@@ -1,12 +1,13 @@
 """Checks an input file as the server will, before anything is started for it."""
 
+from __future__ import annotations
+
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from jobs.errors import InputError
 
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 def require_valid(path: Path, *, endpoint: str, model: str) -> None:

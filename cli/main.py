@@ -3,6 +3,8 @@
 Imports nothing heavy: each command loads what it needs when it runs.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import sys

@@ -1,5 +1,7 @@
 """Says before any work is done that an output cannot be written where the user wants it."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,18 +1,20 @@
 """Shows how a batch goes on: a live bar in a terminal, a plain line now and then in a pipe or a log."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
-_RATE_WINDOW_SECONDS: Final = 10.0
-_LINE_EVERY_SECONDS: Final = 10.0
-_SHORTEST_AVERAGE_SECONDS: Final = 5  # servers tell whole seconds, so over a shorter time the rate would be a guess
+_RATE_WINDOW_SECONDS = 10.0
+_LINE_EVERY_SECONDS = 10.0
+_SHORTEST_AVERAGE_SECONDS = 5  # servers tell whole seconds, so over a shorter time the rate would be a guess
 
-ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class BatchProgress:
     average: float | None = None
 
     @classmethod
-    def of(cls, batch: Any) -> "BatchProgress":
+    def of(cls, batch: Any) -> BatchProgress:
         """Read an openai Batch; servers leave out counts they do not know yet."""
         counts, usage = batch.request_counts, getattr(batch, "usage", None)
         output_tokens = usage.output_tokens if usage else 0

@@ -1,7 +1,9 @@
 """Starts the roles of a deployment, one per process: `tokenmill api | control | dispatch | worker`."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,8 +12,8 @@ from jobs.errors import InputError, ServiceError
 if TYPE_CHECKING:
     from jobs.settings import Settings
 
-DATABASE_SECONDS: Final = 10.0  # how long a starting role waits for Postgres
-_SHUTDOWN_SECONDS: Final = 5
+DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
+_SHUTDOWN_SECONDS = 5
 
 ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when the role is ready.")]
 
@@ -127,7 +129,7 @@ def worker(
     main(settings, model=model, path=path, engine=lambda folder: EngineConfig(model=folder, **given))
 
 
-def _checked_settings(*, writes_objects: bool = False) -> "Settings":
+def _checked_settings(*, writes_objects: bool = False) -> Settings:
     """Read the settings and see that database and object store are there for us. Raises TokenmillError."""
     from jobs.database import connect, is_ready, wait_until_ready
     from jobs.settings import load_settings

@@ -1,10 +1,12 @@
 """`tokenmill run IN.jsonl -o OUT.jsonl`: one batch from file to file on this machine, resumable."""
 
+from __future__ import annotations
+
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
     from cli.run_state import InputScan, RunFolder, RunState
     from cli.served_model import ServedModel
 
-_WINDOW: Final = "30d"  # nobody waits on a deadline here; it only has to outlast the run
-_MAX_DEATHS: Final = 5
-_NOTHING_LEFT: Final = ("completed", "failed")  # written to the output, or refused before any line ran
+_WINDOW = "30d"  # nobody waits on a deadline here; it only has to outlast the run
+_MAX_DEATHS = 5
+_NOTHING_LEFT = ("completed", "failed")  # written to the output, or refused before any line ran
 # A stopped run gives up its unfinished lines rather than make the user wait; finished ones are already saved.
-_DRAIN_SECONDS: Final = "3"
+_DRAIN_SECONDS = "3"
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +61,7 @@ def run(
     _run_in(folder, input_path, output, scan=scan, served=served)
 
 
-def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "InputScan", served: "ServedModel") -> None:
+def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputScan, served: ServedModel) -> None:
     from cli.client import make_client, server_errors_as_sentences
     from cli.embedded.sockets import free_port
     from cli.stack import StackOptions, running_stack
@@ -91,7 +93,7 @@ def _run_in(folder: "RunFolder", input_path: Path, output: Path, *, scan: "Input
     _report(batch, written, rate=average_rate(batch))
 
 
-def _served_model(given: str | None, scan: "InputScan") -> "ServedModel":
+def _served_model(given: str | None, scan: InputScan) -> ServedModel:
     """Serve the model under the name the file uses; without --model, take that name as the model."""
     from cli.served_model import DEMO_NAME, choose_model
 
@@ -107,7 +109,7 @@ def _served_model(given: str | None, scan: "InputScan") -> "ServedModel":
         ) from None
 
 
-def _find_or_submit(client: "OpenAI", folder: "RunFolder", input_path: Path, *, scan: "InputScan") -> Any:
+def _find_or_submit(client: OpenAI, folder: RunFolder, input_path: Path, *, scan: InputScan) -> Any:
     """Return the batch of an earlier start, or upload the file and create one."""
     from openai import NotFoundError
 
@@ -122,7 +124,7 @@ def _find_or_submit(client: "OpenAI", folder: "RunFolder", input_path: Path, *, 
     return _submit(client, folder, state, input_path, scan=scan)
 
 
-def _submit(client: "OpenAI", folder: "RunFolder", state: "RunState", input_path: Path, *, scan: "InputScan") -> Any:
+def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path, *, scan: InputScan) -> Any:
     if state.file_id is None:
         with input_path.open("rb") as file:
             uploaded = client.files.create(file=(input_path.name, file), purpose="batch")
@@ -140,7 +142,7 @@ def _submit(client: "OpenAI", folder: "RunFolder", state: "RunState", input_path
     return batch
 
 
-def _collect(client: "OpenAI", batch: Any, folder: "RunFolder", output: Path) -> list[Path]:
+def _collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> list[Path]:
     """Download what a completed batch wrote, and note it as complete."""
     from cli.download import download
     from cli.run_state import sha256_of

@@ -1,20 +1,22 @@
 """What `tokenmill run` remembers between two starts of the same command, in a folder of its own per run."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from cli.data_dir import write_secret
 from jobs.errors import InputError
 
-_STATE: Final = "state.json"
-_MAX_NAMES: Final = 20
+_STATE = "state.json"
+_MAX_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _lines(path: Path, digest: "hashlib._Hash") -> Iterator[bytes]:
+def _lines(path: Path, digest: hashlib._Hash) -> Iterator[bytes]:
     with path.open("rb") as file:
         for line in file:
             digest.update(line)

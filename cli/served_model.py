@@ -1,15 +1,16 @@
 """Which model a stack serves: a folder, a Hugging Face id, or the demo model of a checkout."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from jobs.errors import InputError
 
-DEMO_NAME: Final = "demo"
-_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-_CONFIG: Final = "config.json"
+DEMO_NAME = "demo"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

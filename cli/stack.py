@@ -1,5 +1,7 @@
 """The embedded stack: every role and both servers on this machine, under one supervisor."""
 
+from __future__ import annotations
+
 import os
 import signal
 import socket
@@ -10,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
@@ -20,11 +21,11 @@ from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
 from jobs.errors import InputError, NotFoundError
 
-FIRST_TENANT: Final = "default"
-_MODEL_READY_SECONDS: Final = 3600.0  # a large model is loaded, or fetched from the hub first
-_WORKER_STOP_MARGIN_SECONDS: Final = 10.0
-_PROBE_SECONDS: Final = 2.0
-_URLS: Final = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
+FIRST_TENANT = "default"
+_MODEL_READY_SECONDS = 3600.0  # a large model is loaded, or fetched from the hub first
+_WORKER_STOP_MARGIN_SECONDS = 10.0
+_PROBE_SECONDS = 2.0
+_URLS = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

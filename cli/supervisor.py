@@ -3,6 +3,8 @@
 Knows nothing of what the children do.
 """
 
+from __future__ import annotations
+
 import math
 import signal
 import threading
@@ -11,17 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final
 
 from cli.embedded.child import Child, ChildSpec
 from jobs.errors import ServiceError
 
-FIRST_PAUSE_SECONDS: Final = 0.5
-LONGEST_PAUSE_SECONDS: Final = 30.0
-_MAX_DOUBLINGS: Final = math.ceil(math.log2(LONGEST_PAUSE_SECONDS / FIRST_PAUSE_SECONDS))
-STEADY_SECONDS: Final = 60.0  # a child that ran this long starts anew without a pause for its history
-_POLL_SECONDS: Final = 0.1
-_SILENT_ENDS: Final = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+_MAX_DOUBLINGS = math.ceil(math.log2(LONGEST_PAUSE_SECONDS / FIRST_PAUSE_SECONDS))
+STEADY_SECONDS = 60.0  # a child that ran this long starts anew without a pause for its history
+_POLL_SECONDS = 0.1
+_SILENT_ENDS = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
 """Who was asked to end, or killed, did not write why: the last line of its log would be taken for the reason."""
 
 

@@ -1,5 +1,7 @@
 """Tables for people in a terminal, tab-separated lines for programs in a pipe."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,5 +1,7 @@
 """`tokenmill up`: the whole service in the foreground of one terminal."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import sys

@@ -1,19 +1,21 @@
 """Follows one batch until it ends."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cli.progress import ENDED, BatchProgress, progress_display, shown_rate
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-_POLL_SECONDS: Final = 0.4
-_PATIENCE_SECONDS: Final = 60.0  # how long a server may be away before we give up
+_POLL_SECONDS = 0.4
+_PATIENCE_SECONDS = 60.0  # how long a server may be away before we give up
 
 
-def watch_batch(client: "OpenAI", batch_id: str, *, on_poll: Callable[[], None] = lambda: None) -> Any:
+def watch_batch(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] = lambda: None) -> Any:
     """Show progress until the batch has ended; return it. `on_poll` runs between looks, and may raise to stop."""
     with progress_display() as display:
         while True:
@@ -25,7 +27,7 @@ def watch_batch(client: "OpenAI", batch_id: str, *, on_poll: Callable[[], None] 
             time.sleep(_POLL_SECONDS)
 
 
-def _look(client: "OpenAI", batch_id: str, *, on_poll: Callable[[], None]) -> Any:
+def _look(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None]) -> Any:
     """Retrieve the batch; a server that restarts in between is waited for."""
     from openai import APIConnectionError, APIStatusError
 

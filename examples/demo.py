@@ -4,6 +4,8 @@ Starts the embedded stack in a temporary folder, submits examples/documents.json
 leaves only the output file. Run it with `bash scripts/demo`.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import tempfile
@@ -11,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from openai import OpenAI
 from rich.console import Console
@@ -25,11 +27,11 @@ from cli.supervisor import StopRequestedError
 from cli.watch import describe_errors, watch_batch
 from jobs.errors import ServiceError, TokenmillError
 
-_EXAMPLES: Final = Path(__file__).parent
-INPUT: Final = _EXAMPLES / "documents.jsonl"
-GOLD: Final = _EXAMPLES / "documents_gold.jsonl"
-OUTPUT: Final = _EXAMPLES.parent / ".demo" / "output.jsonl"
-_SHOWN_DOCUMENTS: Final = 4
+_EXAMPLES = Path(__file__).parent
+INPUT = _EXAMPLES / "documents.jsonl"
+GOLD = _EXAMPLES / "documents_gold.jsonl"
+OUTPUT = _EXAMPLES.parent / ".demo" / "output.jsonl"
+_SHOWN_DOCUMENTS = 4
 
 Fields = Mapping[str, str]
 

@@ -4,6 +4,8 @@ A word carries the space behind it, never the one before it, so a value is cut i
 the JSON of its answer: the model copies tokens instead of learning which spelling matches which.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers

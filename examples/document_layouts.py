@@ -3,6 +3,8 @@
 Knows nothing of how facts are drawn, nor of training.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -3,6 +3,8 @@
 Pure functions of a seed: no torch, no files, no clock. The same split, seed and index give the same document forever.
 """
 
+from __future__ import annotations
+
 import json
 import random
 from collections.abc import Iterator

@@ -3,6 +3,8 @@
 Answers greedily with transformers' own generate; a field counts when its value equals the gold to the character.
 """
 
+from __future__ import annotations
+
 import argparse
 import time
 from collections import Counter

@@ -3,6 +3,8 @@
 Run as `python -m examples.make_batch`.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 from pathlib import Path

@@ -3,6 +3,8 @@
 Runs on 2 CPU cores, writes a checkpoint now and then, and goes on from it when started again with the same options.
 """
 
+from __future__ import annotations
+
 import argparse
 import math
 import sys

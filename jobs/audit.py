@@ -3,9 +3,11 @@
 Reads only, in one snapshot, so that work going on meanwhile makes no false findings.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
@@ -140,12 +142,12 @@ def _measure(storage: Storage, key: str) -> tuple[int, int]:
 
 
 # Batches whose day was dropped when retention ended have no results to compare with.
-_IN_SCOPE: Final = """
+_IN_SCOPE = """
     (CAST(:batch_id AS text) IS NULL OR batch.id = :batch_id)
     AND CAST(batch.created_at AT TIME ZONE 'UTC' AS date) = ANY(:days)
 """
 
-_BATCHES: Final = text(f"""
+_BATCHES = text(f"""
     WITH results AS (
         SELECT batch_id, count(*) AS num_results, max(result_no) AS last_result_no,
             count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
@@ -181,7 +183,7 @@ _BATCHES: Final = text(f"""
 """)
 
 # Within a day the primary key forbids it; the key cannot look across days.
-_REPEATED: Final = text(f"""
+_REPEATED = text(f"""
     SELECT result.batch_id, result.line_no, count(*) AS num_results, count(DISTINCT result.batch_day) AS num_days
     FROM result JOIN batch ON batch.id = result.batch_id
     WHERE {_IN_SCOPE} AND result.batch_id IN (
@@ -191,7 +193,7 @@ _REPEATED: Final = text(f"""
     GROUP BY result.batch_id, result.line_no HAVING count(*) > 1 ORDER BY result.batch_id, result.line_no
 """)
 
-_DONE_CHUNKS: Final = text(f"""
+_DONE_CHUNKS = text(f"""
     SELECT chunk.id, chunk.batch_id, chunk.num_requests, count(result.line_no) AS num_results
     FROM chunk JOIN batch ON batch.id = chunk.batch_id
         LEFT JOIN result ON result.batch_day = CAST(batch.created_at AT TIME ZONE 'UTC' AS date)
@@ -201,7 +203,7 @@ _DONE_CHUNKS: Final = text(f"""
     GROUP BY chunk.id HAVING count(result.line_no) <> chunk.num_requests ORDER BY chunk.id
 """)
 
-_OVERLAPS: Final = text(f"""
+_OVERLAPS = text(f"""
     SELECT id, batch_id, first_line FROM (
         SELECT chunk.id, chunk.batch_id, chunk.first_line,
             max(chunk.first_line + chunk.num_lines) OVER (
@@ -213,7 +215,7 @@ _OVERLAPS: Final = text(f"""
     ) AS placed WHERE first_line < covered ORDER BY id
 """)
 
-_BUDGETS: Final = text("""
+_BUDGETS = text("""
     SELECT budget.tenant_id, budget.reserved_tokens, budget.spent_tokens,
         (SELECT coalesce(sum(reserved_tokens), 0) FROM batch WHERE batch.tenant_id = budget.tenant_id) AS batch_tokens,
         (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM ledger
@@ -221,7 +223,7 @@ _BUDGETS: Final = text("""
     FROM budget ORDER BY budget.tenant_id
 """)
 
-_FILES: Final = text(f"""
+_FILES = text(f"""
     SELECT batch.id, batch.state, batch.num_completed, batch.num_failed, kind.is_error_file, kind.file_id,
         file.object_key, file.size_bytes
     FROM batch

@@ -3,12 +3,14 @@
 Knows no table; queries live in the modules of the things they concern.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Engine, Result, TextClause, create_engine, func, select, text
 from sqlalchemy.engine import URL, make_url
@@ -18,15 +20,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import InputError, ServiceError
 
-MIGRATIONS: Final = Path(__file__).resolve().parent.parent / "migrations"
+MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 
 # A statement waits for a lock at most 30 s and a forgotten transaction holds its locks at most 5 min;
 # statements themselves may be long (a million-line validation is one transaction).
-_SERVER_OPTIONS: Final = (
+_SERVER_OPTIONS = (
     "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=5min -c client_min_messages=warning"
 )
 # The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
-_CONNECT_ARGS: Final[dict[str, Any]] = {
+_CONNECT_ARGS: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 30,
@@ -36,9 +38,9 @@ _CONNECT_ARGS: Final[dict[str, Any]] = {
     "options": _SERVER_OPTIONS,
 }
 # SQLSTATEs of a server that is going down, starting or full: not the caller's fault, worth another try.
-_UNAVAILABLE_STATES: Final = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
+_UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
 # Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
-_CONTENDED_STATES: Final = frozenset({"40P01", "55P03", "40001"})
+_CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 
 
 def connect(database_url: str, *, pool_size: int = 10) -> Engine:

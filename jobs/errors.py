@@ -14,6 +14,8 @@ TokenmillError
 The status is the domain's opinion; only the API turns it into an answer.
 """
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 

@@ -1,9 +1,10 @@
 """Files of tenants: rows that name immutable objects in the store. Expired and deleted ones are not found."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
 
 from sqlalchemy import ColumnElement, exists, func, or_, select
 from sqlalchemy.orm import Session
@@ -15,9 +16,9 @@ from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.tables import Batch, File
 
-MAX_PAGE: Final = 10_000
-MIN_EXPIRY_SECONDS: Final = 3600
-MAX_EXPIRY_SECONDS: Final = 2_592_000
+MAX_PAGE = 10_000
+MIN_EXPIRY_SECONDS = 3600
+MAX_EXPIRY_SECONDS = 2_592_000
 
 
 class Purpose(StrEnum):

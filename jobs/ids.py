@@ -1,5 +1,7 @@
 """Object ids: a prefix that names the kind, then a time-ordered random part (the layout of RFC 9562, UUIDv7)."""
 
+from __future__ import annotations
+
 import os
 import time
 

@@ -1,8 +1,10 @@
 """Numbers of the queue for `/metrics`, read in a few cheap queries over indexes and small tables."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import func, literal_column, select, text
 from sqlalchemy.orm import Session
@@ -44,9 +46,9 @@ def read_samples(session: Session) -> list[Sample | HistogramSample]:
     return [*_batches(session), *_chunks(session), *_budgets(session), *_workers(session)]
 
 
-_LIVE: Final = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
+_LIVE = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
 
-_OPEN_CHUNKS: Final = text("""
+_OPEN_CHUNKS = text("""
     SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
         sum(estimated_tokens) AS num_tokens, extract(epoch FROM now() - min(created_at)) AS oldest_seconds
     FROM chunk WHERE state IN ('ready', 'leased') GROUP BY model, priority, state ORDER BY model, priority, state

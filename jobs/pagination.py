@@ -1,5 +1,7 @@
 """Pages of objects, newest or oldest first, continued after an object id as the official client does."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -4,9 +4,10 @@ There is no DEFAULT partition: attaching a day would scan it under an exclusive 
 day would pile up in it out of retention's reach. Instead `create_batch` ensures the day in its own transaction.
 """
 
+from __future__ import annotations
+
 import re
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 from jobs.database import advisory_lock
 from jobs.states import TERMINAL_BATCH_STATES
 
-_NAME: Final = re.compile(r"result_(\d{8})")
+_NAME = re.compile(r"result_(\d{8})")
 
 
 def batch_day(created_at: datetime) -> date:

@@ -1,5 +1,7 @@
 """End what is kept no longer: objects of expired and deleted files, and days of results past their retention."""
 
+from __future__ import annotations
+
 from datetime import date, timedelta
 
 from sqlalchemy import func, select

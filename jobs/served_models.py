@@ -1,5 +1,7 @@
 """The models that batches may name."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,17 +3,19 @@
 Read by role starters only; all other code is handed the values it needs.
 """
 
+from __future__ import annotations
+
 from datetime import timedelta
-from typing import Final, Self
+from typing import Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.errors import InputError
 
-MIB: Final = 1024 * 1024
-GIB: Final = 1024 * MIB
-EXTENSIONS_A_LEASE: Final = 3  # at least: one that is late, or fails, must not end it
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+EXTENSIONS_A_LEASE = 3  # at least: one that is late, or fails, must not end it
 
 
 class Settings(BaseSettings):

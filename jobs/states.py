@@ -1,7 +1,8 @@
 """The states of batches and chunks, and the one table of moves between them. Nobody assigns a state elsewhere."""
 
+from __future__ import annotations
+
 from enum import StrEnum
-from typing import Final
 
 
 class BatchState(StrEnum):
@@ -40,7 +41,7 @@ class InvalidLines(StrEnum):
 
 _B, _C = BatchState, ChunkState
 
-BATCH_MOVES: Final[dict[BatchState, frozenset[BatchState]]] = {
+BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
     _B.VALIDATING: frozenset({_B.FAILED, _B.IN_PROGRESS, _B.FINALIZING, _B.CANCELLING}),
     _B.IN_PROGRESS: frozenset({_B.FINALIZING, _B.CANCELLING}),
     # An expired batch passes through finalizing too: its finished lines are written out first.
@@ -52,7 +53,7 @@ BATCH_MOVES: Final[dict[BatchState, frozenset[BatchState]]] = {
     _B.CANCELLED: frozenset(),
 }
 
-CHUNK_MOVES: Final[dict[ChunkState, frozenset[ChunkState]]] = {
+CHUNK_MOVES: dict[ChunkState, frozenset[ChunkState]] = {
     _C.READY: frozenset({_C.LEASED, _C.WITHDRAWN}),
     _C.LEASED: frozenset({_C.READY, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
     _C.DONE: frozenset(),
@@ -60,8 +61,8 @@ CHUNK_MOVES: Final[dict[ChunkState, frozenset[ChunkState]]] = {
     _C.WITHDRAWN: frozenset(),
 }
 
-TERMINAL_BATCH_STATES: Final = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
-OPEN_CHUNK_STATES: Final = frozenset({_C.READY, _C.LEASED})
+TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
+OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED})
 
 
 class IllegalMoveError(AssertionError):

@@ -3,11 +3,13 @@
 Streams with bounded memory; an object becomes visible whole or not at all. Knows no table.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import BaseError
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 # Parts of 8 MiB, two under way: S3 allows 10,000 parts (80 GB), and one upload holds at most about 32 MiB.
-_PART_BYTES: Final = 8 * MIB
-_PARTS_UNDER_WAY: Final = 2
-_READ_BYTES: Final = 4 * MIB
+_PART_BYTES = 8 * MIB
+_PARTS_UNDER_WAY = 2
+_READ_BYTES = 4 * MIB
 
 
 class Storage:
@@ -44,7 +46,7 @@ class Storage:
         return writer.size_bytes
 
     @contextmanager
-    def writer(self, key: str) -> Iterator["ObjectWriter"]:
+    def writer(self, key: str) -> Iterator[ObjectWriter]:
         """Open an object for writing; it appears when the block ends, and never does when the block raises."""
         with self._reported():
             stream = obstore.open_writer(
@@ -60,7 +62,7 @@ class Storage:
             if isinstance(self._store, LocalStore):
                 self._sync(key)
 
-    def open_reader(self, key: str) -> "ReadableFile":
+    def open_reader(self, key: str) -> ReadableFile:
         """Return a seekable file with `read`, `readline` and `seek`. Raises NotFoundError."""
         with self._reported(key):
             return obstore.open_reader(self._store, key)
@@ -142,7 +144,7 @@ class Storage:
 class ObjectWriter:
     """The open end of an object: `write` any number of times. Made by `Storage.writer`."""
 
-    def __init__(self, stream: "WritableFile", reported: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, stream: WritableFile, reported: Callable[[], AbstractContextManager[None]]) -> None:
         self._stream = stream
         self._reported = reported
         self.size_bytes = 0
@@ -153,7 +155,7 @@ class ObjectWriter:
         self.size_bytes += len(part)
 
 
-def _open(url: str) -> "ObjectStore":
+def _open(url: str) -> ObjectStore:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"file", "s3", "s3a", "gs", "az", "memory"}:
         raise InputError(

@@ -1,5 +1,7 @@
 """Every table, as SQLAlchemy declarative classes. Columns and constraints only; queries live in their own modules."""
 
+from __future__ import annotations
+
 from datetime import date, datetime
 from typing import Any
 

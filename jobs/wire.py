@@ -1,5 +1,7 @@
 """Our rows as the objects of the wire: the official fields first, then ours. Times are integer Unix seconds."""
 
+from __future__ import annotations
+
 from datetime import datetime
 from typing import Any
 

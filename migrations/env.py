@@ -1,6 +1,8 @@
 """Run by Alembic: `jobs.database.upgrade` hands a connection over; `alembic …` on the shell reads the settings."""
 
-from typing import Any, Final
+from __future__ import annotations
+
+from typing import Any
 
 from alembic import context
 from sqlalchemy import Connection, text
@@ -11,9 +13,9 @@ from jobs.settings import load_settings
 from jobs.tables import Base
 
 # One migration at a time: others wait this long, then find nothing left to do.
-_WAIT_FOR_OTHERS: Final = "120s"
+_WAIT_FOR_OTHERS = "120s"
 # DDL queues in front of every query of its table while it waits for its lock, so it must give up soon.
-_LOCK_TIMEOUT: Final = "5s"
+_LOCK_TIMEOUT = "5s"
 
 
 def include_name(name: str | None, kind: str, _parents: Any) -> bool:

@@ -1,5 +1,7 @@
 """The arrows between packages and between the rooms inside them, checked on every import, late ones too."""
 
+from __future__ import annotations
+
 import ast
 import sys
 from collections.abc import Iterator

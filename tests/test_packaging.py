@@ -1,5 +1,7 @@
 """What goes into the wheel, and the name `kernels`, which transformers looks for too."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import tomllib

@@ -1,5 +1,7 @@
 """From the tokens of a finished line to its answer: text, log-probabilities, tool calls, usage. No engine, no SQL."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +57,7 @@ class AnswerMaker:
         )
         return Answer(body=body, usage=usage)
 
-    def _prompts(self, run: LineRun) -> list["_Prompt"]:
+    def _prompts(self, run: LineRun) -> list[_Prompt]:
         """Return what the answer shows of each prompt."""
         prepared, shown = run.prepared, self._shown
         echoes = prepared.echoes or [""] * len(prepared.prompts)
@@ -74,7 +76,7 @@ class AnswerMaker:
             )
         return found
 
-    def _generated(self, prompt: "_Prompt", choice: Choice, *, index: int) -> GeneratedChoice:
+    def _generated(self, prompt: _Prompt, choice: Choice, *, index: int) -> GeneratedChoice:
         assert choice.finish_reason is not None, "the line is finished"
         logprobs = None
         if choice.has_logprobs:

@@ -3,16 +3,18 @@
 Every setting here follows from one fact: a message may be lost or repeated, because Postgres is asked again.
 """
 
+from __future__ import annotations
+
 import socket
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from celery import Celery
 from kombu import Queue
 
-VALIDATE_TASK: Final = "tokenmill.validate_batch"
-FINALISE_TASK: Final = "tokenmill.finalise_batch"
-RUN_CHUNK_TASK: Final = "tokenmill.run_chunk"
-CONTROL_QUEUE: Final = "control"
+VALIDATE_TASK = "tokenmill.validate_batch"
+FINALISE_TASK = "tokenmill.finalise_batch"
+RUN_CHUNK_TASK = "tokenmill.run_chunk"
+CONTROL_QUEUE = "control"
 
 
 def model_queue(model: str) -> str:

@@ -3,6 +3,8 @@
 Templates are their authors' programs and may raise anything; that becomes a BodyError. Knows no limits of the model.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

@@ -3,10 +3,12 @@
 Knows no engine and no text. While Postgres is away everything is tried again, for as long as the lease may live.
 """
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -19,7 +21,7 @@ from jobs.settings import Settings
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS: Final = 0.5
+RETRY_SECONDS = 0.5
 """A pause before a service that is away is asked again."""
 
 T = TypeVar("T")

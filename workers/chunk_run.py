@@ -3,6 +3,8 @@
 Knows which lines are in the engine and which results wait, and decides how the chunk ends; `chunk_lease` writes.
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 import queue
@@ -10,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -36,11 +38,11 @@ from workers.prompts import PreparedLine, PromptMaker
 
 log = logging.getLogger(__name__)
 
-ENGINE_PRIORITY: Final = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2}
-STALL_SECONDS: Final = 120.0
+ENGINE_PRIORITY = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2}
+STALL_SECONDS = 120.0
 """An engine silent for longer is taken for wedged, a line in preparation for one that never gets through: the leases of
 their chunks are no longer extended."""
-LONG_LINE_BYTES: Final = 64 * 1024
+LONG_LINE_BYTES = 64 * 1024
 """From here on a line is prepared beside the thread that holds the lease. 8 MB take 10 to 14 s to tokenise (demo model,
 2 cores, November 2026), and several chunks may do so at once; a shorter line is not worth another thread."""
 

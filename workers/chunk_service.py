@@ -3,6 +3,8 @@
 Chunks come by hint, or, when none comes, by the worker's own claim.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 import time

@@ -3,6 +3,8 @@
 Thin tasks around `jobs`; each takes an advisory lock, so a repeated hint does nothing.
 """
 
+from __future__ import annotations
+
 import logging
 import sys
 import threading

@@ -4,6 +4,8 @@ Any number may run; an advisory lock lets one lead each tick. It decides inside 
 the commit: a hint sent before could be answered before there is anything to claim.
 """
 
+from __future__ import annotations
+
 import logging
 import signal
 import threading

@@ -1,5 +1,7 @@
 """The worker's wish to stop, which every open chunk sees. Stops nothing itself."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 

@@ -3,6 +3,8 @@
 Token ids only. A request that kills engines is found by running suspects in ever smaller groups, so it fails alone.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
@@ -10,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Protocol
 
 from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
@@ -19,11 +21,11 @@ from engine.scheduling.decisions import outcome
 
 log = logging.getLogger(__name__)
 
-MAX_CRASHES: Final = 3
+MAX_CRASHES = 3
 """Engine deaths after which a request that ran alone at the last of them is given up."""
-WEDGED_SECONDS: Final = 240.0
+WEDGED_SECONDS = 240.0
 """An engine silent for so long is ended and started again: far above any step, since one step may be a long prefill."""
-_POLL_SECONDS: Final = 0.2
+_POLL_SECONDS = 0.2
 
 
 class Engine(Protocol):

@@ -1,5 +1,7 @@
 """What a worker tells of its engine in its heartbeat: the names of vLLM's metrics, ready for `/metrics`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

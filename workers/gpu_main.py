@@ -1,5 +1,7 @@
 """The GPU worker role: one process, one engine, one served model."""
 
+from __future__ import annotations
+
 import logging
 import os
 import signal

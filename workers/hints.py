@@ -1,5 +1,7 @@
 """Sends hints. Losing one is harmless, so a broker that is down costs a warning and a pause, never an error."""
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The results of lines as they are stored: an answer, the refusal of a body, a failure. No engine, no SQL."""
 
+from __future__ import annotations
+
 import time
 
 from engine.errors import InvalidParamsError

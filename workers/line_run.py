@@ -3,6 +3,8 @@
 Token ids and finish reasons; what an answer looks like is none of its business.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +103,7 @@ class PromptRun:
 
     name: str
     choices: list[Choice]
-    on_done: Callable[["PromptRun"], None]
+    on_done: Callable[[PromptRun], None]
     on_stopped: Callable[[int, int], None]
     request_id: int | None = None
     num_cached_tokens: int = 0
@@ -171,7 +173,7 @@ class LineRun:
         tokenizer: Any,
         *,
         batch_id: str,
-        on_done: Callable[["LineRun"], None],
+        on_done: Callable[[LineRun], None],
         on_stopped: Callable[[int, int], None],
     ) -> None:
         """`on_stopped` is that of PromptRun."""

@@ -1,5 +1,7 @@
 """Log lines of every role: time, level, role, a fixed phrase, then fields. Never prompts, outputs or keys."""
 
+from __future__ import annotations
+
 import logging
 import sys
 from typing import Any

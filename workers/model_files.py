@@ -1,5 +1,7 @@
 """Tell the files of a model from those of another, or of the same one before they were changed."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from pathlib import Path

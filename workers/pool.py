@@ -3,6 +3,8 @@
 A bootstep would be the wrong place for the engine: bootsteps stop before the pool has drained.
 """
 
+from __future__ import annotations
+
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ class EnginePool(TaskPool):
     """
 
     @property
-    def _service(self) -> "ChunkService":
+    def _service(self) -> ChunkService:
         return self.app.chunk_service
 
     def on_start(self) -> None:

@@ -1,5 +1,7 @@
 """From the body of a line to prompts of token ids and sampling parameters. Knows no engine process and no SQL."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

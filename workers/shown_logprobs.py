@@ -1,5 +1,7 @@
 """Log-probabilities as an answer shows them: token ids become text and bytes. No engine, no SQL."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,9 @@
 Asks llguidance, once for each schema or grammar, whether it can be kept; knows no tokenizer and no engine process.
 """
 
+from __future__ import annotations
+
 import functools
-from typing import Final
 
 from engine.errors import InvalidParamsError, InvalidRequestError
 from engine.grammars.compiler import MAX_THREADS, GrammarCompiler
@@ -13,10 +14,10 @@ from engine.structured import StructuredOutput
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_structure import Structure
 
-CHECK_SECONDS: Final = 10.0
+CHECK_SECONDS = 10.0
 """How long a check may take, as long as the engine compiles (`EngineConfig.grammar_timeout_seconds`)."""
 
-_UNSUPPORTED: Final = "unsupported_structure"
+_UNSUPPORTED = "unsupported_structure"
 
 
 def structured_output(structure: Structure) -> StructuredOutput:

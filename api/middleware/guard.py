@@ -1,6 +1,6 @@
 """Refuse at the door what no endpoint can use: NUL characters, which Postgres cannot store, and huge JSON bodies."""
 
-from typing import Final
+from __future__ import annotations
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import error_response
 
-MAX_JSON_BYTES: Final = 1024 * 1024  # the largest batch create (16 metadata pairs) stays under 64 KiB
-UPLOAD_PATH: Final = "/v1/files"  # bounds its own body, by max_file_bytes
+MAX_JSON_BYTES = 1024 * 1024  # the largest batch create (16 metadata pairs) stays under 64 KiB
+UPLOAD_PATH = "/v1/files"  # bounds its own body, by max_file_bytes
 
 
 class RequestGuard:

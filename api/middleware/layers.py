@@ -1,5 +1,7 @@
 """The order of the layers around every endpoint."""
 
+from __future__ import annotations
+
 from fastapi import FastAPI
 
 from api.errors import UnexpectedErrors

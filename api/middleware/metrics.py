@@ -1,14 +1,15 @@
 """Count, time and log requests; the counters live in a registry that belongs to one app, so nothing is global."""
 
+from __future__ import annotations
+
 import logging
 import time
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_ANSWERED: Final = "request answered method=%s route=%s status=%d ms=%.1f request_id=%s"
-_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds: not worth a line each
+_ANSWERED = "request answered method=%s route=%s status=%d ms=%.1f request_id=%s"
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds: not worth a line each
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,7 @@
 """Give every request an id: in `scope["state"]` for the log, in `x-request-id` for the client."""
 
+from __future__ import annotations
+
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

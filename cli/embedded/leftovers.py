@@ -1,13 +1,14 @@
 """Finds servers that outlived the process that started them."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Final
 
 import psutil
 
 from jobs.errors import ServiceError
 
-OLD_SERVER_SECONDS: Final = 30.0  # a Postgres that was busy may write that long before it ends
+OLD_SERVER_SECONDS = 30.0  # a Postgres that was busy may write that long before it ends
 
 
 def wait_for_old_server(folder: Path, *, program: str, seconds: float = OLD_SERVER_SECONDS) -> None:

@@ -1,5 +1,7 @@
 """The embedded Postgres: one cluster in one folder, reached over a unix socket that only its owner can open."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal
@@ -7,7 +9,6 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
 import psutil
@@ -20,11 +21,11 @@ from cli.embedded.sockets import socket_folder
 from cli.embedded.system_user import can_run, user_for_postgres
 from jobs.errors import ServiceError
 
-SUPERUSER: Final = "tokenmill"
-DATABASE: Final = "tokenmill"
-_INITDB_SECONDS: Final = 300.0
+SUPERUSER = "tokenmill"
+DATABASE = "tokenmill"
+_INITDB_SECONDS = 300.0
 
-_SETTINGS: Final[Mapping[str, str]] = {
+_SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
     "max_connections": "200",
@@ -32,7 +33,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "log_timezone": "UTC",
     "logging_collector": "off",
 }
-THROWAWAY_SETTINGS: Final[Mapping[str, str]] = {
+THROWAWAY_SETTINGS: Mapping[str, str] = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",

@@ -1,5 +1,7 @@
 """Places for unix sockets: the kernel allows about 107 bytes of path, data directories may be deeper."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import re
@@ -7,12 +9,11 @@ import socket
 import stat
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from jobs.errors import ServiceError
 
-MAX_FOLDER_BYTES: Final = 84  # leaves room for /.s.PGSQL.5432.lock within the 107
-_PLAIN: Final = re.compile(r"/[\w./-]*", re.ASCII)  # libpq splits hosts at commas, Postgres unquotes its settings
+MAX_FOLDER_BYTES = 84  # leaves room for /.s.PGSQL.5432.lock within the 107
+_PLAIN = re.compile(r"/[\w./-]*", re.ASCII)  # libpq splits hosts at commas, Postgres unquotes its settings
 
 
 def socket_folder(preferred: Path, *, uid: int | None = None) -> Path:

@@ -1,17 +1,18 @@
 """Chooses the system user for Postgres, which refuses to run as root."""
 
+from __future__ import annotations
+
 import os
 import pwd
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 from cli.embedded.child import SystemUser, launch_command
 from jobs.errors import ServiceError
 
-_NAMES: Final = ("tokenmill", "postgres")
+_NAMES = ("tokenmill", "postgres")
 
 
 def user_for_postgres(data_dir: Path) -> SystemUser | None:

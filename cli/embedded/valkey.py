@@ -1,17 +1,18 @@
 """The embedded Valkey: hints between the processes of one machine, over a unix socket or a local port."""
 
+from __future__ import annotations
+
 import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from cli.embedded.binaries import find_valkey
 from cli.embedded.child import ChildSpec
 from cli.embedded.leftovers import wait_for_old_server
 from cli.embedded.sockets import socket_folder
 
-_CONNECT_SECONDS: Final = 2.0
+_CONNECT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ Holds at every commit: budget.spent = Σ ledger tokens of the tenant, budget.res
 live batches. The budget row is always the last one locked (chunk → batch → budget).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from sqlalchemy import select, update

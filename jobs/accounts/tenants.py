@@ -1,9 +1,10 @@
 """Tenants and their keys: create, find, authenticate, revoke."""
 
+from __future__ import annotations
+
 import hashlib
 import secrets
 from collections.abc import Sequence
-from typing import Final
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -14,8 +15,8 @@ from jobs.errors import AuthenticationError, ConflictError, InputError, NotFound
 from jobs.ids import new_id
 from jobs.tables import ApiKey, Budget, Tenant
 
-KEY_PREFIX: Final = "tm-"
-_HINT_CHARACTERS: Final = 10  # of a key, shown in lists: the prefix and 7 of its 43 random characters
+KEY_PREFIX = "tm-"
+_HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its 43 random characters
 
 
 def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tokens: int | None = None) -> Tenant:

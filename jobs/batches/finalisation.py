@@ -3,11 +3,12 @@
 One transaction, so a crash leaves nothing but orphan objects. Memory grows by a byte for each line at most.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
-from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -30,10 +31,10 @@ from jobs.tables import Batch, File
 
 log = logging.getLogger(__name__)
 
-_ROWS_A_FETCH: Final = 100
-_ERRORS_A_BLOCK: Final = 1000
-_MAX_LINE_BYTES: Final = 64 * MIB  # far above any setting; only custom_ids are read of these lines
-_WHY_NOT_RUN: Final = {
+_ROWS_A_FETCH = 100
+_ERRORS_A_BLOCK = 1000
+_MAX_LINE_BYTES = 64 * MIB  # far above any setting; only custom_ids are read of these lines
+_WHY_NOT_RUN = {
     BatchState.EXPIRED: ("batch_expired", "the batch's window of {window} ended before this line was run"),
     BatchState.CANCELLED: ("batch_cancelled", "the batch was cancelled before this line was run"),
     BatchState.FAILED: ("file_not_found", "the batch's input was gone when this line was to run"),
@@ -195,10 +196,10 @@ def _end(
     budgets.release(session, batch)
 
 
-_OPEN_CHUNK: Final = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id AND state = ANY(:states))")
+_OPEN_CHUNK = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id AND state = ANY(:states))")
 
-_LINE_NUMBERS: Final = text("SELECT line_no FROM result WHERE batch_day = :day AND batch_id = :batch_id")
+_LINE_NUMBERS = text("SELECT line_no FROM result WHERE batch_day = :day AND batch_id = :batch_id")
 
-_ALL_RESULTS: Final = text("""
+_ALL_RESULTS = text("""
     SELECT is_error, line FROM result WHERE batch_day = :day AND batch_id = :batch_id ORDER BY line_no
 """)

@@ -3,7 +3,7 @@
 Knows no HTTP and no contents of lines. Locks in the order chunk → batch → budget.
 """
 
-from typing import Final
+from __future__ import annotations
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
@@ -21,11 +21,11 @@ from jobs.settings import Settings
 from jobs.states import BatchState, IllegalMoveError, require_move, sources_of
 from jobs.tables import Batch, File, Tenant
 
-_RETRY_MINUTES: Final = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
-_MOMENT: Final[dict[BatchState, str]] = {
+_RETRY_MINUTES = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
+_MOMENT: dict[BatchState, str] = {
     state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
 }
-_NEEDS_OUTCOME: Final = BatchState.FINALIZING
+_NEEDS_OUTCOME = BatchState.FINALIZING
 
 
 def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> Batch:

@@ -4,12 +4,14 @@ Only leases that end on the clock count as losses; a chunk given back does not, 
 because Postgres was away.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
@@ -26,9 +28,9 @@ from jobs.storage import Storage
 
 log = logging.getLogger(__name__)
 
-POISON_LOSSES: Final = 3
+POISON_LOSSES = 3
 """A chunk of one line is failed after so many lost leases of its own."""
-_REAP_LIMIT: Final = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
+_REAP_LIMIT = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
 
 
 class Reaped(StrEnum):
@@ -214,31 +216,31 @@ def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
     assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
 
 
-_COLUMNS: Final = """
+_COLUMNS = """
     chunk.id AS chunk_id, chunk.fence, chunk.batch_id, chunk.tenant_id, chunk.model, chunk.priority, chunk.worker_id,
     chunk.first_line, chunk.num_lines, chunk.num_requests, chunk.byte_start, chunk.byte_end, chunk.estimated_tokens,
     chunk.losses AS previous_losses, batch.created_at AS batch_created_at, file.object_key
 """
 
-_LOST: Final = text(f"""
+_LOST = text(f"""
     SELECT {_COLUMNS}, chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time() AS is_counted
     FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
     WHERE chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()
     ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
 """)
 
-_LEASED: Final = text(f"""
+_LEASED = text(f"""
     SELECT {_COLUMNS}, FALSE AS is_counted
     FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
     WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
 """)
 
-_MOVE: Final = text("""
+_MOVE = text("""
     UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
     WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 
-_INSERT_CHILD: Final = text("""
+_INSERT_CHILD = text("""
     INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
         byte_start, byte_end, estimated_tokens, losses, created_at)
     SELECT batch_id, tenant_id, model, priority, expires_at, :first_line, :num_lines, :num_requests,

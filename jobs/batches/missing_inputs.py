@@ -3,8 +3,9 @@
 All chunks of a batch read one object, so what one worker misses no other will find.
 """
 
+from __future__ import annotations
+
 import logging
-from typing import Final
 
 from sqlalchemy.orm import Session
 
@@ -17,7 +18,7 @@ from jobs.tables import Batch
 
 log = logging.getLogger(__name__)
 
-_CODE: Final = "file_not_found"
+_CODE = "file_not_found"
 
 
 def give_up_claim(session: Session, claim: ClaimedChunk) -> None:

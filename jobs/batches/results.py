@@ -1,7 +1,8 @@
 """Finished lines of a batch as its owner reads them, page by page, while it runs and after it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -12,9 +13,9 @@ from jobs.partitions import batch_day, has_partition
 from jobs.settings import MIB
 from jobs.tables import Batch
 
-MAX_PAGE_BYTES: Final = 4 * MIB
+MAX_PAGE_BYTES = 4 * MIB
 """A page of results ends after the line that passes this: lines may have megabytes each."""
-_ROWS_A_FETCH: Final = 100
+_ROWS_A_FETCH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def _expired(batch: Batch) -> str:
     return f"The results of batch {batch.id!r} are no longer kept line by line. Download {named} instead."
 
 
-_PAGE: Final = text("""
+_PAGE = text("""
     SELECT result_no, line FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after ORDER BY result_no LIMIT :limit
 """)

@@ -3,15 +3,17 @@
 Pure: no SQL, no storage. Memory does not grow with the size of lines: per line only a digest of its custom_id is kept.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse_line, shown, too_long_problem
 from jobs.settings import MIB, Settings
 
-MAX_CHUNK_BYTES: Final = 16 * MIB
+MAX_CHUNK_BYTES = 16 * MIB
 """A chunk of long lines ends early: a worker reads it in one piece, K at a time."""
 
 

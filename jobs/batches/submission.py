@@ -1,11 +1,13 @@
 """What a caller asks for when creating a batch, and the checks that need no database."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -16,17 +18,17 @@ from jobs.settings import Settings
 from jobs.states import InvalidLines, Priority
 from jobs.tables import File
 
-MIN_WINDOW: Final = timedelta(minutes=1)
-MAX_WINDOW: Final = timedelta(days=30)
-MAX_METADATA_PAIRS: Final = 16
-MAX_METADATA_KEY: Final = 64
-MAX_METADATA_VALUE: Final = 512
-MAX_IDEMPOTENCY_KEY: Final = 255
+MIN_WINDOW = timedelta(minutes=1)
+MAX_WINDOW = timedelta(days=30)
+MAX_METADATA_PAIRS = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_IDEMPOTENCY_KEY = 255
 
-_WINDOW: Final = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
-_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
+_WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 # How this attempt reached us, not what it asks for.
-_NOT_IN_FINGERPRINT: Final = frozenset({"idempotency_key", "retry_count"})
+_NOT_IN_FINGERPRINT = frozenset({"idempotency_key", "retry_count"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ The dispatcher sweeps at each tick; control workers look for themselves where hi
 bounded number of batches, the rest is for the next one. Knows no tenants and no contents of lines.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final
 
 from sqlalchemy import ColumnElement, Select, exists, func, literal_column, select, update
 from sqlalchemy.orm import Session
@@ -16,7 +17,7 @@ from jobs.chunks import leasing
 from jobs.states import BatchState, ChunkState
 from jobs.tables import Batch, Chunk
 
-_SWEEP_LIMIT: Final = 100  # batches
+_SWEEP_LIMIT = 100  # batches
 
 
 def expire_overdue(session: Session) -> list[str]:

@@ -3,8 +3,10 @@
 What is good and bad is decided in scan.py; all of it is applied in one transaction, so a crash leaves nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -24,9 +26,9 @@ from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 
-_LOOK_UP_BYTES: Final = 64 * MIB
+_LOOK_UP_BYTES = 64 * MIB
 """Between two looks at the batch while its input is read; also keeps the transaction from being idle for minutes."""
-_ERRORS_A_BLOCK: Final = 1000  # error results held before they are written
+_ERRORS_A_BLOCK = 1000  # error results held before they are written
 
 
 def validate_batch(session: Session, storage: Storage, batch_id: str, *, settings: Settings) -> BatchState | None:
@@ -138,7 +140,7 @@ def _start(session: Session, batch_id: str, scan: Scan) -> BatchState | None:
     return BatchState.IN_PROGRESS
 
 
-_COPY_CHUNKS: Final = (
+_COPY_CHUNKS = (
     "COPY chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests, byte_start,"
     " byte_end, estimated_tokens) FROM STDIN"
 )

@@ -4,8 +4,9 @@ A checkpoint is a saving and no result: it bills nothing, and a line without one
 worker with the same model files goes on after it: behind the same name there may be another model by now.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -46,16 +47,16 @@ def drop_all(session: Session, batch_id: str) -> None:
     session.execute(_DROP, {"batch_id": batch_id})
 
 
-_SAVE: Final = text("""
+_SAVE = text("""
     INSERT INTO checkpoint (batch_id, line_no, token_ids, model_fingerprint)
     VALUES (:batch_id, :line_no, :token_ids, :model_fingerprint)
     ON CONFLICT (batch_id, line_no) DO UPDATE
     SET token_ids = excluded.token_ids, model_fingerprint = excluded.model_fingerprint
 """)
 
-_READ: Final = text("""
+_READ = text("""
     SELECT line_no, token_ids FROM checkpoint
     WHERE batch_id = :batch_id AND line_no >= :first AND line_no < :end AND model_fingerprint = :model_fingerprint
 """)
 
-_DROP: Final = text("DELETE FROM checkpoint WHERE batch_id = :batch_id")
+_DROP = text("DELETE FROM checkpoint WHERE batch_id = :batch_id")

@@ -4,35 +4,37 @@
 queueing: Goyal, Vin, Cheng, SIGCOMM 1996. Each model is a server with clocks of its own.
 """
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.states import Priority
 
-CLASSES: Final = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
+CLASSES = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
 """Best first. Index = rank."""
 
-AGE_OF_NORMAL: Final = timedelta(minutes=5)
+AGE_OF_NORMAL = timedelta(minutes=5)
 """A tenant whose normal work was not served this long counts as urgent for one chunk.
 
 Under endless urgent load this leaves everybody 12 chunks an hour: progress that a user sees between two polls, and
 about 1 % of a GPU that ends a chunk every 3 s.
 """
-AGE_OF_BULK: Final = timedelta(minutes=15)
+AGE_OF_BULK = timedelta(minutes=15)
 """The same for bulk work counting as normal; as urgent after AGE_OF_NORMAL more.
 
 Bulk is what may wait for the night, but with 3 to 4 chunks an hour a 24 h window never ends at zero.
 """
-_AGES: Final = {Priority.URGENT: timedelta.max, Priority.NORMAL: AGE_OF_NORMAL, Priority.BULK: AGE_OF_BULK}
+_AGES = {Priority.URGENT: timedelta.max, Priority.NORMAL: AGE_OF_NORMAL, Priority.BULK: AGE_OF_BULK}
 
-MIN_FETCHED: Final = 4
+MIN_FETCHED = 4
 """Chunks read per queue at least; more than its fair part of `limit`, as shares are seldom even."""
 
 
@@ -100,7 +102,7 @@ class _Turn:
     waiting_since: datetime | None  # only of queues that waiting has lifted: they go first in their new class
 
     @classmethod
-    def first(cls, queue: Queue, now: datetime) -> "_Turn":
+    def first(cls, queue: Queue, now: datetime) -> _Turn:
         # A hint under way is service to come: without this an aged queue would get a hint on every call.
         waited = timedelta(0) if queue.hinted_tokens else now - queue.waiting_since
         rank = effective_rank(queue.priority, waited)
@@ -113,7 +115,7 @@ class _Turn:
             waiting_since=queue.waiting_since if is_lifted else None,
         )
 
-    def following(self) -> "_Turn":
+    def following(self) -> _Turn:
         tokens = self.queue.chunks[self.position].estimated_tokens
         return _Turn(
             queue=self.queue,
@@ -123,7 +125,7 @@ class _Turn:
             waiting_since=None,
         )
 
-    def __lt__(self, other: "_Turn") -> bool:
+    def __lt__(self, other: _Turn) -> bool:
         return self._key < other._key
 
     @property
@@ -192,7 +194,7 @@ def _queue(rows: Sequence[Any]) -> Queue:
 
 # The recursion jumps from one (class, tenant) to the next through the partial index of ready chunks: its cost follows
 # the number of tenants that wait, not of chunks. The LATERAL then reads the head of each queue from the same index.
-_READ_QUEUES: Final = text("""
+_READ_QUEUES = text("""
     WITH RECURSIVE queue AS (
         (SELECT priority, tenant_id FROM chunk WHERE state = 'ready' AND model = :model
          ORDER BY priority, tenant_id LIMIT 1)
@@ -229,21 +231,21 @@ _READ_QUEUES: Final = text("""
     ORDER BY queue.priority, queue.tenant_id, head.expires_at, head.id
 """)
 
-_CHARGE: Final = text("""
+_CHARGE = text("""
     INSERT INTO fair_share (model, priority, tenant_id, virtual_time, served_at)
     SELECT :model, :priority, id, :tokens / weight, clock_timestamp() FROM tenant WHERE id = :tenant_id
     ON CONFLICT (model, priority, tenant_id) DO UPDATE
     SET virtual_time = fair_share.virtual_time + excluded.virtual_time, served_at = excluded.served_at
 """)
 
-_CORRECT: Final = text("""
+_CORRECT = text("""
     UPDATE fair_share SET virtual_time = fair_share.virtual_time + :tokens / tenant.weight
     FROM tenant
     WHERE tenant.id = fair_share.tenant_id AND fair_share.tenant_id = :tenant_id
         AND fair_share.model = :model AND fair_share.priority = :priority
 """)
 
-_ACTIVATE: Final = text("""
+_ACTIVATE = text("""
     WITH leased AS (
         SELECT DISTINCT tenant_id FROM chunk WHERE state = 'leased' AND model = :model AND priority = :priority
     ), share AS (
@@ -264,7 +266,7 @@ _ACTIVATE: Final = text("""
 # SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds.
 # The odd form of the state test keeps the planner off the indexes of ready chunks: right after a large COPY, without
 # statistics, it read all 160,000 of them to find 20 (149 ms instead of 0.5 ms).
-_NOTE_HINT: Final = text("""
+_NOTE_HINT = text("""
     UPDATE chunk SET hinted_at = clock_timestamp()
     WHERE id IN (
         SELECT id FROM chunk WHERE id = ANY(CAST(:ids AS bigint[])) AND state || '' = 'ready' FOR UPDATE SKIP LOCKED

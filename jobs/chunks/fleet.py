@@ -1,10 +1,12 @@
 """The GPU workers that are alive, and how many hints they can use. A heartbeat row is the only sign of life."""
 
+from __future__ import annotations
+
 import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -14,7 +16,7 @@ from jobs.states import BatchState
 from jobs.tables import Batch, Chunk, Worker
 
 # Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
-LIVE_WITHIN: Final = timedelta(seconds=15)
+LIVE_WITHIN = timedelta(seconds=15)
 
 
 def register(session: Session, *, worker_id: str, model: str, max_chunks: int, max_model_len: int) -> None:

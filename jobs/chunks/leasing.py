@@ -4,10 +4,12 @@ A claim is good while the chunk is leased under its fence; every function that t
 is not. Locks are taken in the order chunk → batch → budget. Leases run on the database's clock.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -21,9 +23,9 @@ from jobs.lines.reading import RawLine, split_lines
 from jobs.partitions import batch_day
 from jobs.states import BatchState, ChunkState, sources_of
 
-SUSPECT_LOSSES: Final = 2
+SUSPECT_LOSSES = 2
 """After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
-_CANDIDATES: Final = 8
+_CANDIDATES = 8
 """Chunks that `claim_next` tries: other workers may take the first ones at the same time."""
 
 
@@ -242,7 +244,7 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
 # The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
 # while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
 # another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
-_CLAIM: Final = text("""
+_CLAIM = text("""
     UPDATE chunk SET state = :after, fence = chunk.fence + 1,
         lease_until = clock_timestamp() + CAST(:lease AS interval),
         worker_id = :worker_id, hinted_at = NULL
@@ -261,35 +263,35 @@ _CLAIM: Final = text("""
         model.input_price_micros, model.output_price_micros
 """)
 
-_EXTEND: Final = text("""
+_EXTEND = text("""
     UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval)
     WHERE id = :chunk_id AND fence = :fence AND state = 'leased' RETURNING id
 """)
 
-_LEAVE: Final = text("""
+_LEAVE = text("""
     UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL
     WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 
 # SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
-_WITHDRAW: Final = text("""
+_WITHDRAW = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
     WHERE id IN (SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'ready' FOR UPDATE SKIP LOCKED)
     RETURNING id
 """)
 
-_LOCK_BATCH: Final = text("SELECT state FROM batch WHERE id = :batch_id FOR NO KEY UPDATE")
+_LOCK_BATCH = text("SELECT state FROM batch WHERE id = :batch_id FOR NO KEY UPDATE")
 
-_DONE_LINES: Final = text("""
+_DONE_LINES = text("""
     SELECT line_no FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND line_no >= :first AND line_no < :end
 """)
 
-_USED: Final = text("""
+_USED = text("""
     SELECT sum(input_tokens + output_tokens) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence
 """)
 
-_LEDGER: Final = text("""
+_LEDGER = text("""
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_micros)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,

@@ -3,9 +3,11 @@
 The one place that writes `result` rows. Bills nothing: ledger and budget belong to `jobs.chunks.leasing.flush`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 from sqlalchemy import text
@@ -15,7 +17,7 @@ from jobs.partitions import batch_day
 from jobs.states import BatchState
 from jobs.tables import Batch
 
-MICRO_TOKENS: Final = 1_000_000  # prices are per million tokens
+MICRO_TOKENS = 1_000_000  # prices are per million tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]
             copy.write_row(row)
 
 
-_SUMS: Final = ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens")
+_SUMS = ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens")
 
 
 def _columns(results: Sequence[LineResult]) -> dict[str, list[Any]]:
@@ -117,19 +119,19 @@ def _columns(results: Sequence[LineResult]) -> dict[str, list[Any]]:
     return {name: [getattr(result, name) for result in results] for name in names}
 
 
-_COPY_RESULTS: Final = (
+_COPY_RESULTS = (
     "COPY result (batch_day, batch_id, line_no, result_no, status_code, is_error, input_tokens, cached_tokens,"
     " output_tokens, line) FROM STDIN"
 )
 
-_LOCK: Final = text("""
+_LOCK = text("""
     SELECT state, created_at, num_completed + num_failed AS num_results FROM batch
     WHERE id = :batch_id FOR NO KEY UPDATE
 """)
 
 # NOT EXISTS keeps the numbers dense; ON CONFLICT is the guarantee, and names its constraint so that it can never hide
 # a number given out twice.
-_INSERT: Final = text("""
+_INSERT = text("""
     WITH given AS (
         SELECT * FROM unnest(
             CAST(:line_no AS bigint[]), CAST(:status_code AS smallint[]), CAST(:is_error AS boolean[]),
@@ -157,7 +159,7 @@ _INSERT: Final = text("""
     FROM inserted
 """)
 
-_COUNT: Final = text("""
+_COUNT = text("""
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
         output_tokens = output_tokens + :output_tokens, cost_micros = cost_micros + :cost_micros

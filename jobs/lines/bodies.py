@@ -4,9 +4,11 @@ Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine.
 `engine.SamplingParams`, so the worker passes them on as they are.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from jobs.lines.body_checks import (
     MAX_LOGPROBS,
@@ -39,11 +41,11 @@ from jobs.lines.body_messages import messages
 from jobs.lines.body_structure import STRUCTURES, Structure, structure_of
 from jobs.lines.body_tools import ToolUse, tool_choice, tool_use_of, tools
 
-CHAT_ENDPOINT: Final = "/v1/chat/completions"
-COMPLETION_ENDPOINT: Final = "/v1/completions"
-ENDPOINTS: Final = (CHAT_ENDPOINT, COMPLETION_ENDPOINT)
+CHAT_ENDPOINT = "/v1/chat/completions"
+COMPLETION_ENDPOINT = "/v1/completions"
+ENDPOINTS = (CHAT_ENDPOINT, COMPLETION_ENDPOINT)
 
-COMPLETION_MAX_TOKENS: Final = 16
+COMPLETION_MAX_TOKENS = 16
 """What `/v1/completions` generates where `max_tokens` is absent, as OpenAI documents it."""
 
 
@@ -178,7 +180,7 @@ def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
 
 # --- the parameters of the endpoints ---------------------------------------------------------------------------------
 
-_SAMPLING: Final[dict[str, Check]] = {
+_SAMPLING: dict[str, Check] = {
     "n": whole(1, MAX_N),
     "temperature": number(0.0, MAX_TEMPERATURE),
     "top_p": top_p,
@@ -201,7 +203,7 @@ _SAMPLING: Final[dict[str, Check]] = {
 }
 """Passed on under the same name."""
 
-_SHARED: Final[dict[str, Check]] = {
+_SHARED: dict[str, Check] = {
     **_SAMPLING,
     **STRUCTURES,
     "model": text,  # validation has matched it with the batch
@@ -211,7 +213,7 @@ _SHARED: Final[dict[str, Check]] = {
     "stream_options": refused,
 }
 
-_CHAT: Final[dict[str, Check]] = _SHARED | {
+_CHAT: dict[str, Check] = _SHARED | {
     "messages": messages,
     "max_completion_tokens": whole(1, MAX_TOKENS),
     "logprobs": flag,
@@ -237,7 +239,7 @@ _CHAT: Final[dict[str, Check]] = _SHARED | {
     "web_search_options": refused,
 }
 
-_COMPLETION: Final[dict[str, Check]] = _SHARED | {
+_COMPLETION: dict[str, Check] = _SHARED | {
     "prompt": prompts,
     "max_tokens": whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
     "logprobs": whole(0, MAX_LOGPROBS),

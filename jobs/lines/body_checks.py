@@ -3,27 +3,29 @@
 Pure; which parameter has which check is `jobs.lines.bodies`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from jobs.errors import InputError
 from jobs.lines.reading import shown
 
 # The limits of engine.SamplingParams; a test of the worker compares them.
-MAX_N: Final = 128
-MAX_LOGPROBS: Final = 20
-MAX_SEED: Final = 2**63 - 1
-MAX_TOKENS: Final = 2**31 - 1
-MAX_PENALTY: Final = 2.0
-MAX_BIAS: Final = 100.0
-MIN_REPETITION: Final = 1e-3
-MAX_REPETITION: Final = 1e3
+MAX_N = 128
+MAX_LOGPROBS = 20
+MAX_SEED = 2**63 - 1
+MAX_TOKENS = 2**31 - 1
+MAX_PENALTY = 2.0
+MAX_BIAS = 100.0
+MIN_REPETITION = 1e-3
+MAX_REPETITION = 1e3
 
-MAX_TEMPERATURE: Final = 2.0  # as OpenAI documents it
-MAX_STOPS: Final = 32  # OpenAI allows 4; each costs a search per token
-MAX_BAD_WORDS: Final = 1024  # both of these are written out for every token that is sampled
-MAX_BIASES: Final = 1024  # OpenAI documents no number
-MAX_PROMPTS: Final = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
+MAX_TEMPERATURE = 2.0  # as OpenAI documents it
+MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
+MAX_BAD_WORDS = 1024  # both of these are written out for every token that is sampled
+MAX_BIASES = 1024  # OpenAI documents no number
+MAX_PROMPTS = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
 
 
 class BodyError(InputError):

@@ -3,24 +3,26 @@
 Pure; the model's chat template makes a prompt of it in the worker.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from jobs.lines.body_checks import BodyError, text, unsupported, wrong
 from jobs.lines.body_tools import past_calls
 from jobs.lines.reading import shown
 
 # OpenAI's "developer" took over from "system"; chat templates of open models know the old name.
-_ROLES: Final = {
+_ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
 }
-_FIELDS: Final = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 # Fields that API answers carry and that users paste back into a history: accepted while they say nothing.
-_EMPTY_MESSAGE_FIELDS: Final = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content"})
+_EMPTY_MESSAGE_FIELDS = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content"})
 
 
 def messages(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:

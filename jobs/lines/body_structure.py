@@ -3,9 +3,11 @@
 Pure; whether a schema or grammar can be kept is asked by the worker, of the library that keeps it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unknown, text, unsupported, wrong
 
@@ -101,8 +103,8 @@ def _pattern(name: str, value: Any) -> str:
     return str(value)
 
 
-_SWITCHES: Final = frozenset({"json_object"})
-_KINDS: Final[dict[str, Check]] = {
+_SWITCHES = frozenset({"json_object"})
+_KINDS: dict[str, Check] = {
     "json": _schema,
     "json_object": flag,
     "regex": _pattern,
@@ -110,7 +112,7 @@ _KINDS: Final[dict[str, Check]] = {
     "grammar": _pattern,
 }
 
-STRUCTURES: Final[dict[str, Check]] = {
+STRUCTURES: dict[str, Check] = {
     "response_format": response_format,
     "structured_outputs": structured_outputs,
     "guided_json": guided("json"),

@@ -3,18 +3,20 @@
 Pure; how a model is told of tools, and how it writes a call, is the worker's.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from jobs.lines.body_checks import BodyError, flag, object_, refuse_unknown, text, unsupported, wrong
 
-MAX_TOOLS: Final = 128  # as OpenAI documents it
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_TOOLS = 128  # as OpenAI documents it
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Choice(StrEnum):

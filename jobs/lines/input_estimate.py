@@ -3,9 +3,11 @@
 Never fails: a line that is wrong counts as a request, and validation says later what is wrong with it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -13,14 +15,14 @@ from jobs.lines.bodies import COMPLETION_MAX_TOKENS
 from jobs.lines.body_checks import MAX_N, MAX_TOKENS
 from jobs.lines.reading import BOM
 
-_MAX_HELD_BYTES: Final = 8 * 1024 * 1024  # of one line; a longer one is only counted
-_BYTES_PER_TOKEN: Final = 4
-_TOKENS_PER_PROMPT: Final = 8  # what a chat template adds around a conversation, and
-_TOKENS_PER_MESSAGE: Final = 8  # around each of its messages: roles and separators
+_MAX_HELD_BYTES = 8 * 1024 * 1024  # of one line; a longer one is only counted
+_BYTES_PER_TOKEN = 4
+_TOKENS_PER_PROMPT = 8  # what a chat template adds around a conversation, and
+_TOKENS_PER_MESSAGE = 8  # around each of its messages: roles and separators
 # Of one line: its answer is one value in Postgres, which holds 1 GB, so more than this is never written. Without a
 # limit a file of lines with every parameter at its highest would sum to more than a bigint holds.
-_MAX_OUTPUT_TOKENS: Final = 2**31
-_MALFORMED: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_MAX_OUTPUT_TOKENS = 2**31
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,8 @@
 Pure: values in, bytes out; no SQL, no storage. What a response's body looks like is `jobs.lines.responses`' affair.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from typing import Any

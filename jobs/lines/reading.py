@@ -3,19 +3,21 @@
 Pure: bytes in, values out; no SQL, no storage, no opinion on what a body may ask for (that is `jobs.lines.bodies`).
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from jobs.errors import InputError
 
-BOM: Final = b"\xef\xbb\xbf"
-MAX_SHOWN: Final = 80
+BOM = b"\xef\xbb\xbf"
+MAX_SHOWN = 80
 """Characters of a wrong value that an error message quotes."""
-MAX_LEVELS: Final = 1024
+MAX_LEVELS = 1024
 """Of objects and arrays in one another, the line itself included: what orjson reads."""
 
 

@@ -3,15 +3,17 @@
 Pure: generated text and counts in, JSON-ready dictionaries out; no SQL, no engine.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-MIN_LOGPROB: Final = -9999.0
+MIN_LOGPROB = -9999.0
 """What the API shows for a probability of zero: JSON has no minus infinity."""
 
-SHORT_ID_LENGTH: Final = 9
+SHORT_ID_LENGTH = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class TokenLogprob:
     token: str
     logprob: float | None
     token_bytes: bytes  # not always valid UTF-8 on their own
-    top: Sequence["TokenLogprob"] = ()
+    top: Sequence[TokenLogprob] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

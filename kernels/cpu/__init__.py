@@ -3,6 +3,8 @@
 Knows torch's threads and memory: no Triton, no layer, no model.
 """
 
+from __future__ import annotations
+
 from kernels.cpu.kv_ops import DTYPES
 from kernels.cpu.runtime.huge_pages import zeros
 from kernels.cpu.runtime.launch import record

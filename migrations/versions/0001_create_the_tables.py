@@ -1,5 +1,7 @@
 """Create the tables."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -1,5 +1,7 @@
 """Keep the unfinished output of lines that a draining worker gives back."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -1,5 +1,7 @@
 """Remember which files' objects are gone, so that a purge also takes those of deleted files."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -1,5 +1,7 @@
 """Know which model's files generated unfinished output."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -1,5 +1,7 @@
 """A real server on a real socket, and the official client pointed at it. Every test has tenants of its own."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import threading

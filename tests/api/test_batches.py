@@ -1,5 +1,7 @@
 """Batches through the official client: submit, look, list, cancel, retries, and every refusal with its code."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

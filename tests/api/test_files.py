@@ -1,5 +1,7 @@
 """Files through the official client: every call of the contract, and what goes wrong."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from typing import Any, get_args

@@ -1,5 +1,7 @@
 """The layers around every endpoint, on a small app of their own that needs no database."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging

@@ -1,5 +1,7 @@
 """Models and keys through the official client."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import httpx

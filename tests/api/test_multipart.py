@@ -1,5 +1,7 @@
 """The upload form's reader, fed in pieces of every size."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pytest

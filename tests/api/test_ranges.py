@@ -1,5 +1,7 @@
 """The Range header of RFC 9110, by its own examples and at its edges."""
 
+from __future__ import annotations
+
 import pytest
 
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range

@@ -1,5 +1,7 @@
 """What a client sees while a batch runs and at its end; this file plays the workers' part through `jobs`."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

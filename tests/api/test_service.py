@@ -1,5 +1,7 @@
 """How the service shows its own state, and what it answers while Postgres is away or a commit fails."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,5 +1,7 @@
 """Uploads at their limits: too large, broken off, refused early, and large enough to show what memory they take."""
 
+from __future__ import annotations
+
 import os
 import socket
 import subprocess

@@ -1,5 +1,7 @@
 """The generated workload: readable, repeatable, and as heavy-tailed as it says."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """What a user sees who gets something wrong: one sentence on standard error, a status, no traceback."""
 
+from __future__ import annotations
+
 import os
 import socket
 import subprocess

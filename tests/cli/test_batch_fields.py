@@ -1,5 +1,7 @@
 """How `tokenmill batch show` puts a batch."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from cli.batch_fields import batch_fields

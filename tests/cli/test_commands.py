@@ -1,5 +1,7 @@
 """The batch, file and admin commands against a real API process and its database; nothing works the batches off."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys

@@ -1,5 +1,7 @@
 """The embedded servers as they are used: started, killed, started again, refused with a sentence."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

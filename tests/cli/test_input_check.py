@@ -1,5 +1,7 @@
 """What `tokenmill run` refuses before it loads a model: what the server would."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

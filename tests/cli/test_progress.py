@@ -1,5 +1,7 @@
 """Progress for terminals and for pipes."""
 
+from __future__ import annotations
+
 import io
 from dataclasses import replace
 from types import SimpleNamespace

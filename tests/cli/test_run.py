@@ -1,5 +1,7 @@
 """`tokenmill run` with the demo model: interrupted in both ways, finished by the same command."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal

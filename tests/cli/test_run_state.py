@@ -1,5 +1,7 @@
 """What a run remembers, and how it reads its input."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

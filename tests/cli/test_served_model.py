@@ -1,5 +1,7 @@
 """How a model is chosen: folder, Hugging Face id, demo model, and the name it is served under."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

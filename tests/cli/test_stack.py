@@ -1,5 +1,7 @@
 """The embedded stack: what it prepares in its database, and `tokenmill up` from start to stop."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex

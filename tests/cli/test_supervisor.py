@@ -1,5 +1,7 @@
 """The supervisor over small shell scripts: order, restarts with growing pauses, stopping by stages."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

@@ -1,5 +1,7 @@
 """Tables: whole ids in a terminal of any width, tabs and a header in a pipe."""
 
+from __future__ import annotations
+
 import io
 import sys
 

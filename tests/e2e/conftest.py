@@ -1,5 +1,7 @@
 """The whole stack as a user starts it: `tokenmill up` in a process of its own, on the demo model."""
 
+from __future__ import annotations
+
 import os
 import re
 import signal

@@ -1,5 +1,7 @@
 """A worker is told to stop in the middle of a batch; the next one goes on with its lines where they were left."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Callable

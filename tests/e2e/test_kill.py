@@ -1,5 +1,7 @@
 """Processes are killed in the middle of a batch; nothing is lost, repeated or billed twice."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import time

@@ -1,5 +1,7 @@
 """The unmodified `openai` client against the whole stack: 2,000 mixed lines, 40 of them bad in 8 ways."""
 
+from __future__ import annotations
+
 import json
 import re
 import time

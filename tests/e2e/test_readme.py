@@ -1,5 +1,7 @@
 """What the README says to copy does what it says, copied to the letter."""
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess

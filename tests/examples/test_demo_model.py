@@ -1,5 +1,7 @@
 """Check the demo model as it is committed: small, loadable without the network, and able to do its task."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import pytest

@@ -1,5 +1,7 @@
 """Check the document generator: deterministic, and its gold is what the text says."""
 
+from __future__ import annotations
+
 import json
 from itertools import islice
 

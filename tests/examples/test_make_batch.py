@@ -1,5 +1,7 @@
 """Check the committed example batch against the generator that writes it."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Check the training script on a few steps: what it trains on, and that an interrupted run ends as a whole one does."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Rows to begin with: a tenant, files, batches; submitted and validated input."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ def test_a_move_is_allowed_exactly_when_the_table_has_it(
 
 
 @given(st.sampled_from(BatchState), st.randoms(use_true_random=False))
-def test_any_walk_of_a_batch_ends_soon_in_a_terminal_state(state: BatchState, random: "object") -> None:
+def test_any_walk_of_a_batch_ends_soon_in_a_terminal_state(state: BatchState, random: object) -> None:
     """No cycles: the longest life is validating, in progress, finalizing or cancelling, end."""
     steps = 0
     while state not in TERMINAL_BATCH_STATES:

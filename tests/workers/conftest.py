@@ -1,5 +1,7 @@
 """The worker's surroundings, real but small: the demo model's tokenizer, a database, a store, a validated batch."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

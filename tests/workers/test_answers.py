@@ -1,5 +1,7 @@
 """Tokens become answers: text, stops, usage, log-probabilities."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """A claimed chunk from first line to last, on a real database, with an engine that answers on command."""
 
+from __future__ import annotations
+
 import json
 import threading
 import time

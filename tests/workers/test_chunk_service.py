@@ -1,5 +1,7 @@
 """The slots of a worker, shared by hints and by its own claims, on a real database."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any

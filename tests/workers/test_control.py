@@ -1,5 +1,7 @@
 """The control tasks: thin, repeatable, and able to work without hints."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """The dispatcher on a real database: what it hints, and when."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 from typing import Any

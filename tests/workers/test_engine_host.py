@@ -1,5 +1,7 @@
 """The engine host against a fake engine that dies on command."""
 
+from __future__ import annotations
+
 import logging
 import queue
 import threading

@@ -1,5 +1,7 @@
 """What a worker tells of its engine."""
 
+from __future__ import annotations
+
 from engine.outputs import EngineStats
 from workers.engine_metrics import engine_metrics
 

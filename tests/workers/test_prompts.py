@@ -1,5 +1,7 @@
 """Bodies of lines become token ids, or an error that names the parameter."""
 
+from __future__ import annotations
+
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """Structures are checked when a line is submitted, in bounded time."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,7 @@
 """The GPU worker as a process of its own, on the demo model: killed engines, absent brokers, orderly ends."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

@@ -1,21 +1,23 @@
 """What a function's JSON schema says of single arguments: for forms that write them one by one, not as one object."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from jobs.lines.body_checks import BodyError
 
-ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
+ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
 """Keywords that allow every value."""
 
-DEFINITIONS: Final = frozenset({"$defs", "definitions"})
-_OF_OBJECTS: Final = ANNOTATIONS | {"$schema", "type", "properties", "required", "additionalProperties"} | DEFINITIONS
-_REFERENCE: Final = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
-_NAME: Final = re.compile(r"[\w.-]+")
-_KINDS: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+DEFINITIONS = frozenset({"$defs", "definitions"})
+_OF_OBJECTS = ANNOTATIONS | {"$schema", "type", "properties", "required", "additionalProperties"} | DEFINITIONS
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
+_NAME = re.compile(r"[\w.-]+")
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

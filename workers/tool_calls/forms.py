@@ -1,7 +1,8 @@
 """How models write tool calls, and which of the forms a chat template shows. Reads and writes none itself."""
 
+from __future__ import annotations
+
 from enum import StrEnum
-from typing import Final
 
 
 class CallForm(StrEnum):
@@ -35,14 +36,14 @@ class CallForm(StrEnum):
     XML = "xml"
 
 
-SHORT_ID_FORMS: Final = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})
+SHORT_ID_FORMS = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})
 """Their templates refuse a call whose id is not 9 letters and digits."""
 
-DEEPSEEK_CALLS: Final = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-DEEPSEEK_CALL: Final = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
-DEEPSEEK_SEPARATOR: Final = "<｜tool▁sep｜>"
+DEEPSEEK_CALLS = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+DEEPSEEK_CALL = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
+DEEPSEEK_SEPARATOR = "<｜tool▁sep｜>"
 
-_SIGNS: Final[tuple[tuple[tuple[str, ...], CallForm | None], ...]] = (
+_SIGNS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<function=", "<parameter="), CallForm.XML),
     (("<function=",), None),  # tags that Llama 3.1 may be asked for
     (("<function_call>",), None),  # Granite 20B's

@@ -3,11 +3,13 @@
 Templates agree neither on what stands for no text beside a call, nor on whether its arguments are an object or text.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -55,7 +57,7 @@ class HistoryForm:
         return _with_function(call, arguments=told)
 
 
-HISTORY_FORMS: Final = tuple(
+HISTORY_FORMS = tuple(
     HistoryForm(no_text, arguments)
     for arguments in (Arguments.OBJECT, Arguments.TEXT)  # most read an object; DeepSeek V3, R1 and its kin a text
     for no_text in (
@@ -66,9 +68,9 @@ HISTORY_FORMS: Final = tuple(
 )
 """In the order in which they are to be tried."""
 
-_SHORT_ID: Final = re.compile(rf"[A-Za-z0-9]{{{SHORT_ID_LENGTH}}}")
+_SHORT_ID = re.compile(rf"[A-Za-z0-9]{{{SHORT_ID_LENGTH}}}")
 
-KEEPING_NULLS: Final = (
+KEEPING_NULLS = (
     "{%- set with_nulls = namespace(messages=[]) -%}"
     "{%- for message in messages -%}"
     "{%- set message = message if 'content' in message else dict(message, content=none) -%}"

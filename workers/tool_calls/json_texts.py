@@ -1,7 +1,9 @@
 """JSON in a model's output: read it, write it again; whatever is wrong with it is a malformed call."""
 
+from __future__ import annotations
+
 import json
-from typing import Any, Final
+from typing import Any
 
 from workers.tool_calls.forms import MalformedCall
 
@@ -10,7 +12,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-_decoder: Final = json.JSONDecoder(parse_constant=_refuse)
+_decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
 def whole_json(text: str) -> Any:

@@ -1,5 +1,7 @@
 """Find the tool calls of functions that may be called in a model's output. Knows no engine process and no SQL."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +27,7 @@ class CallReader:
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, form: CallForm, tool_use: ToolUse) -> "CallReader":
+    def of(cls, form: CallForm, tool_use: ToolUse) -> CallReader:
         functions = [function_of(tool) for tool in tool_use.callable]
         schemas = {function["name"]: function["parameters"] for function in functions if function.get("parameters")}
         names = frozenset(function["name"] for function in functions)

@@ -4,24 +4,26 @@ Read by a parser of our own and not by Python's, which prints warnings and which
 be in JSON's words as well, as the grammar has them.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from workers.tool_calls.argument_schemas import arguments_of, json_rule
 from workers.tool_calls.forms import MalformedCall
 
 T = TypeVar("T")
 
-_NAME: Final = re.compile(r"[\w.-]+")
-_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_WORD: Final = re.compile(r"[A-Za-z]+")
-_STRING: Final = re.compile(r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'""", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
-_SPACE: Final = re.compile(r"\s*")
-_WORDS: Final = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""} | {one: one for one in "\\'\"/"}
+_NAME = re.compile(r"[\w.-]+")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_WORD = re.compile(r"[A-Za-z]+")
+_STRING = re.compile(r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'""", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_SPACE = re.compile(r"\s*")
+_WORDS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""} | {one: one for one in "\\'\"/"}
 
 
 def read_pythonic(text: str) -> list[Any]:

@@ -1,8 +1,10 @@
 """Find the calls in an output, form by form. Knows which form it is, and no functions but their arguments' types."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from workers.tool_calls.forms import DEEPSEEK_CALL, DEEPSEEK_CALLS, DEEPSEEK_SEPARATOR, CallForm, MalformedCall
 from workers.tool_calls.json_texts import first_json, whole_json
@@ -23,8 +25,8 @@ def read_calls(form: CallForm, text: str, schemas: Mapping[str, Mapping[str, Any
     return _READERS[form](text)
 
 
-_HERMES: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_PHI: Final = re.compile(r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|\Z)", re.DOTALL)
+_HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_PHI = re.compile(r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|\Z)", re.DOTALL)
 
 
 def _read_hermes(text: str) -> Written:
@@ -106,7 +108,7 @@ def _deepseek_parts(text: str) -> tuple[str, list[tuple[str, str]]]:
     return before + after, parts
 
 
-_READERS: Final[Mapping[CallForm, Callable[[str], Written]]] = {
+_READERS: Mapping[CallForm, Callable[[str], Written]] = {
     CallForm.HERMES: _read_hermes,
     CallForm.LLAMA: _read_llama,
     CallForm.PYTHONIC: lambda text: ("", read_pythonic(text)),

@@ -1,9 +1,11 @@
 """Constrain an output to calls: for each form the grammar of what its models write. Reads none; knows no tokenizer."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from engine.structured import MAX_LEVELS, StructuredOutput, num_levels_of
 from jobs.lines.body_checks import BodyError
@@ -49,11 +51,11 @@ def _check_levels(function: Mapping[str, Any]) -> None:
         raise BodyError("tools", message, code="unsupported_structure")
 
 
-def _required_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:
+def _required_start(layout: _Layout, special_ids: Mapping[str, int]) -> list[str]:
     return [f"start: {_written(layout.mark, special_ids)} calls"]
 
 
-def _chosen_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str]:
+def _chosen_start(layout: _Layout, special_ids: Mapping[str, int]) -> list[str]:
     """Write the rules of an output of text, of calls, or where marks tell them apart of text and then calls."""
     mark = _written(layout.mark, special_ids)
     if layout.opening is not None:  # an output that begins like a call is one
@@ -70,7 +72,7 @@ def _chosen_start(layout: "_Layout", special_ids: Mapping[str, int]) -> list[str
     ]
 
 
-def _calls(layout: "_Layout", tool_use: ToolUse, special_ids: Mapping[str, int]) -> list[str]:
+def _calls(layout: _Layout, tool_use: ToolUse, special_ids: Mapping[str, int]) -> list[str]:
     """Write the rules of all calls behind the first mark."""
     rest = ""
     if tool_use.is_parallel and layout.between is not None:
@@ -97,8 +99,8 @@ def _json_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
     return [f"{rule}: {json_rule(function.get('parameters') or {'type': 'object', 'additionalProperties': False})}"]
 
 
-_NAME: Final = "{name}"
-_JSON: Final = '{"name": "{name}", "arguments": '
+_NAME = "{name}"
+_JSON = '{"name": "{name}", "arguments": '
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ def _json_list(*begin: str) -> _Layout:
     return _Layout(begin=(*begin, "["), before=(_JSON,), after=("}",), between=(", ",), end=("]",))
 
 
-_LAYOUTS: Final = {
+_LAYOUTS = {
     CallForm.HERMES: _Layout(before=("<tool_call>", "\n" + _JSON), after=("}\n", "</tool_call>"), between=("\n",)),
     CallForm.LLAMA: _Layout(before=('{"name": "{name}", "parameters": ',), after=("}",), between=None, opening="{"),
     CallForm.PYTHONIC: _Layout(

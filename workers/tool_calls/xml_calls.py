@@ -3,10 +3,12 @@
 A value stands between its tags as plain text, so that only the function's schema tells the number 5 from the text "5".
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from workers.tool_calls.argument_schemas import (
     ANNOTATIONS,
@@ -24,16 +26,16 @@ from workers.tool_calls.argument_schemas import (
 from workers.tool_calls.forms import MalformedCall
 from workers.tool_calls.json_texts import first_json, whole_json
 
-_FUNCTION: Final = re.compile(r"(?:<tool_call>\s*)?<function=([^>\n]+)>\s*")
-_FUNCTION_END: Final = re.compile(r"</function>(?:\s*</tool_call>)?")
-_PARAMETER: Final = re.compile(r"<parameter=([^>\n]+)>")
-_PARAMETER_END: Final = re.compile(r"</parameter>\s*")
-_MARKS: Final = ("<tool_call>", "</tool_call>", "<function=")
-_WORDS: Final = {"True": True, "False": False, "None": None}
+_FUNCTION = re.compile(r"(?:<tool_call>\s*)?<function=([^>\n]+)>\s*")
+_FUNCTION_END = re.compile(r"</function>(?:\s*</tool_call>)?")
+_PARAMETER = re.compile(r"<parameter=([^>\n]+)>")
+_PARAMETER_END = re.compile(r"</parameter>\s*")
+_MARKS = ("<tool_call>", "</tool_call>", "<function=")
+_WORDS = {"True": True, "False": False, "None": None}
 """As the chat template itself writes these in the calls of a history."""
 
-_OF_CHOICES: Final = frozenset({"type", "enum", "const"})
-_OF_TEXTS: Final = frozenset({"type", "minLength", "maxLength"})
+_OF_CHOICES = frozenset({"type", "enum", "const"})
+_OF_TEXTS = frozenset({"type", "minLength", "maxLength"})
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 

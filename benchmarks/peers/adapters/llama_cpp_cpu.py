@@ -4,6 +4,8 @@ The model becomes a GGUF in bf16 without a vocabulary. Sequences come and go eve
 prefix that all prompts share is computed once and copied, as its batched benchmark does.
 """
 
+from __future__ import annotations
+
 import ctypes
 import importlib.metadata
 import json

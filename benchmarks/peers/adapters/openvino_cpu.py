@@ -3,6 +3,8 @@
 The model is converted once with optimum-intel, weights kept in bf16.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import sys

@@ -1,5 +1,7 @@
 """Run a job with our own engine, as anybody else's engine is run here."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import sys

@@ -1,5 +1,7 @@
 """Run a job with transformers' own continuous batching on the CPU. Knows nothing of the other engines."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import math

@@ -1,5 +1,7 @@
 """Run a job with transformers' `generate` over padded batches; of several batch sizes the fastest is reported."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import sys

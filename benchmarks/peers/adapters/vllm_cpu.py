@@ -4,6 +4,8 @@ The settings are the ones its documentation gives for throughput: bf16, compiled
 tcmalloc loaded first. The engine stays in this process: a scheduler in one of its own would compete for the same cores.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import os

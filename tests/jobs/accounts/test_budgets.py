@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterator
 
@@ -137,7 +139,7 @@ def test_whatever_happens_the_sums_agree(session: Session, make_batch: Callable[
 
         @precondition(lambda self: self.batches)
         @rule(choice=st.randoms(use_true_random=False), tokens=st.integers(0, 800))
-        def flush(self, choice: "object", tokens: int) -> None:
+        def flush(self, choice: object, tokens: int) -> None:
             batch = choice.choice(self.batches)  # type: ignore[attr-defined]
             budgets.settle(session, batch.id, tenant.id, tokens)
             self.left[batch.id] -= min(tokens, self.left[batch.id])
@@ -145,7 +147,7 @@ def test_whatever_happens_the_sums_agree(session: Session, make_batch: Callable[
 
         @precondition(lambda self: self.batches)
         @rule(choice=st.randoms(use_true_random=False))
-        def end(self, choice: "object") -> None:
+        def end(self, choice: object) -> None:
             batch = choice.choice(self.batches)  # type: ignore[attr-defined]
             assert budgets.release(session, batch) == self.left[batch.id]
             self.left[batch.id] = 0

@@ -1,5 +1,7 @@
 """Whole lives of batches through the real functions, from the upload's bytes to the audit, without API and engine."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta

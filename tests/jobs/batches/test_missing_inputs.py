@@ -1,5 +1,7 @@
 """A store that has lost an input: its batch ends all the same, and keeps and bills what was finished."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """Results: live pages that skip nothing, files that agree with the counts, whatever the outcome and the crash."""
 
+from __future__ import annotations
+
 import json
 import threading
 from collections.abc import Callable, Iterator

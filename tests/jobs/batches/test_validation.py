@@ -1,5 +1,7 @@
 """Validation: every bad line is listed, good files become chunks, and nothing is left of an attempt that fails."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +49,7 @@ class InterruptedStorage(Storage):
 
 
 @pytest.fixture
-def validate(session: Session, storage: Storage, settings: Settings) -> "Validate":
+def validate(session: Session, storage: Storage, settings: Settings) -> Validate:
     """Validate in a transaction of its own; `between` runs in the middle of the file."""
 
     def validate(batch: Batch, *, between: Callable[[], None] | None = None) -> BatchState | None:

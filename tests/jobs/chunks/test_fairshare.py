@@ -1,5 +1,7 @@
 """Fair share: shares follow weights, classes come first, ageing lets nobody starve, and picking stays cheap."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

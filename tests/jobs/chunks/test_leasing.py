@@ -1,5 +1,7 @@
 """Chunks: one owner at a time, results once, money once, whatever dies; lost leases find the poison line."""
 
+from __future__ import annotations
+
 import json
 import threading
 from collections.abc import Callable, Iterable

@@ -1,5 +1,7 @@
 """Bodies: every parameter of the two endpoints is supported, harmless, or refused by its name."""
 
+from __future__ import annotations
+
 from typing import Any, get_type_hints
 
 import pytest

@@ -1,5 +1,7 @@
 """What lines may say of their output's structure: each form read, each mistake named."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

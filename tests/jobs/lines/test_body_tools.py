@@ -1,5 +1,7 @@
 """What lines may say of tools: offers, choices and a history with calls, each read or refused by name."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

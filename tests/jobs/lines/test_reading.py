@@ -1,5 +1,7 @@
 """Lines: how files are split, what a good line is, which code a bad one gets, what is written back."""
 
+from __future__ import annotations
+
 import itertools
 import json
 

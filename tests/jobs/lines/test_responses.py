@@ -1,5 +1,7 @@
 """Response bodies: the official client's types accept them, field for field."""
 
+from __future__ import annotations
+
 import math
 import re
 

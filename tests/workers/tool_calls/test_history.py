@@ -1,5 +1,7 @@
 """Histories with tool calls become prompts that show the calls, whatever form the chat template reads."""
 
+from __future__ import annotations
+
 import copy
 import re
 from typing import Any

@@ -1,5 +1,7 @@
 """Calls whose arguments are written one by one: how their values are read, and which schemas cannot be kept."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Tool calls: the common forms read, and outputs constrained to a call, by random walks through the grammar."""
 
+from __future__ import annotations
+
 import json
 import random
 from dataclasses import replace
