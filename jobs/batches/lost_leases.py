@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -17,14 +17,16 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
 from jobs.batches import missing_inputs
-from jobs.chunks.leasing import SUSPECT_LOSSES, done_between, lock_batch_state, settle_share
+from jobs.batches.scan import PlannedChunk
+from jobs.chunks.chunk_ref import ChunkRef
+from jobs.chunks.leasing import SUSPECT_LOSSES, lines_done, lock_batch_state, settle_share
 from jobs.chunks.recording import LineResult, record
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.output_lines import error_line
-from jobs.lines.reading import RawLine, custom_id_of, split_lines
-from jobs.partitions import batch_day
+from jobs.lines.reading import RawLine, custom_id_of
 from jobs.states import BatchState, ChunkState, sources_of
 from jobs.storage import Storage
+from jobs.tables import Chunk
 
 log = logging.getLogger(__name__)
 
@@ -44,31 +46,16 @@ class Reaped(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostLease:
-    """A leased chunk, locked, whose lease is to end. `is_counted`: that says something of its lines."""
+class LostLease(ChunkRef):
+    """A leased chunk, locked, whose lease is to end."""
 
-    chunk_id: int
-    fence: int
-    batch_id: str
-    tenant_id: str
-    model: str
-    priority: str
-    worker_id: str
-    first_line: int
-    num_lines: int
-    num_requests: int
-    byte_start: int
-    byte_end: int
-    estimated_tokens: int
-    previous_losses: int
-    object_key: str
-    batch_created_at: datetime
     is_counted: bool
+    """That its end says something of its lines."""
 
     @property
-    def losses(self) -> int:
+    def losses_now(self) -> int:
         """Return the losses of the chunk, this one included."""
-        return self.previous_losses + self.is_counted
+        return self.losses + self.is_counted
 
 
 def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> list[Reaped]:
@@ -114,15 +101,7 @@ def _read(session: Session, query: TextClause, values: Mapping[str, object]) -> 
 def _settle_shares(session: Session, ended: Sequence[LostLease]) -> None:
     """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order."""
     for lost in sorted(ended, key=lambda lost: (lost.model, lost.priority, lost.tenant_id)):
-        settle_share(
-            session,
-            chunk_id=lost.chunk_id,
-            fence=lost.fence,
-            model=lost.model,
-            priority=lost.priority,
-            tenant_id=lost.tenant_id,
-            charged=lost.estimated_tokens,
-        )
+        settle_share(session, lost)
 
 
 def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:
@@ -130,7 +109,7 @@ def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
         _move(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
-    if lost.losses < SUSPECT_LOSSES or not lost.is_counted:
+    if lost.losses_now < SUSPECT_LOSSES or not lost.is_counted:
         _move(session, lost, ChunkState.READY)
         return Reaped.READY
     try:
@@ -157,10 +136,10 @@ def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -
 
 
 def _reap_single(session: Session, lost: LostLease, line: RawLine) -> Reaped:
-    if lost.losses < POISON_LOSSES:
+    if lost.losses_now < POISON_LOSSES:
         _move(session, lost, ChunkState.READY)
         return Reaped.READY
-    message = f"this line's worker was lost {lost.losses} times while it ran; it was given up and is not billed"
+    message = f"this line's worker was lost {lost.losses_now} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )
@@ -170,13 +149,11 @@ def _reap_single(session: Session, lost: LostLease, line: RawLine) -> Reaped:
 
 
 def _lines(storage: Storage, lost: LostLease) -> list[RawLine]:
-    content = storage.read_range(lost.object_key, lost.byte_start, lost.byte_end)
-    return split_lines(content, first_line=lost.first_line, byte_start=lost.byte_start)
+    return lost.split(storage.read_range(lost.object_key, lost.byte_start, lost.byte_end))
 
 
 def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> list[RawLine]:
-    day = batch_day(lost.batch_created_at)
-    done = done_between(session, day, lost.batch_id, first=lost.first_line, num_lines=lost.num_lines)
+    done = lines_done(session, lost)
     return [line for line in lines if line.line_no not in done]
 
 
@@ -192,45 +169,39 @@ def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfin
 
 
 def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
-    """Return a child's columns; finished lines inside its span count as its requests and are not run again.
+    """Return what a child does not inherit; finished lines inside its span count as its requests and are not run again.
 
     A part goes on with the losses of the whole, so that the next one splits it at once. A single line starts from none:
     it is failed only for losses as a chunk of its own, never for those it shared with its neighbours in this one. Other
     chunks of its worker may be the reason for its first ones; at the last, it has no other suspect beside it.
     """
-    return {
-        "parent_id": lost.chunk_id,
-        "first_line": span[0].line_no,
-        "num_lines": span[-1].line_no - span[0].line_no + 1,
-        "num_requests": len(span),
-        "byte_start": span[0].byte_start,
-        "byte_end": span[-1].byte_end,
-        "estimated_tokens": lost.estimated_tokens * num_unfinished // lost.num_requests,
-        "losses": 0 if len(span) == 1 else lost.losses,
-    }
+    part = PlannedChunk(
+        first_line=span[0].line_no,
+        num_lines=span[-1].line_no - span[0].line_no + 1,
+        num_requests=len(span),
+        byte_start=span[0].byte_start,
+        byte_end=span[-1].byte_end,
+        estimated_tokens=lost.estimated_tokens * num_unfinished // lost.num_requests,
+    )
+    losses = 0 if len(span) == 1 else lost.losses_now
+    return part._asdict() | {"losses": losses, "parent_id": lost.chunk_id}
 
 
 def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
-    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.losses}
+    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.losses_now}
     moved = session.execute(_MOVE, values).one_or_none()
     assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
 
 
-_COLUMNS = """
-    chunk.id AS chunk_id, chunk.fence, chunk.batch_id, chunk.tenant_id, chunk.model, chunk.priority, chunk.worker_id,
-    chunk.first_line, chunk.num_lines, chunk.num_requests, chunk.byte_start, chunk.byte_end, chunk.estimated_tokens,
-    chunk.losses AS previous_losses, batch.created_at AS batch_created_at, file.object_key
-"""
-
 _LOST = text(f"""
-    SELECT {_COLUMNS}, chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time() AS is_counted
+    SELECT {ChunkRef.COLUMNS}, chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time() AS is_counted
     FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
     WHERE chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()
     ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
 """)
 
 _LEASED = text(f"""
-    SELECT {_COLUMNS}, FALSE AS is_counted
+    SELECT {ChunkRef.COLUMNS}, FALSE AS is_counted
     FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
     WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
 """)
@@ -240,10 +211,11 @@ _MOVE = text("""
     WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 
-_INSERT_CHILD = text("""
-    INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
-        byte_start, byte_end, estimated_tokens, losses, created_at)
-    SELECT batch_id, tenant_id, model, priority, expires_at, :first_line, :num_lines, :num_requests,
-        :byte_start, :byte_end, :estimated_tokens, :losses, created_at
-    FROM chunk WHERE id = :parent_id
+_FRESH = {"id", "state", "fence", "lease_until", "worker_id", "hinted_at"}
+"""Columns that begin anew in a child; it inherits the others, but for what `_child` gives."""
+_GIVEN = {*PlannedChunk._fields, "losses"}
+_WRITTEN = [column.name for column in Chunk.__table__.columns if column.name not in _FRESH]
+_INSERT_CHILD = text(f"""
+    INSERT INTO chunk ({", ".join(_WRITTEN)})
+    SELECT {", ".join(f":{name}" if name in _GIVEN else name for name in _WRITTEN)} FROM chunk WHERE id = :parent_id
 """)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import lock_batch, move_batch
-from jobs.batches.scan import Scan, whole_file_problem
+from jobs.batches.scan import PlannedChunk, Scan, whole_file_problem
 from jobs.chunks import fairshare
 from jobs.chunks.recording import LineResult, copy_errors, copy_rows
 from jobs.database import try_advisory_lock
@@ -134,13 +134,13 @@ def _start(session: Session, batch_id: str, scan: Scan) -> BatchState | None:
     assert scan.model is not None, "a line that can run names a known model"
     # Before the chunks: whoever has open chunks already keeps the virtual time it has.
     fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
-    head = (batch.id, batch.tenant_id, scan.model, batch.priority, batch.expires_at)
-    copy_rows(session, _COPY_CHUNKS, (head + chunk for chunk in chunks))
+    _write_chunks(session, batch, chunks)
     move_batch(session, batch, BatchState.IN_PROGRESS)
     return BatchState.IN_PROGRESS
 
 
-_COPY_CHUNKS = (
-    "COPY chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests, byte_start,"
-    " byte_end, estimated_tokens) FROM STDIN"
-)
+def _write_chunks(session: Session, batch: Batch, chunks: Sequence[PlannedChunk]) -> None:
+    copied = {name: getattr(batch, name) for name in ("tenant_id", "model", "priority", "expires_at")}
+    columns = ", ".join(["batch_id", *copied, *PlannedChunk._fields])
+    head = (batch.id, *copied.values())
+    copy_rows(session, f"COPY chunk ({columns}) FROM STDIN", (head + chunk for chunk in chunks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -16,11 +16,10 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.chunks import fairshare
+from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.recording import LineResult, Prices, Recorded, record
 from jobs.database import advisory_lock
 from jobs.errors import FencedOutError, TokenmillError
-from jobs.lines.reading import RawLine, split_lines
-from jobs.partitions import batch_day
 from jobs.states import BatchState, ChunkState, sources_of
 
 SUSPECT_LOSSES = 2
@@ -34,31 +33,11 @@ class MissingResultsError(TokenmillError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedChunk:
-    """A chunk one worker owns, with what it needs to run it: byte_start … byte_end of the object hold its lines."""
+class ClaimedChunk(ChunkRef):
+    """A chunk one worker owns, with what it needs to run it."""
 
-    chunk_id: int
-    fence: int
-    batch_id: str
-    tenant_id: str
-    model: str
-    priority: str
-    endpoint: str
-    object_key: str
-    first_line: int
-    num_lines: int
-    num_requests: int
-    byte_start: int
-    byte_end: int
-    estimated_tokens: int
-    losses: int
-    expires_at: datetime
-    batch_day: date
     prices: Prices
-
-    def split(self, content: bytes) -> list[RawLine]:
-        """Return the request lines of the chunk's byte range, numbered and placed as in the file."""
-        return split_lines(content, first_line=self.first_line, byte_start=self.byte_start)
+    """The model's at the time of the claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +81,14 @@ def claim_next(session: Session, *, model: str, worker_id: str, lease: timedelta
     return None
 
 
-def lines_done(session: Session, claim: ClaimedChunk) -> set[int]:
+def lines_done(session: Session, chunk: ChunkRef) -> set[int]:
     """Return the line numbers of the chunk that have a result: they are not run again."""
-    return done_between(session, claim.batch_day, claim.batch_id, first=claim.first_line, num_lines=claim.num_lines)
-
-
-def done_between(session: Session, day: date, batch_id: str, *, first: int, num_lines: int) -> set[int]:
-    """Return the lines from `first` on, `num_lines` of them, that have a result."""
-    values = {"day": day, "batch_id": batch_id, "first": first, "end": first + num_lines}
+    values = {
+        "day": chunk.batch_day,
+        "batch_id": chunk.batch_id,
+        "first": chunk.first_line,
+        "end": chunk.first_line + chunk.num_lines,
+    }
     return set(session.scalars(_DONE_LINES, values))
 
 
@@ -178,17 +157,21 @@ def lock_batch_state(session: Session, batch_id: str) -> BatchState:
     return BatchState(session.execute(_LOCK_BATCH, {"batch_id": batch_id}).scalar_one())
 
 
-def settle_share(
-    session: Session, *, chunk_id: int, fence: int, model: str, priority: str, tenant_id: str, charged: int
-) -> None:
-    """Correct the tenant's virtual time at the end of a lease: what this fence used instead of the estimate."""
-    used = session.scalar(_USED, {"chunk_id": chunk_id, "fence": fence})
-    fairshare.correct(session, model=model, priority=priority, tenant_id=tenant_id, tokens=int(used or 0) - charged)
+def settle_share(session: Session, chunk: ChunkRef) -> None:
+    """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate."""
+    used = session.scalar(_USED, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
+    fairshare.correct(
+        session,
+        model=chunk.model,
+        priority=chunk.priority,
+        tenant_id=chunk.tenant_id,
+        tokens=int(used or 0) - chunk.estimated_tokens,
+    )
 
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
     prices = Prices(input_micros=row.pop("input_price_micros"), output_micros=row.pop("output_price_micros"))
-    return ClaimedChunk(**row | {"batch_day": batch_day(row.pop("batch_created_at"))}, prices=prices)
+    return ClaimedChunk(**row, prices=prices)
 
 
 def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
@@ -208,15 +191,7 @@ def _leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
     values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "after": after.value, "sources": sources_of(after)}
     if session.execute(_LEAVE, values).one_or_none() is None:
         raise _fenced_out(claim)
-    settle_share(
-        session,
-        chunk_id=claim.chunk_id,
-        fence=claim.fence,
-        model=claim.model,
-        priority=claim.priority,
-        tenant_id=claim.tenant_id,
-        charged=claim.estimated_tokens,
-    )
+    settle_share(session, claim)
 
 
 def _fenced_out(claim: ClaimedChunk) -> FencedOutError:
@@ -244,7 +219,7 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
 # The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
 # while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
 # another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
-_CLAIM = text("""
+_CLAIM = text(f"""
     UPDATE chunk SET state = :after, fence = chunk.fence + 1,
         lease_until = clock_timestamp() + CAST(:lease AS interval),
         worker_id = :worker_id, hinted_at = NULL
@@ -257,10 +232,7 @@ _CLAIM = text("""
             WHERE other.state = 'leased' AND other.worker_id = :worker_id AND other.losses >= :suspect
                 AND (other.num_requests = 1 OR chunk.num_requests = 1)
         ))
-    RETURNING chunk.id AS chunk_id, chunk.fence, chunk.batch_id, chunk.tenant_id, chunk.model, chunk.priority,
-        batch.endpoint, file.object_key, chunk.first_line, chunk.num_lines, chunk.num_requests, chunk.byte_start,
-        chunk.byte_end, chunk.estimated_tokens, chunk.losses, chunk.expires_at, batch.created_at AS batch_created_at,
-        model.input_price_micros, model.output_price_micros
+    RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros
 """)
 
 _EXTEND = text("""

@@ -1,0 +1,60 @@
+"""A leased chunk as whoever holds it sees it: one declaration of what is read of it, and of where that stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from datetime import date, datetime
+from typing import ClassVar
+
+from jobs.lines.reading import RawLine, split_lines
+from jobs.partitions import batch_day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRef:
+    """A chunk under one fence, with what it takes to read its lines and to end its lease."""
+
+    COLUMNS: ClassVar[str]
+    """What a statement over `chunk`, `batch` and `file` selects: every field by its name, from the chunk's own column
+    or from what `source` names."""
+
+    chunk_id: int = field(metadata={"source": "chunk.id"})
+    fence: int
+    """Good for this lease only: the next one has a higher number."""
+    batch_id: str
+    tenant_id: str
+    model: str
+    priority: str
+    worker_id: str
+    """Who was given the lease."""
+    endpoint: str = field(metadata={"source": "batch.endpoint"})
+    object_key: str = field(metadata={"source": "file.object_key"})
+    """The input file's object; byte_start … byte_end of it hold the chunk's lines."""
+    first_line: int
+    num_lines: int
+    """Blank ones included."""
+    num_requests: int
+    """Lines that are not blank: as many results make the chunk done."""
+    byte_start: int
+    byte_end: int
+    """Exclusive."""
+    estimated_tokens: int
+    losses: int
+    """Leases of it that were lost before this one."""
+    expires_at: datetime
+    """The batch's deadline."""
+    batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
+
+    @property
+    def batch_day(self) -> date:
+        """Return the day that the batch's results are filed under."""
+        return batch_day(self.batch_created_at)
+
+    def split(self, content: bytes) -> list[RawLine]:
+        """Return the request lines of the chunk's byte range, numbered and placed as in the file."""
+        return split_lines(content, first_line=self.first_line, byte_start=self.byte_start)
+
+
+ChunkRef.COLUMNS = ", ".join(
+    f"{declared.metadata.get('source', f'chunk.{declared.name}')} AS {declared.name}" for declared in fields(ChunkRef)
+)
