@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from jobs.errors import InputError, ServiceError
 from jobs.lines.bodies import ENDPOINTS
@@ -78,7 +77,7 @@ def _headers_for(status: int) -> dict[str, str]:
 
 async def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
-    logger.warning("service unavailable %s reason=%s", _fields(request.scope), error)
+    logger.warning("service unavailable %s reason=%s", shown_request(request.scope), error)
     return unavailable_response()
 
 
@@ -145,39 +144,7 @@ def _shortened(value: object) -> str:
     return shown if len(shown) <= 120 else shown[:117] + "…"
 
 
-def _fields(scope: Scope) -> str:
+def shown_request(scope: Scope) -> str:
+    """Name a request in the log: its method, path and id."""
     request_id = scope.get("state", {}).get("request_id")
     return f"method={scope['method']} path={scope['path']!r} request_id={request_id}"
-
-
-class UnexpectedErrors:
-    """Answer 500 in the envelope for what nobody expected, and record it; the text never leaves the process.
-
-    Sits inside the request id, which Starlette's own handler for `Exception` would not.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        has_started = False
-
-        async def watch(message: Message) -> None:
-            nonlocal has_started
-            has_started = has_started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watch)
-        except ClientDisconnect:
-            logger.info("client went away %s", _fields(scope))
-        except Exception:
-            if has_started:
-                raise  # the server cuts the connection, so the client sees a broken answer and not a short one
-            logger.exception("unexpected error %s", _fields(scope))
-            message = "The server met an unexpected error; it is in the server's log under this request id."
-            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
-            await response(scope, receive, send)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from api.errors import UnexpectedErrors
 from api.middleware.guard import RequestGuard
 from api.middleware.metrics import MeasureRequests, RequestMetrics
 from api.middleware.request_id import RequestIds
+from api.middleware.unexpected_errors import UnexpectedErrors
 
 
 def install_layers(app: FastAPI, metrics: RequestMetrics) -> None:

@@ -52,7 +52,7 @@ def ask(method: str, path: str, app: FastAPI | None = None, **options: Any) -> h
 
 
 def test_an_unexpected_error_is_a_500_that_tells_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR, logger="api.errors"):
+    with caplog.at_level(logging.ERROR, logger="api.middleware.unexpected_errors"):
         answer = ask("GET", "/fails/unexpectedly")
     assert answer.status_code == 500
     assert answer.json()["error"].keys() == {"message", "type", "param", "code"}

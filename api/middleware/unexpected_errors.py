@@ -1,0 +1,46 @@
+"""Turn what nobody expected into a 500 of the envelope, and a client that went away into a line of the log."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import error_response, shown_request
+
+logger = logging.getLogger(__name__)
+
+
+class UnexpectedErrors:
+    """Answer 500 in the envelope for what nobody expected, and record it; the text never leaves the process.
+
+    Sits inside the request id, which Starlette's own handler for `Exception` would not.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        has_started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal has_started
+            has_started = has_started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except ClientDisconnect:
+            logger.info("client went away %s", shown_request(scope))
+        except Exception:
+            if has_started:
+                raise  # the server cuts the connection, so the client sees a broken answer and not a short one
+            logger.exception("unexpected error %s", shown_request(scope))
+            message = "The server met an unexpected error; it is in the server's log under this request id."
+            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
+            await response(scope, receive, send)
