@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -164,6 +165,12 @@ def module_graph(root: Path) -> dict[str, set[str]]:
     }
 
 
+def is_borrowed(node: ast.Import | ast.ImportFrom) -> bool:
+    """Tell whether an import takes something out of a test module or a conftest, relatively too."""
+    names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+    return any(re.fullmatch(r"test_\w+|conftest", part) for name in names for part in name.split("."))
+
+
 @pytest.mark.parametrize("package", sorted(FORBIDDEN))
 def test_a_package_imports_only_along_the_arrows(package: str) -> None:
     assert violations(package, FORBIDDEN[package]) == []
@@ -222,6 +229,16 @@ def test_engine_and_kernels_need_no_more_than_a_gpu_machine_has(package: str) ->
 def test_scheduling_knows_no_tensors() -> None:
     folder = ROOT / "engine" / "scheduling"
     assert [(path.name, name) for path in folder.glob("*.py") for name, _ in packages_of(path) if name in TENSORS] == []
+
+
+def test_no_test_module_imports_another_or_a_conftest() -> None:
+    borrowed = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and is_borrowed(node)
+    ]
+    assert borrowed == [], "what tests share lies beside them in modules of its own: builders.py"
 
 
 def test_the_check_sees_an_import_inside_a_function(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, 
 from engine.config import Admission, Batching, PolicyName
 from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.step_load import StepLoad
-from tests.engine.conftest import SimulatedEngine, expected_output
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 SECOND_A_STEP = LinearCost(
     per_step=1.0,

@@ -23,13 +23,10 @@ from engine.models.step_model import KvCache, StepTensors
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
-from tests.engine.grammars.test_structured_output import model_path  # noqa: F401 - a fixture
-from tests.engine.models.test_decoder import make_engine, run_all
+from tests.engine.builders import KINDS, make_engine, run_all, run_to_end
+from tests.engine.tiny_models import THROUGH_TRANSFORMERS, TinyModel, TinyModels, answered
 
-from .conftest import TinyModel, TinyModels
 from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda, is_on_device
-from .test_matrix import THROUGH_TRANSFORMERS, answered
-from .test_overlap import KINDS, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
@@ -83,7 +80,7 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyMod
             params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
             engine.add(request_id, model.prompts[request_id % 5], params=params)
         device.waits.clear()
-        told = run(engine)
+        told = run_to_end(engine)
         found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in told.items()})
     assert found[0] == found[1]
     assert engine.stats().num_preemptions_total > 0
@@ -104,8 +101,8 @@ def test_transformers_own_code_runs_on_the_device_too(tmp_path: Path, device: Em
     assert run_all(make_engine(model, **SMALL), model) == model.expected
 
 
-def test_grammars_hold_on_the_device(model_path: Path, device: EmulatedCuda) -> None:  # noqa: F811
-    llm = LLM(model_path, dtype="float32", **SMALL)
+def test_grammars_hold_on_the_device(grammar_model: Path, device: EmulatedCuda) -> None:
+    llm = LLM(grammar_model, dtype="float32", **SMALL)
     params = [SamplingParams(seed=seed, structured=StructuredOutput(regex="[0-9]{3}x")) for seed in range(2)]
     params.append(SamplingParams(seed=2, max_tokens=2, ignore_eos=True))
     device.waits.clear()

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.models.test_decoder import make_engine, run_all
-
-from .conftest import TinyModel, TinyModels
-from .test_overlap import add_all, run
+from tests.engine.builders import add_all, make_engine, run_all, run_to_end
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,7 +44,7 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(mode: str, model: Ti
     for device in ("cpu", "cuda"):
         engine = make_engine(model, **{**MODES[mode], "device": device})
         add_all(engine, model)
-        told.append({child: (delta.token_ids, delta.finish_reason) for child, delta in run(engine).items()})
+        told.append({child: (delta.token_ids, delta.finish_reason) for child, delta in run_to_end(engine).items()})
     assert told[0] == told[1]
 
 
@@ -63,4 +61,4 @@ def test_bf16_runs_on_every_path(model: TinyModel) -> None:
     for mode in MODES.values():
         engine = make_engine(model, **{**mode, "device": "cuda", "dtype": "bfloat16"})
         add_all(engine, model)
-        assert all(delta.finish_reason is not None for delta in run(engine).values())
+        assert all(delta.finish_reason is not None for delta in run_to_end(engine).values())

@@ -32,11 +32,10 @@ from engine.speculation.speculator import Speculator
 from engine.structured import StructuredOutput
 from engine.text import StopMatcher, TextStream
 from kernels.write_kv import write_kv
-from tests.engine.models.test_decoder import make_engine, run_all
-from tests.engine.speculation.test_speculative_runs import FreeRows
-
-from .conftest import SimulatedEngine, TinyModel, TinyModels
-from .test_text import SAMPLES, TOKENIZERS, byte_level, stream_text
+from tests.engine.builders import FreeRows, make_engine, run_all
+from tests.engine.simulated_engine import SimulatedEngine
+from tests.engine.texts import SAMPLES, TOKENIZERS, byte_level, stream_text
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 Deltas = dict[tuple[int, int], list[TokenDelta]]
 

@@ -13,9 +13,8 @@ from engine import LLM, InvalidConfigError, InvalidRequestError, ModelLoadError,
 from engine.config import ModelImpl
 from engine.models.config import load_model_config
 from engine.text import with_bad_words_as_tokens
-
-from .conftest import VARIANTS, TinyModel, TinyModels, save_tiny
-from .test_text import byte_level
+from tests.engine.texts import byte_level
+from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels, save_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 200, "warm_up": False}

@@ -22,7 +22,7 @@ from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
 from engine.speculation.speculator import Speculator
 from engine.structured import StructuredOutput
-from tests.engine.speculation.test_speculative_runs import FreeRows
+from tests.engine.builders import FreeRows
 
 from .hashing_device import VOCAB_SIZE, HashingRunner, UnhurriedGrammars, expected_end
 

@@ -6,7 +6,6 @@ every run the pool is full of NaN at the start: what is read before it is writte
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -14,24 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.speculation.speculator import Speculator
-from tests.engine.speculation.test_speculative_runs import FreeRows
+from tests.engine.builders import FreeRows
+from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, answered
 
-from .conftest import VARIANTS, TinyModel, save_tiny
-
-GEMMA = {
-    "model_type": "gemma3_text",
-    "head_dim": 16,
-    "sliding_window": 7,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-}
-THROUGH_TRANSFORMERS: dict[str, dict[str, Any]] = {"gemma3_text": GEMMA, "gpt2": {"model_type": "gpt2"}}
 MODELS = {**VARIANTS, **THROUGH_TRANSFORMERS}
 
 FACTORS: dict[str, tuple[Any, ...]] = {
@@ -51,8 +41,6 @@ Only continuous batches without drafts overlap.
 BLOCK_SIZE = 4
 AMPLE, TINY_POOL = 200, 15
 NUM_PROMPTS = 9
-SMALLEST_LEAD = 1e-3
-"""How far the best logit must be ahead of the second, or rounding might decide a token; fp32 errs by 1e-5 here."""
 
 Case = tuple[Any, ...]
 Group = frozenset[tuple[int, Any]]
@@ -115,35 +103,6 @@ class Models:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(root=tmp_path_factory.mktemp("matrix"), made={})
-
-
-def answered(path: Path, settings: dict[str, Any]) -> TinyModel:
-    model = save_tiny(path, settings)
-    model.generation_config.eos_token_id = None
-    rng = random.Random(11)
-    stem = [rng.randrange(3, 256) for _ in range(18)]
-    prompts = [stem[:cut] + [rng.randrange(3, 256) for _ in range(rng.randint(1, 9))] for cut in (0, 5, 9, 18, 18)]
-    prompts += [[9, 7, 8] * 9, stem + stem, stem[:1], stem]  # what repeats itself is what drafts are made from
-    with torch.inference_mode():
-        expected = [certain_answer(model, prompt, rng.randint(14, 22)) for prompt in prompts]
-    return TinyModel(path, prompts, [len(tokens) for tokens in expected], expected)
-
-
-def certain_answer(model: Any, prompt: list[int], limit: int) -> list[int]:
-    """Return transformers' tokens before the first that rounding could have decided."""
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=limit,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
-    best = torch.cat(out.logits).topk(2).values
-    is_close = (best[:, 0] - best[:, 1] < SMALLEST_LEAD).tolist()
-    tokens: list[int] = out.sequences[0, len(prompt) :].tolist()
-    return tokens[: [*is_close, True].index(True)]
 
 
 def engine_for(case: Case, path: Path) -> Engine:

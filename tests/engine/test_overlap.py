@@ -7,52 +7,13 @@ from typing import Any
 
 import pytest
 
-from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
-from tests.engine.models.test_decoder import make_engine
-
-from .conftest import SimulatedEngine, TinyModel, TinyModels, expected_output
-
-KINDS: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 0.0, "logprobs": 2},
-    {"seed": 3, "n": 3},
-    {"seed": 4, "top_p": 0.9, "min_p": 0.01, "logprobs": 0},
-    {"seed": 5, "top_k": 9, "frequency_penalty": 0.7, "presence_penalty": 0.3, "repetition_penalty": 1.2},
-    {"temperature": 0.0, "allowed_token_ids": [5, 6, 7, 8], "bad_words_token_ids": [(5, 6), (7,)]},
-    {"temperature": 0.0, "logit_bias": {7: 99.0}, "bad_words_token_ids": [(7, token) for token in range(256)], "n": 2},
-    {"temperature": 0.0, "stop_token_ids": list(range(0, 256, 2)), "min_tokens": 4},
-    {"temperature": 0.0, "prompt_logprobs": 1, "max_tokens": 0},
-    {"seed": 6, "prompt_logprobs": 2, "ignore_eos": False, "logit_bias": {2: 4.0}},
-    {"temperature": 0.0, "max_tokens": 1},
-]
-"""Every way in which a token depends on those before it, and every way to end."""
-
-Told = dict[tuple[int, int], TokenDelta]
-
-
-def add_all(engine: Engine, model: TinyModel) -> None:
-    for request_id in range(3 * len(KINDS)):
-        kind = {"max_tokens": 6 + request_id % 9, "ignore_eos": True, **KINDS[request_id % len(KINDS)]}
-        engine.add(request_id, model.prompts[request_id % 12], params=SamplingParams(**kind), priority=request_id % 3)
-
-
-def run(engine: Engine) -> Told:
-    told: Told = {}
-    while engine.has_work:
-        for delta in engine.step():
-            child = (delta.request_id, delta.index)
-            if child in told:
-                assert told[child].finish_reason is None, "told again after its end"
-                told[child].extend(delta)
-            else:
-                told[child] = delta
-        engine.scheduler.check_integrity()
-    assert engine.scheduler.pool.num_used == 0
-    return told
+from tests.engine.builders import add_all, make_engine, run_to_end
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 
 @pytest.fixture
@@ -74,7 +35,7 @@ def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel
     overlapping, waiting = (make_engine(model, overlap=overlap, **settings) for overlap in (True, False))
     add_all(overlapping, model)
     add_all(waiting, model)
-    told, expected = run(overlapping), run(waiting)
+    told, expected = run_to_end(overlapping), run_to_end(waiting)
     assert told.keys() == expected.keys()
     for child, delta in expected.items():
         found = told[child]
@@ -128,7 +89,7 @@ def test_a_step_whose_sequences_all_fail_still_gives_its_host_blocks_back(
 
     monkeypatch.setattr(engine._recorder, "settle", settle_and_fail)
     add_all(engine, model)
-    run(engine)  # nothing is lost after any of its steps
+    run_to_end(engine)  # nothing is lost after any of its steps
     assert dropped
     assert engine.scheduler._swap is not None
     assert engine.scheduler._swap.num_free == engine.scheduler._swap.num_blocks

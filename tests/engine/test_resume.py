@@ -11,8 +11,7 @@ from engine.config import EngineConfig
 from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
-
-from .conftest import TinyModel, TinyModels
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 RANDOM = SamplingParams(seed=11, max_tokens=24, ignore_eos=True, top_p=0.9)

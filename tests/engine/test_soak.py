@@ -14,9 +14,8 @@ import pytest
 from engine import LLM, SamplingParams
 from engine.outputs import FinishReason
 from engine.scheduling.request import Sequence
-
-from .conftest import save_tiny
-from .test_text import byte_level
+from tests.engine.texts import byte_level
+from tests.engine.tiny_models import save_tiny
 
 NUM_ROUNDS = 60
 NUM_GENERATED, NUM_ABORTED = 150, 17

@@ -1,48 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
 
 from engine.params import SamplingParams
 from engine.text import Detokenizer, StopMatcher, TextStream
-
-SAMPLES = [
-    "plain words, with punctuation.",
-    "emoji 😀👩‍👩‍👧 and flags 🇩🇪",
-    "漢字とかな、中文字符，한국어",
-    "mixed é à ü ß 😀漢x",
-    "a\n\n  indented\ttabs",
-]
-
-
-def byte_level() -> Tokenizer:
-    """One token per byte, as GPT-2's alphabet writes them; no merges, so every character outside ASCII is split."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def byte_fallback() -> Tokenizer:
-    """Llama's form: known letters are tokens, everything else falls back to byte tokens."""
-    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)}
-    for letter in "▁abcdefghijklmnopqrstuvwxyz.,":
-        vocab[letter] = len(vocab)
-    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[], byte_fallback=True))
-    tokenizer.pre_tokenizer = None
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return tokenizer
-
-
-TOKENIZERS = {"byte-level": byte_level(), "byte-fallback": byte_fallback()}
-
-
-def stream_text(tokenizer: Tokenizer, prompt: list[int], output: list[int]) -> str:
-    detokenizer = Detokenizer(tokenizer, prompt)
-    pieces = [detokenizer.push([token]) for token in output]
-    return "".join([*pieces, detokenizer.finish()])
+from tests.engine.texts import SAMPLES, TOKENIZERS, match, stream_text
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -95,12 +57,6 @@ def test_undecodable_tokens_are_not_held_for_ever() -> None:
     detokenizer = Detokenizer(tokenizer, tokenizer.encode("x").ids)
     assert any(detokenizer.push([lone]) for _ in range(40))
     assert len(detokenizer._window) < 64
-
-
-def match(stops: list[str], pieces: list[str], *, include_stop: bool = False) -> tuple[str, str | None]:
-    matcher = StopMatcher(stops, include_stop=include_stop)
-    shown = "".join([matcher.push(piece) for piece in pieces])
-    return shown + matcher.finish(), matcher.matched
 
 
 def test_a_stop_string_across_tokens_ends_the_text() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .test_text import TOKENIZERS, match, stream_text
+from tests.engine.texts import TOKENIZERS, match, stream_text
 
 
 @settings(max_examples=150, deadline=None)

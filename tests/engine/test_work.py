@@ -14,8 +14,8 @@ from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.timings import BOUNDS_SECONDS, Histogram, Timings
 from engine.work import WorkCounter
-
-from .conftest import SimulatedEngine, TinyModels
+from tests.engine.simulated_engine import SimulatedEngine
+from tests.engine.tiny_models import TinyModels
 
 SIZES = ModelSizes(num_layer_weights=1000, num_head_weights=500, attention_width=16)
 

@@ -11,7 +11,7 @@ from engine.device import choice as module
 from engine.device.choice import choose_dtype, with_limits
 from engine.errors import InvalidConfigError
 from engine.models.config import load_model_config
-from tests.engine.conftest import TinyModels
+from tests.engine.tiny_models import TinyModels
 
 
 def limits(device: str, **given: int) -> tuple[int, int]:

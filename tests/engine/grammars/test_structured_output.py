@@ -14,8 +14,6 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from engine.config import EngineConfig
 from engine.core import Engine
@@ -26,10 +24,8 @@ from engine.llm import LLM
 from engine.outputs import EngineStats, RequestOutput, TokenDelta
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
-from tests.engine.conftest import TINY, save_tiny
-
-VOCAB_SIZE = 400  # more than the tokenizer has: real models are padded too
-TEXT = 'The invoice of {"vendor": "Miller", "total": 12.50, "tags": ["paid", "late"], "due": null} is number 7.'
+from tests.engine.grammars.builders import TEXT
+from tests.engine.tiny_models import TINY, save_tiny
 
 PERSON = {
     "type": "object",
@@ -72,30 +68,9 @@ SIGN: "+" | "-"
 """
 
 
-@pytest.fixture(scope="session")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Save a random model beside a byte-level BPE tokenizer trained on one line."""
-    path = tmp_path_factory.mktemp("grammar-model")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - 9,
-        special_tokens=["<pad>", "<s>", "</s>", "<|tool|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([TEXT], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
-    fast.save_pretrained(path)
-    # Narrow weights: every token is likely, so that the grammars are put to the test.
-    save_tiny(path, {"model_type": "llama", "vocab_size": VOCAB_SIZE, "initializer_range": 0.05})
-    return path
-
-
 @pytest.fixture
-def llm(model_path: Path) -> LLM:
-    return LLM(model_path, dtype="float32", num_kv_blocks=600, max_num_seqs=64, warm_up=False)
+def llm(grammar_model: Path) -> LLM:
+    return LLM(grammar_model, dtype="float32", num_kv_blocks=600, max_num_seqs=64, warm_up=False)
 
 
 def structured(seed: int = 0, *, max_tokens: int = 200, **fields: Any) -> SamplingParams:
@@ -182,10 +157,10 @@ def turn_forcing_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_output, "forced_drafts", lambda sequence: [])
 
 
-def test_forced_tokens_save_steps_and_change_no_token(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forced, fast = run(model_path, MIXED)
+def test_forced_tokens_save_steps_and_change_no_token(grammar_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced, fast = run(grammar_model, MIXED)
     turn_forcing_off(monkeypatch)
-    plain, slow = run(model_path, MIXED)
+    plain, slow = run(grammar_model, MIXED)
     assert forced == plain
     assert slow.num_forced_tokens_total == 0
     assert fast.num_output_tokens_total == slow.num_output_tokens_total == sum(map(len, plain))
@@ -194,16 +169,16 @@ def test_forced_tokens_save_steps_and_change_no_token(model_path: Path, monkeypa
 
 
 def test_with_logprobs_forced_tokens_are_drafts_and_each_has_its_own(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch
+    grammar_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = StructuredOutput(json=PERSON)
     with_logprobs = [SamplingParams(seed=seed, max_tokens=200, structured=schema, logprobs=2) for seed in range(4)]
-    llm = LLM(model_path, dtype="float32", num_kv_blocks=600, warm_up=False)
+    llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
     outputs = llm.generate([TEXT[:9]] * 4, with_logprobs)
     assert all(len(output.outputs[0].logprobs or []) == len(output.outputs[0].token_ids) for output in outputs)
     steps = llm.stats().num_steps_total
     turn_forcing_off(monkeypatch)
-    llm = LLM(model_path, dtype="float32", num_kv_blocks=600, warm_up=False)
+    llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
     assert tokens(llm.generate([TEXT[:9]] * 4, with_logprobs)) == tokens(outputs)
     assert steps < 0.8 * llm.stats().num_steps_total
 
@@ -217,8 +192,8 @@ def test_logprobs_are_of_the_raw_distribution(llm: LLM) -> None:
     assert max(entry.rank or 0 for entry in other.values()) > 3
 
 
-def test_wrong_and_half_right_drafts_change_no_token(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = run(model_path, MIXED[3:9])
+def test_wrong_and_half_right_drafts_change_no_token(grammar_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = run(grammar_model, MIXED[3:9])
     whole = {5 + place: found for place, found in enumerate(plain)}
 
     def guess(sequence: Any) -> list[int]:
@@ -229,7 +204,7 @@ def test_wrong_and_half_right_drafts_change_no_token(model_path: Path, monkeypat
         return [*right[num_output : num_output + num_output % 4], 2, 300, 2][: max(0, left)]
 
     monkeypatch.setattr(grammar_output, "forced_drafts", guess)
-    drafted, _ = run(model_path, MIXED[3:9], max_num_batched_tokens=300)
+    drafted, _ = run(grammar_model, MIXED[3:9], max_num_batched_tokens=300)
     assert drafted == plain
 
 
@@ -247,39 +222,39 @@ def test_max_tokens_cuts_forced_tokens_too(llm: LLM) -> None:
 # --- beside others ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sequence_gets_the_same_tokens_alone_in_a_batch_and_after_preemption(model_path: Path) -> None:
-    together, ample = run(model_path, MIXED)
+def test_a_sequence_gets_the_same_tokens_alone_in_a_batch_and_after_preemption(grammar_model: Path) -> None:
+    together, ample = run(grammar_model, MIXED)
     assert ample.num_preemptions_total == 0
-    scarce, stats = run(model_path, MIXED, num_kv_blocks=16, admission="prompt")
+    scarce, stats = run(grammar_model, MIXED, num_kv_blocks=16, admission="prompt")
     assert stats.num_preemptions_total > 0
     assert scarce == together
-    llm = LLM(model_path, dtype="float32", num_kv_blocks=600, warm_up=False)
+    llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
     alone = [tokens(llm.generate([TEXT[: 5 + place]], [params]))[0] for place, params in enumerate(MIXED)]
     assert alone == together
 
 
-def test_small_steps_and_static_batches_change_no_token(model_path: Path) -> None:
-    together, _ = run(model_path, MIXED)
-    small, _ = run(model_path, MIXED, max_num_batched_tokens=4, max_num_seqs=4)
-    static, _ = run(model_path, MIXED, batching="static", max_num_seqs=5)
+def test_small_steps_and_static_batches_change_no_token(grammar_model: Path) -> None:
+    together, _ = run(grammar_model, MIXED)
+    small, _ = run(grammar_model, MIXED, max_num_batched_tokens=4, max_num_seqs=4)
+    static, _ = run(grammar_model, MIXED, batching="static", max_num_seqs=5)
     assert small == together
     assert static == together
 
 
-def test_overlap_changes_no_token_and_still_forces(model_path: Path) -> None:
+def test_overlap_changes_no_token_and_still_forces(grammar_model: Path) -> None:
     logprobs = [SamplingParams(seed=place, logprobs=1, structured=StructuredOutput(json=PERSON)) for place in range(3)]
-    together, waiting = run(model_path, MIXED + logprobs)
-    ample, stats = run(model_path, MIXED + logprobs, overlap=True)
-    scarce, preempting = run(model_path, MIXED + logprobs, overlap=True, num_kv_blocks=16, admission="prompt")
+    together, waiting = run(grammar_model, MIXED + logprobs)
+    ample, stats = run(grammar_model, MIXED + logprobs, overlap=True)
+    scarce, preempting = run(grammar_model, MIXED + logprobs, overlap=True, num_kv_blocks=16, admission="prompt")
     assert ample == scarce == together
     assert preempting.num_preemptions_total > 0
     assert stats.num_forced_tokens_total == waiting.num_forced_tokens_total > 0
 
 
-def test_sequences_without_a_grammar_are_not_touched_by_those_with_one(model_path: Path) -> None:
+def test_sequences_without_a_grammar_are_not_touched_by_those_with_one(grammar_model: Path) -> None:
     free = [SamplingParams(seed=seed, max_tokens=20, ignore_eos=True) for seed in range(4)]
-    alone, _ = run(model_path, free)
-    mixed, _ = run(model_path, [*free, *MIXED[:4]])
+    alone, _ = run(grammar_model, free)
+    mixed, _ = run(grammar_model, [*free, *MIXED[:4]])
     assert mixed[:4] == alone
 
 
@@ -292,11 +267,11 @@ def test_children_of_a_request_follow_the_grammar_each_by_itself(llm: LLM) -> No
     assert len(set(written)) == 4
 
 
-def test_a_request_goes_on_after_the_output_of_an_earlier_run(model_path: Path, llm: LLM) -> None:
+def test_a_request_goes_on_after_the_output_of_an_earlier_run(grammar_model: Path, llm: LLM) -> None:
     (whole,) = tokens(llm.generate([TEXT[:9]], structured(5, json=PERSON)))
     prompt = llm.tokenizer(TEXT[:9])["input_ids"]
     for cut in (1, len(whole) // 2, len(whole) - 1):
-        engine = Engine(EngineConfig(model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False))
+        engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
         engine.add(0, prompt, params=structured(5, json=PERSON), output_token_ids=whole[:cut])
         assert [token for delta in run_to_end(engine) for token in delta.token_ids] == whole[cut:]
 
@@ -376,9 +351,9 @@ def test_a_model_without_a_tokenizer_refuses_grammars_and_runs_the_rest(tmp_path
     assert len(other.outputs[0].token_ids) == 3
 
 
-def test_a_tokenizer_larger_than_the_model_is_refused(model_path: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_larger_than_the_model_is_refused(grammar_model: Path, tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((model_path / name).read_bytes())
+        (tmp_path / name).write_bytes((grammar_model / name).read_bytes())
     tokens = GrammarTokens(tmp_path, vocab_size=TINY["vocab_size"], eos_token_ids=(2,))
     with pytest.raises(InvalidRequestError, match="cannot use this model's tokenizer: vocab size too small"):
         tokens.load()
@@ -418,8 +393,8 @@ def run_to_end(engine: Engine) -> list[TokenDelta]:
     return deltas
 
 
-def test_other_requests_run_while_a_grammar_is_compiled(model_path: Path, slow: SlowGrammars) -> None:
-    engine = Engine(EngineConfig(model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False))
+def test_other_requests_run_while_a_grammar_is_compiled(grammar_model: Path, slow: SlowGrammars) -> None:
+    engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
     engine.add(1, [5, 6, 7], params=structured(choice=["yes", "no"]))
     engine.add(2, [5, 6, 7], params=SamplingParams(max_tokens=5, ignore_eos=True))
     ended: list[TokenDelta] = []
@@ -433,8 +408,8 @@ def test_other_requests_run_while_a_grammar_is_compiled(model_path: Path, slow: 
     assert [delta.finish_reason for delta in run_to_end(engine) if delta.finish_reason] == ["stop"]
 
 
-def test_a_request_can_be_aborted_while_its_grammar_is_compiled(model_path: Path, slow: SlowGrammars) -> None:
-    engine = Engine(EngineConfig(model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False))
+def test_a_request_can_be_aborted_while_its_grammar_is_compiled(grammar_model: Path, slow: SlowGrammars) -> None:
+    engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
     engine.add(1, [5, 6, 7], params=SamplingParams(n=2, structured=StructuredOutput(choice=["yes", "no"])))
     engine.abort([1])
     assert [(delta.index, delta.finish_reason) for delta in run_to_end(engine)] == [(0, "abort"), (1, "abort")]
@@ -444,9 +419,9 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled(model_path: Path
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_one_child_can_be_aborted_while_its_grammar_is_compiled(
-    index: int, model_path: Path, slow: SlowGrammars
+    index: int, grammar_model: Path, slow: SlowGrammars
 ) -> None:
-    engine = Engine(EngineConfig(model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False))
+    engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
     engine.add(1, [5, 6, 7], params=SamplingParams(n=2, structured=StructuredOutput(choice=["yes", "no"])))
     engine.abort_children([(1, index), (1, index), (1, 7), (9, 0)])
     assert [(delta.index, delta.finish_reason) for delta in engine.step()] == [(index, "abort")]
@@ -455,9 +430,9 @@ def test_one_child_can_be_aborted_while_its_grammar_is_compiled(
     assert [(delta.index, delta.finish_reason) for delta in ended] == [(1 - index, "stop")]
 
 
-def test_a_slow_grammar_fails_its_own_request_only(model_path: Path, slow: SlowGrammars) -> None:
+def test_a_slow_grammar_fails_its_own_request_only(grammar_model: Path, slow: SlowGrammars) -> None:
     config = EngineConfig(
-        model=str(model_path), dtype="float32", num_kv_blocks=64, warm_up=False, grammar_timeout_seconds=1e-9
+        model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False, grammar_timeout_seconds=1e-9
     )
     engine = Engine(config)
     engine.add(1, [5, 6, 7], params=structured(choice=["yes", "no"]))

@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import ModelLoadError
 from engine.models.config import load_model_config
-from tests.engine.conftest import TINY
+from tests.engine.tiny_models import TINY
 
 VOCAB_SIZE = TINY["vocab_size"]
 

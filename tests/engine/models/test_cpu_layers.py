@@ -14,7 +14,7 @@ from engine.models.step_model import KvCache, StepTensors
 from kernels.cpu.gemm import can_multiply
 from kernels.cpu.runtime.program import can_run
 from kernels.errors import KernelInputError
-from tests.engine.conftest import VARIANTS, save_tiny
+from tests.engine.tiny_models import VARIANTS, save_tiny
 
 pytestmark = pytest.mark.skipif(
     not (can_multiply() and can_run()), reason="this CPU or system runs the layers of a decoder one by one"

@@ -9,8 +9,8 @@ import torch
 from engine.core import Engine
 from engine.models.decode_graphs import Compute, DecodeGraphs, graph_sizes
 from engine.models.decoder import Decoder
-from tests.engine.conftest import TinyModel, TinyModels
-from tests.engine.models.test_decoder import make_engine, run_all
+from tests.engine.builders import make_engine, run_all
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 
 class Capture:

@@ -1,39 +1,11 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from engine.config import EngineConfig
-from engine.core import Engine
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
-from tests.engine.conftest import VARIANTS, TinyModel, TinyModels
-
-
-def run_all(engine: Engine, model: TinyModel, **extra: Any) -> list[list[int]]:
-    """Generate greedily for every prompt in one go; return the tokens in order."""
-    outputs: list[list[int]] = [[] for _ in model.prompts]
-    for index, (prompt, limit) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
-        engine.add(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=limit, **extra))
-    while engine.has_work:
-        for delta in engine.step():
-            assert delta.finish_reason is not FinishReason.ERROR, delta.error
-            outputs[delta.request_id] += delta.token_ids
-        engine.scheduler.check_integrity()
-    return outputs
-
-
-def make_engine(model: TinyModel, **settings: Any) -> Engine:
-    defaults: dict[str, Any] = {
-        "dtype": "float32",
-        "device": "cpu",
-        "max_num_seqs": 16,
-        "max_num_batched_tokens": 128,
-        "num_kv_blocks": 400,
-        "warm_up": False,
-    }
-    return Engine(EngineConfig(model=str(model.path), **{**defaults, **settings}))
+from tests.engine.builders import make_engine, run_all
+from tests.engine.tiny_models import VARIANTS, TinyModels
 
 
 @pytest.mark.parametrize("name", VARIANTS)

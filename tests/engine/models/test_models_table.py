@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from benchmarks.model_families import (
     OWN,
@@ -26,18 +24,14 @@ from benchmarks.model_families import (
 )
 from benchmarks.models_table import PAGE, models_page
 from engine import runner
-from engine.config import EngineConfig
-from engine.core import Engine
 from engine.errors import UnsupportedModelError
 from engine.models.step_model import StepModel
-from tests.engine.conftest import TinyModel
-from tests.engine.models.test_decoder import run_all
+from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.tiny_models import TinyModel
 
 # transformers 5.17 scripts a function of gpt_bigcode when it is imported, which newer torch warns about.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
-_BLOCK_SIZE = 4
-_AMPLE, _TINY_POOL = 200, 12
 _SEEDS = range(20)
 
 _PROVEN = [
@@ -56,14 +50,14 @@ def test_every_run_of_a_family_gives_the_tokens_of_transformers(
 ) -> None:
     model = proofs[family]
     for run in RUNS:
-        check(model, run, impl)
+        check_run(model, run, impl)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("family", "impl"), _PROVEN)
 def test_a_family_gives_the_tokens_of_transformers_on_a_gpu(*, family: Family, impl: str, proofs: Proofs) -> None:
-    check(proofs[family], RUNS[1], impl, device="cuda")
+    check_run(proofs[family], RUNS[1], impl, device="cuda")
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
@@ -79,56 +73,14 @@ def test_every_combination_gives_the_tokens_of_transformers(batching: str, proof
             batching=batching,
             num_prompts=8 if budget > 1 else 3,
         )
-        check(model, run, "transformers")
+        check_run(model, run, "transformers")
 
 
 @pytest.mark.parametrize("refusal", REFUSED, ids=lambda refusal: refusal.model_type)
 def test_a_model_that_needs_what_the_engine_lacks_is_refused_by_name(refusal: Refusal, tmp_path: Path) -> None:
-    build(refusal, seed=0).save_pretrained(tmp_path)
+    build_family(refusal, seed=0).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=refusal.reason):
-        make_engine(tmp_path, RUNS[0], "auto")
-
-
-def check(model: TinyModel, run: Run, impl: str, *, device: str = "cpu") -> None:
-    model = TinyModel(
-        model.path, *(part[: run.num_prompts] for part in (model.prompts, model.max_tokens, model.expected))
-    )
-    engine = make_engine(model.path, run, impl, device=device)
-    assert run_all(engine, model) == model.expected, run
-    assert engine.stats().num_used_blocks == 0
-    if run.is_pool_tiny and run.max_num_seqs > 1 and run.batching == "continuous":
-        assert engine.stats().num_preemptions_total > 0, run
-
-
-def make_engine(path: Path, run: Run, impl: str, *, device: str = "cpu") -> Engine:
-    settings: dict[str, Any] = {"model_impl": impl, "batching": run.batching}
-    return Engine(
-        EngineConfig(
-            model=str(path),
-            dtype="float32",
-            device=device,
-            max_num_seqs=run.max_num_seqs,
-            max_num_batched_tokens=run.max_num_batched_tokens,
-            num_kv_blocks=_TINY_POOL if run.is_pool_tiny else _AMPLE,
-            block_size=_BLOCK_SIZE,
-            enable_prefix_caching=run.has_prefix_cache,
-            admission="prompt",  # type: ignore[arg-type]
-            warm_up=False,
-            **settings,
-        )
-    )
-
-
-def build(entry: Family | Refusal, *, seed: int) -> Any:
-    if entry.model_type not in CONFIG_MAPPING_NAMES:
-        pytest.skip(f"the installed transformers has no {entry.model_type}")
-    torch.manual_seed(seed)
-    config = AutoConfig.for_model(entry.model_type, **{**TINY, **entry.settings})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith(("bias", "sinks")):
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
+        engine_of_run(tmp_path, RUNS[0], "auto")
 
 
 class Proofs:
@@ -149,29 +101,15 @@ class Proofs:
         prompts.append(prompts[3][:17] + prompts[4])
         max_tokens = [16, 12, 16, 16, 1, 9, 16, 12]
         for seed in _SEEDS:
-            model = build(family, seed=seed)
-            outputs = [generate(model, prompt, limit) for prompt, limit in zip(prompts, max_tokens, strict=True)]
+            model = build_family(family, seed=seed)
+            outputs = [
+                generate_with_lead(model, prompt, limit) for prompt, limit in zip(prompts, max_tokens, strict=True)
+            ]
             if all(lead >= SMALLEST_LEAD for _, lead in outputs):
                 path = self._root / family.model_type
                 model.save_pretrained(path)
                 return TinyModel(path, prompts, max_tokens, [tokens for tokens, _ in outputs])
         raise AssertionError(f"{family.model_type}: every seed has a near-tie; change its settings")
-
-
-def generate(model: Any, prompt: list[int], limit: int) -> tuple[list[int], float]:
-    """Return transformers' greedy tokens, and the smallest lead of a token over the second best."""
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=limit,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-    leads = [float(top[0] - top[1]) for top in (logits[0].float().topk(2).values for logits in out.logits)]
-    return out.sequences[0, len(prompt) :].tolist(), min(leads)
 
 
 @pytest.fixture(scope="module", autouse=True)

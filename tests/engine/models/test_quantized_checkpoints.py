@@ -21,8 +21,8 @@ from engine.models.config import CheckpointConfig, ModelConfig, load_model_confi
 from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.models.quantization import Quantization, QuantMethod, Scaled
 from engine.runner import load_model
-from tests.engine.conftest import TinyModel
-from tests.engine.models.test_models_table import build, check, generate, make_engine
+from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.tiny_models import TinyModel
 
 CPU = torch.device("cpu")
 BLOCK = 128
@@ -121,7 +121,7 @@ def dequantized_by_transformers(path: Path) -> Any:
 
 def as_expected(path: Path, model: Any) -> TinyModel | None:
     """Return what transformers generates, None where rounding might decide a token."""
-    outputs = [generate(model, prompt, 12) for prompt in PROMPTS]
+    outputs = [generate_with_lead(model, prompt, 12) for prompt in PROMPTS]
     if min(lead for _, lead in outputs) < SMALLEST_LEAD:
         return None
     return TinyModel(path, PROMPTS, [12] * len(PROMPTS), [tokens for tokens, _ in outputs])
@@ -147,7 +147,7 @@ def written(tmp_path: Path) -> Written:
 
     def write(row: Quantized) -> TinyModel:
         for seed in range(20):
-            model = build(row.family, seed=seed).to(torch.bfloat16)
+            model = build_family(row.family, seed=seed).to(torch.bfloat16)
             model.save_pretrained(tmp_path)
             whole = quantize(tmp_path, row)
             made = as_expected(tmp_path, whole_model(tmp_path, whole))
@@ -176,7 +176,7 @@ def whole_model(path: Path, whole: dict[str, Tensor]) -> Any:
 def test_a_quantized_model_gives_the_tokens_that_transformers_gives_with_its_weights(
     row: Quantized, impl: str, written: Written
 ) -> None:
-    check(written(row), RUNS[0], impl)
+    check_run(written(row), RUNS[0], impl)
 
 
 @pytest.mark.parametrize("row", BY_TRANSFORMERS)
@@ -185,7 +185,7 @@ def test_transformers_dequantizes_the_same_directory_to_the_same_tokens(row: Qua
     expected = as_expected(model.path, dequantized_by_transformers(model.path))
     assert expected is not None
     assert expected.expected == model.expected
-    check(expected, RUNS[0], "auto")
+    check_run(expected, RUNS[0], "auto")
 
 
 @pytest.mark.gpu
@@ -194,14 +194,14 @@ def test_transformers_dequantizes_the_same_directory_to_the_same_tokens(row: Qua
 def test_a_quantized_model_gives_the_tokens_of_transformers_on_a_gpu(
     row: Quantized, impl: str, written: Written
 ) -> None:
-    check(written(row), RUNS[0], impl, device="cuda")
+    check_run(written(row), RUNS[0], impl, device="cuda")
 
 
 @pytest.mark.parametrize("row", QUANTIZED, ids=BY_NAME)
 def test_every_weight_is_the_one_that_transformers_dequantizes_or_that_was_multiplied(
     row: Quantized, tmp_path: Path
 ) -> None:
-    build(row.family, seed=0).to(torch.bfloat16).save_pretrained(tmp_path)
+    build_family(row.family, seed=0).to(torch.bfloat16).save_pretrained(tmp_path)
     expected = whole_model(tmp_path, quantize(tmp_path, row)).state_dict()
     config = load_model_config(str(tmp_path), impl=ModelImpl.TRANSFORMERS)
     with torch.inference_mode():
@@ -230,7 +230,7 @@ def test_our_own_decoder_takes_fp8_by_itself_and_leaves_mxfp4_to_transformers(wr
 def test_code_that_comes_with_a_quantized_model_is_not_run(written: Written) -> None:
     model = written(BY_NAME["fp8-deepseek_v3"])
     edit(model.path, auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"})
-    check(model, RUNS[0], "auto")
+    check_run(model, RUNS[0], "auto")
 
 
 def test_a_quantized_model_that_names_no_dtype_is_made_of_16_bits(written: Written) -> None:
@@ -269,21 +269,21 @@ def test_random_weights_need_no_more_than_the_config_of_a_quantized_model(writte
 def test_a_quantization_that_is_not_supported_is_refused_before_the_weights_load(
     *, quantization_config: Any, message: str, impl: ModelImpl, tmp_path: Path
 ) -> None:
-    build(BY_NAME["fp8-llama"].family, seed=0).config.save_pretrained(tmp_path)
+    build_family(BY_NAME["fp8-llama"].family, seed=0).config.save_pretrained(tmp_path)
     edit(tmp_path, quantization_config=quantization_config)
     with pytest.raises(UnsupportedModelError, match=message):
         load_model_config(str(tmp_path), impl=impl)
 
 
 def test_mxfp4_is_refused_where_the_experts_of_another_model_would_load_transposed(tmp_path: Path) -> None:
-    build(BY_NAME["fp8-qwen3_moe"].family, seed=0).config.save_pretrained(tmp_path)
+    build_family(BY_NAME["fp8-qwen3_moe"].family, seed=0).config.save_pretrained(tmp_path)
     edit(tmp_path, quantization_config={"quant_method": "mxfp4"}, hidden_size=64, moe_intermediate_size=64)
     with pytest.raises(UnsupportedModelError, match=r"a qwen3_moe quantized with 'mxfp4'; .* mxfp4 of gpt_oss"):
         load_model_config(str(tmp_path))
 
 
 def test_no_quantization_is_none(tmp_path: Path) -> None:
-    build(BY_NAME["fp8-llama"].family, seed=0).config.save_pretrained(tmp_path)
+    build_family(BY_NAME["fp8-llama"].family, seed=0).config.save_pretrained(tmp_path)
     assert load_model_config(str(edit(tmp_path, quantization_config=None))).quantization is None
 
 
@@ -324,7 +324,7 @@ def test_fp8_weights_that_do_not_fit_their_scales_are_named(
     path = edit_tensors(written(BY_NAME["fp8-qwen3"]).path, lambda tensors: change(tensors, name))
     message = message.replace("{name}", name)
     with pytest.raises(ModelLoadError, match=f"tensor {name}.*{message}|{message} {name}"):
-        make_engine(path, RUNS[0], impl)
+        engine_of_run(path, RUNS[0], impl)
 
 
 @pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
@@ -339,7 +339,7 @@ def test_one_scale_where_blocks_are_only_assumed_is_refused_with_the_size_of_a_b
         r"\(the default; config.json has no weight_block_size\) has scales of \[3, 2\]"
     )
     with pytest.raises(ModelLoadError, match=message):
-        make_engine(path, RUNS[0], impl)
+        engine_of_run(path, RUNS[0], impl)
 
 
 @pytest.mark.parametrize("scales", [torch.ones(1), torch.ones(2), torch.tensor(1.0)])
@@ -354,7 +354,7 @@ def test_an_fp8_weight_with_scales_needs_two_dimensions(scales: Tensor, block: t
 def test_fp8_weights_that_config_json_does_not_mention_are_refused(impl: str, written: Written) -> None:
     path = edit(written(BY_NAME["fp8-qwen3"]).path, quantization_config=...)
     with pytest.raises(ModelLoadError, match=r"tensor model\.layers.* is float8_e4m3fn without scales"):
-        make_engine(path, RUNS[0], impl)
+        engine_of_run(path, RUNS[0], impl)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_mxfp4_blocks_that_do_not_fit_their_scales_are_named(
     name = "model.layers.1.mlp.experts.down_proj"
     path = edit_tensors(written(BY_NAME["mxfp4-gpt_oss"]).path, lambda tensors: change(tensors, name))
     with pytest.raises(ModelLoadError, match=message.replace("{name}", name)):
-        make_engine(path, RUNS[0], "auto")
+        engine_of_run(path, RUNS[0], "auto")
 
 
 def test_every_value_of_mxfp4_is_kept_as_it_is() -> None:

@@ -17,7 +17,7 @@ from engine.errors import ModelLoadError
 from engine.models.config import load_model_config
 from engine.models.weights import Checkpoint
 from engine.runner import load_model
-from tests.engine.conftest import save_tiny
+from tests.engine.tiny_models import save_tiny
 
 INDEX = "model.safetensors.index.json"
 NAME = "model.layers.1.self_attn.o_proj.weight"

@@ -20,7 +20,7 @@ from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.process.parent import EngineProcess
 from engine.scheduling.decisions import Decision, Reason
-from tests.engine.conftest import TinyModel, TinyModels
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 ROOT = Path(__file__).resolve().parents[3]
 

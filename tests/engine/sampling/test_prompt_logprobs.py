@@ -11,8 +11,8 @@ from engine import LLM
 from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from tests.engine.conftest import TinyModel, TinyModels
-from tests.engine.models.test_decoder import make_engine
+from tests.engine.builders import make_engine
+from tests.engine.tiny_models import TinyModel, TinyModels
 
 
 def asking(count: int = 3, **extra: Any) -> SamplingParams:

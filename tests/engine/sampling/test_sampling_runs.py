@@ -13,9 +13,8 @@ from engine.core import Engine
 from engine.errors import InvalidParamsError
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from tests.engine.conftest import TinyModels
-from tests.engine.models.test_decoder import make_engine
-from tests.engine.speculation.test_drafts import no_guess, run_with_drafts
+from tests.engine.builders import make_engine, no_guess, run_with_drafts
+from tests.engine.tiny_models import TinyModels
 
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.05}]
 EDITS: list[dict[str, Any]] = [

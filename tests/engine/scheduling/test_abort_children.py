@@ -7,8 +7,9 @@ import pytest
 from engine.core import Engine
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
-from tests.engine.conftest import SimulatedEngine, TinyModels, expected_output
-from tests.engine.models.test_decoder import make_engine
+from tests.engine.builders import make_engine
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
+from tests.engine.tiny_models import TinyModels
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 5])

@@ -8,7 +8,7 @@ from engine.scheduling.admission import Shortage
 from engine.scheduling.decisions import Decision, DecisionLog, Reason, outcome, sentence
 from engine.scheduling.plan import SchedulerCounters
 from engine.scheduling.request import Request, Sequence
-from tests.engine.conftest import SimulatedEngine
+from tests.engine.simulated_engine import SimulatedEngine
 
 
 def reasons(engine: SimulatedEngine, request_id: int) -> list[Reason]:

@@ -7,7 +7,7 @@ import pytest
 from engine.config import Admission, EngineConfig, PolicyName
 from engine.errors import InvalidConfigError
 from engine.scheduling.policies import POLICIES, DeadlinePolicy, PrefixPolicy, make_policy
-from tests.engine.conftest import SimulatedEngine, expected_output
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 
 def finish_order(engine: SimulatedEngine) -> list[int]:

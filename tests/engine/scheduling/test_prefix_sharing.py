@@ -12,7 +12,7 @@ import pytest
 from engine.config import Admission
 from engine.scheduling.blocks import sha256_digest
 from engine.scheduling.plan import StepPlan
-from tests.engine.conftest import SimulatedEngine, expected_output
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 PREFIX = list(range(100, 140))
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from engine.config import Admission, Batching
-from tests.engine.conftest import SimulatedEngine, expected_output
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 
 def mixed_prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:

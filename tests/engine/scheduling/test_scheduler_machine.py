@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.config import Admission, Batching, PolicyName
 from engine.scheduling.decisions import Reason
 from engine.scheduling.request import Sequence
-from tests.engine.conftest import SimulatedEngine, expected_output
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 
 class SchedulerMachine(RuleBasedStateMachine):

@@ -14,7 +14,8 @@ from engine.device.host_cache import HostCache, seconds_per_block
 from engine.params import SamplingParams
 from engine.scheduling.plan import BlockCopy
 from engine.scheduling.swap import SwapRule, SwapSpace
-from tests.engine.conftest import SimulatedEngine, TinyModels, expected_output
+from tests.engine.simulated_engine import SimulatedEngine, expected_output
+from tests.engine.tiny_models import TinyModels
 
 CHEAP_COPIES = SwapRule(seconds_per_block=1.0, seconds_per_token=1.0)
 DEAR_COPIES = SwapRule(seconds_per_block=5.0, seconds_per_token=1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.config import Admission, PolicyName
 from engine.scheduling.decisions import Reason
-from tests.engine.conftest import SimulatedEngine
+from tests.engine.simulated_engine import SimulatedEngine
 
 
 def running_ids(engine: SimulatedEngine) -> set[int]:

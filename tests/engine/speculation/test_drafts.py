@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from engine.config import Admission, Batching, EngineConfig, Speculation
-from engine.core import Engine
+from engine.config import Admission, Batching
 from engine.params import SamplingParams
-from tests.engine.conftest import SimulatedEngine, TinyModel, TinyModels
-
-_Guess = Callable[[list[int], int], list[int]]
+from tests.engine.builders import no_guess, run_with_drafts
+from tests.engine.simulated_engine import SimulatedEngine
+from tests.engine.tiny_models import TinyModels
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=30)
 RANDOM = SamplingParams(seed=5, max_tokens=30)
-
-
-def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **settings: Any) -> tuple[list[int], int]:
-    """Generate once; before each decode step `guess(prompt and output, tokens left)` gives the drafts."""
-    config = EngineConfig(
-        model=str(model.path), dtype="float32", num_kv_blocks=64, warm_up=False, speculation=Speculation.OFF, **settings
-    )
-    engine = Engine(config)
-    engine.add(0, model.prompts[0], params=params)
-    tokens: list[int] = []
-    while engine.has_work:
-        for sequence in engine.scheduler.running_sequences():
-            if sequence.has_prompt_computed:
-                left = sequence.max_total_tokens - sequence.num_tokens - 1
-                sequence.draft_token_ids = guess(sequence.token_ids, left)[: max(0, left)]
-        for delta in engine.step():
-            tokens += delta.token_ids
-        engine.scheduler.check_integrity()
-    return tokens, engine.stats().num_steps_total
-
-
-def no_guess(token_ids: list[int], left: int) -> list[int]:
-    return []
 
 
 @pytest.mark.parametrize(

@@ -13,27 +13,14 @@ from engine.errors import InvalidConfigError
 from engine.outputs import EngineStats, TokenLogprobs
 from engine.params import SamplingParams
 from engine.speculation.speculator import Speculator
-from tests.engine.conftest import VARIANTS, TinyModel, TinyModels
+from tests.engine.builders import FreeRows
+from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 RANDOM = SamplingParams(seed=5, temperature=50.0, max_tokens=40, ignore_eos=True, allowed_token_ids=[7, 8, 9])
 """One of three tokens about equally likely, so that a third of all drafts is right by chance."""
 
 REPETITIVE = [7, 8, 9, 8, 7, 9, 9, 8, 7, 8] * 4
-
-
-class FreeRows:
-    """A clock for which every step takes one second, drafts or none, and a search takes no time.
-
-    It is read before the search, after it, and after the step.
-    """
-
-    def __init__(self) -> None:
-        self._num_readings = 0
-
-    def __call__(self) -> float:
-        self._num_readings += 1
-        return float(self._num_readings // 3)
 
 
 @dataclass

@@ -1,0 +1,120 @@
+"""Engines over tiny models, requests of every kind, and ways to run them to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.config import EngineConfig, Speculation
+from engine.core import Engine
+from engine.outputs import FinishReason, TokenDelta
+from engine.params import SamplingParams
+from tests.engine.tiny_models import TinyModel
+
+
+def make_engine(model: TinyModel, **settings: Any) -> Engine:
+    """Build an engine in fp32 on the CPU, with room for every request of a tiny model."""
+    defaults: dict[str, Any] = {
+        "dtype": "float32",
+        "device": "cpu",
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 128,
+        "num_kv_blocks": 400,
+        "warm_up": False,
+    }
+    return Engine(EngineConfig(model=str(model.path), **{**defaults, **settings}))
+
+
+def run_all(engine: Engine, model: TinyModel, **extra: Any) -> list[list[int]]:
+    """Generate greedily for every prompt in one go; return the tokens in order."""
+    outputs: list[list[int]] = [[] for _ in model.prompts]
+    for index, (prompt, limit) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
+        engine.add(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=limit, **extra))
+    while engine.has_work:
+        for delta in engine.step():
+            assert delta.finish_reason is not FinishReason.ERROR, delta.error
+            outputs[delta.request_id] += delta.token_ids
+        engine.scheduler.check_integrity()
+    return outputs
+
+
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "logprobs": 2},
+    {"seed": 3, "n": 3},
+    {"seed": 4, "top_p": 0.9, "min_p": 0.01, "logprobs": 0},
+    {"seed": 5, "top_k": 9, "frequency_penalty": 0.7, "presence_penalty": 0.3, "repetition_penalty": 1.2},
+    {"temperature": 0.0, "allowed_token_ids": [5, 6, 7, 8], "bad_words_token_ids": [(5, 6), (7,)]},
+    {"temperature": 0.0, "logit_bias": {7: 99.0}, "bad_words_token_ids": [(7, token) for token in range(256)], "n": 2},
+    {"temperature": 0.0, "stop_token_ids": list(range(0, 256, 2)), "min_tokens": 4},
+    {"temperature": 0.0, "prompt_logprobs": 1, "max_tokens": 0},
+    {"seed": 6, "prompt_logprobs": 2, "ignore_eos": False, "logit_bias": {2: 4.0}},
+    {"temperature": 0.0, "max_tokens": 1},
+]
+"""Every way in which a token depends on those before it, and every way to end."""
+
+Children = dict[tuple[int, int], TokenDelta]
+"""What each child of each request got: (request id, index) to one delta that holds all of it."""
+
+
+def add_all(engine: Engine, model: TinyModel) -> None:
+    """Add requests of every kind, three of each."""
+    for request_id in range(3 * len(KINDS)):
+        kind = {"max_tokens": 6 + request_id % 9, "ignore_eos": True, **KINDS[request_id % len(KINDS)]}
+        engine.add(request_id, model.prompts[request_id % 12], params=SamplingParams(**kind), priority=request_id % 3)
+
+
+def run_to_end(engine: Engine) -> Children:
+    """Run until nothing is left; return all that each child got, as one delta."""
+    found: Children = {}
+    while engine.has_work:
+        for delta in engine.step():
+            child = (delta.request_id, delta.index)
+            if child in found:
+                assert found[child].finish_reason is None, "more after its end"
+                found[child].extend(delta)
+            else:
+                found[child] = delta
+        engine.scheduler.check_integrity()
+    assert engine.scheduler.pool.num_used == 0
+    return found
+
+
+class FreeRows:
+    """A clock for which every step takes one second, drafts or none, and a search takes no time.
+
+    It is read before the search, after it, and after the step.
+    """
+
+    def __init__(self) -> None:
+        self._num_readings = 0
+
+    def __call__(self) -> float:
+        self._num_readings += 1
+        return float(self._num_readings // 3)
+
+
+_Guess = Callable[[list[int], int], list[int]]
+
+
+def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **settings: Any) -> tuple[list[int], int]:
+    """Generate once; before each decode step `guess(prompt and output, tokens left)` gives the drafts."""
+    config = EngineConfig(
+        model=str(model.path), dtype="float32", num_kv_blocks=64, warm_up=False, speculation=Speculation.OFF, **settings
+    )
+    engine = Engine(config)
+    engine.add(0, model.prompts[0], params=params)
+    tokens: list[int] = []
+    while engine.has_work:
+        for sequence in engine.scheduler.running_sequences():
+            if sequence.has_prompt_computed:
+                left = sequence.max_total_tokens - sequence.num_tokens - 1
+                sequence.draft_token_ids = guess(sequence.token_ids, left)[: max(0, left)]
+        for delta in engine.step():
+            tokens += delta.token_ids
+        engine.scheduler.check_integrity()
+    return tokens, engine.stats().num_steps_total
+
+
+def no_guess(token_ids: list[int], left: int) -> list[int]:
+    return []

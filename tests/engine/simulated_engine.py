@@ -1,0 +1,143 @@
+"""The real scheduler over a pure function of the tokens: what a step decides, without a model or tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from engine.config import Admission, Batching, PolicyName
+from engine.params import SamplingParams
+from engine.scheduling.blocks import BlockPool, sha256_digest
+from engine.scheduling.plan import SchedulerLimits, StepPlan
+from engine.scheduling.policies import make_policy
+from engine.scheduling.request import Request, Sequence
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.swap import SwapSpace
+
+
+@dataclass
+class SimulatedEngine:
+    """The real scheduler and blocks with a pure function of the tokens in place of the model."""
+
+    num_blocks: int = 64
+    block_size: int = 4
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 32
+    max_model_len: int = 512
+    enable_prefix_caching: bool = True
+    batching: Batching = Batching.CONTINUOUS
+    admission: Admission = Admission.PEAK
+    policy: PolicyName = PolicyName.PRIORITY
+    max_passed_over: int = 64
+    swap: SwapSpace | None = None
+    overlap: bool = False
+    digest: Callable[[bytes], bytes] = sha256_digest
+    watch: Callable[[StepPlan], None] | None = None
+    now: float = 0.0
+    finished: dict[int, list[Sequence]] = field(default_factory=dict)
+    _arrivals: Iterator[int] = field(default_factory=itertools.count)
+    _in_flight: StepPlan | None = None
+
+    def __post_init__(self) -> None:
+        pool = BlockPool(self.num_blocks, self.block_size, digest=self.digest)
+        limits = SchedulerLimits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+        )
+        self.scheduler = Scheduler(
+            pool,
+            limits,
+            enable_prefix_caching=self.enable_prefix_caching,
+            batching=self.batching,
+            admission=self.admission,
+            policy=make_policy(self.policy),
+            max_passed_over=self.max_passed_over,
+            swap=self.swap,
+            clock=lambda: self.now,
+        )
+
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        n: int = 1,
+        priority: int = 0,
+        deadline: float | None = None,
+        salt: str = "",
+        stop_token_ids: tuple[int, ...] = (),
+    ) -> int:
+        arrival = next(self._arrivals)
+        request = Request(
+            request_id=arrival,
+            prompt_token_ids=prompt,
+            params=SamplingParams(n=n, ignore_eos=True, stop_token_ids=stop_token_ids, max_tokens=max_tokens),
+            max_tokens=max_tokens,
+            seed=0,
+            eos_token_ids=frozenset(),
+            arrival=arrival,
+            priority=priority,
+            deadline=deadline,
+            salt=salt,
+        )
+        pool = self.scheduler.pool
+        self.scheduler.add([Sequence(request, index, pool.chain(salt)) for index in range(n)])
+        return arrival
+
+    def step(self) -> list[tuple[Sequence, int]]:
+        """Run one step, which takes a second; return who computed how many tokens, or whose last token came."""
+        plan = self.scheduler.schedule()
+        if self.watch is not None:
+            self.watch(plan)
+        self.now += 1.0
+        assert sum(plan.counts) + len(plan.padding) <= self.max_num_batched_tokens
+        if self.overlap:
+            return self._overlap(plan)
+        ended = self._append(plan)
+        self.scheduler.advance(plan)
+        self._finish(ended)
+        return list(zip(plan.sequences, plan.counts, strict=True))
+
+    def _overlap(self, plan: StepPlan) -> list[tuple[Sequence, int]]:
+        ended = [] if self._in_flight is None else self._append(self._in_flight)
+        self._finish(ended)
+        has_started = bool(plan.sequences)
+        plan.settle(self.scheduler.__contains__)
+        if has_started:
+            self.scheduler.advance(plan)
+            self.scheduler.expect_tokens(plan)
+        self._in_flight = plan
+        return list(zip(plan.sequences, plan.counts, strict=True)) or [(sequence, 0) for sequence in ended]
+
+    def _append(self, plan: StepPlan) -> list[Sequence]:
+        """Append what the plan samples; return who ends with it."""
+        alive = [sequence for sequence, _ in plan.sampling() if sequence in self.scheduler]
+        return [sequence for sequence in alive if sequence.append(next_token(sequence.token_ids)) is not None]
+
+    def _finish(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self.scheduler.finish(sequence)
+            self.finished.setdefault(sequence.request.request_id, []).append(sequence)
+
+    def run(self, max_steps: int = 10_000) -> int:
+        """Run until nothing is left; return the number of steps."""
+        for step in range(max_steps):
+            if not self.scheduler.has_work:
+                return step
+            assert self.step(), "an empty step while there is work"
+            self.scheduler.check_integrity()
+        raise AssertionError(f"not done after {max_steps} steps")
+
+
+def next_token(token_ids: list[int]) -> int:
+    """Stand in for the model: a token that depends on every token before it."""
+    return sum((place + 1) * token for place, token in enumerate(token_ids)) % 97
+
+
+def expected_output(prompt: list[int], max_tokens: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
