@@ -75,7 +75,7 @@ def measure_steps(
     request_ids = count()
     for requests in phases:
         _replay(engine, requests, request_ids, run, clock)
-    run.num_output_tokens = engine.stats().num_output_tokens_total
+    run.num_output_tokens = engine.stats().requests.num_output_tokens
     return run
 
 
@@ -235,11 +235,11 @@ def report(cost: MeasuredCost, prediction: Prediction) -> dict[str, object]:
 
 
 def _measure_step(engine: Engine, run: MeasuredRun, clock: Callable[[], float]) -> None:
-    num_steps = engine.stats().num_steps_total
+    num_steps = engine.stats().scheduler.num_steps
     began = clock()
     engine.step()
     took = clock() - began
-    if engine.stats().num_steps_total > num_steps:
+    if engine.stats().scheduler.num_steps > num_steps:
         run.loads.append(load_of(engine.scheduler.last_plan))
         run.step_seconds.append(took)
 

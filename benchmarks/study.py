@@ -142,16 +142,16 @@ def use_table(runs: list[Run]) -> str:
     head = ["policy", "output tok/s", "sequences a step", "preemptions", "prefix tokens found", "KV waste", "in time"]
     rows = []
     for run in runs:
-        counters = run.result.counters
+        counters, cache = run.result.counters, run.result.cache
         prompt_tokens = sum(request.num_prompt_tokens for request in run.requests)
         rows.append(
             [
                 run.policy,
                 f"{run.result.output_tokens_per_second:,.0f}",
-                f"{counters.num_seqs / max(1, counters.num_steps):.0f}",
+                f"{counters.mean_batch:.0f}",
                 str(counters.num_preemptions),
-                f"{counters.num_cached_tokens / prompt_tokens:.1%}",
-                f"{run.result.kv_waste:.2%}",
+                f"{cache.num_cached_tokens / prompt_tokens:.1%}",
+                f"{cache.waste:.2%}",
                 f"{run.share_in_time():.1%}",
             ]
         )

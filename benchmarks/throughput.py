@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 from engine.config import Batching, EngineConfig, Speculation
 from engine.core import Engine
 from engine.errors import EngineError
-from engine.outputs import EngineStats, FinishReason
+from engine.outputs import FinishReason
 from engine.params import SamplingParams
+from engine.stats import EngineStats, Histogram, measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class ThroughputReport:
     acceptance_rate: float = 0.0
     joules_per_output_token: float | None = None
     first_error: str | None = None
+    counters: dict[str, float] = field(default_factory=dict)
+    """Every number that workers export, by its metric's name; in JSON alone."""
 
 
 _COMPARED = (
@@ -219,9 +222,9 @@ def _measured(
 def render(reports: list[ThroughputReport]) -> str:
     """Return the reports as a table, one row each, and the ratios; without what no report knows."""
     names = [
-        field.name
-        for field in fields(ThroughputReport)
-        if any(getattr(report, field.name) is not None for report in reports)
+        one.name
+        for one in fields(ThroughputReport)
+        if one.name != "counters" and any(getattr(report, one.name) is not None for report in reports)
     ]
     cells = [names] + [[_cell(getattr(report, name)) for name in names] for report in reports]
     if len(reports) == 1:
@@ -252,7 +255,7 @@ def _report(
     stats: EngineStats | None,
 ) -> ThroughputReport:
     prompt_tokens = sum(len(request.prompt_token_ids) for place, request in enumerate(requests) if place not in errors)
-    output_tokens = stats.num_output_tokens_total if stats else sum(request.max_tokens for request in requests)
+    output_tokens = stats.requests.num_output_tokens if stats else sum(request.max_tokens for request in requests)
     return ThroughputReport(
         name=name,
         num_requests=len(requests),
@@ -272,20 +275,21 @@ def _engine_fields(stats: EngineStats | None) -> dict[str, Any]:
     if stats is None:
         return {}
     return {
-        "steps": stats.num_steps_total,
-        "mean_batch": stats.mean_batch,
-        "kv_use": stats.kv_use,
-        "kv_waste": stats.kv_waste,
-        "preemptions": stats.num_preemptions_total,
-        "prefix_hit_tokens": stats.num_cached_tokens_total,
-        "drafted_tokens": stats.num_drafted_tokens_total,
-        "acceptance_rate": stats.acceptance_rate,
-        "joules_per_output_token": _per_output_token(stats.num_joules_total, stats),
+        "steps": stats.scheduler.num_steps,
+        "mean_batch": stats.scheduler.mean_batch,
+        "kv_use": stats.mean_kv_use,
+        "kv_waste": stats.cache.waste,
+        "preemptions": stats.scheduler.num_preemptions,
+        "prefix_hit_tokens": stats.cache.num_cached_tokens,
+        "drafted_tokens": stats.speculation.num_drafted,
+        "acceptance_rate": stats.speculation.acceptance_rate,
+        "joules_per_output_token": _per_output_token(stats.energy.num_joules, stats),
+        "counters": {name: value for name, value in measured(stats) if not isinstance(value, Histogram)},
     }
 
 
 def _per_output_token(joules: float | None, stats: EngineStats) -> float | None:
-    return None if joules is None else joules / max(1, stats.num_output_tokens_total)
+    return None if joules is None else joules / max(1, stats.requests.num_output_tokens)
 
 
 def _as_json(reports: list[ThroughputReport]) -> str:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from engine.llm import LLM
-    from engine.outputs import CompletionOutput, EngineStats, Logprob, RequestOutput
+    from engine.outputs import CompletionOutput, Logprob, RequestOutput
     from engine.params import SamplingParams
     from engine.process.parent import EngineProcess
+    from engine.stats import EngineStats
     from engine.structured import StructuredOutput
 
 _HOME = {
@@ -36,7 +37,7 @@ _HOME = {
     "EngineError": "errors",
     "EngineProcess": "process.parent",
     "EngineStartError": "errors",
-    "EngineStats": "outputs",
+    "EngineStats": "stats",
     "InvalidConfigError": "errors",
     "InvalidParamsError": "errors",
     "InvalidRequestError": "errors",

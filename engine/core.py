@@ -18,7 +18,7 @@ from engine.grammars.grammar import GrammarTokens
 from engine.grammars.waiting import GrammarQueue
 from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
 from engine.models.config import CheckpointConfig, load_model_config
-from engine.outputs import EngineStats, FinishReason, TokenDelta
+from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.pending import PendingTokens
 from engine.recorder import Recorder
@@ -29,7 +29,8 @@ from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.policies import make_policy
 from engine.scheduling.request import Request, Sequence, derive_seed
 from engine.scheduling.scheduler import Scheduler
-from engine.speculation.speculator import SpeculationCounters, Speculator
+from engine.speculation.speculator import Speculator
+from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
 
 _GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
@@ -77,7 +78,6 @@ class Engine:
         )
         self._untold: list[TokenDelta] = []
         self._num_arrivals = 0
-        self._num_prompt_tokens = 0
         self._recorder = Recorder(self.scheduler)
         self._energy = EnergyMeter(self._runner.device)
         self.overlaps = _overlaps(config, self._runner.device.type)
@@ -115,7 +115,7 @@ class Engine:
             self._end_all(request_id, params.n, FinishReason.LENGTH)
             return
         self._num_arrivals += 1
-        self._num_prompt_tokens += len(prompt_token_ids)
+        self._recorder.counters.num_prompt_tokens += len(prompt_token_ids)
         request = Request(
             request_id=request_id,
             prompt_token_ids=list(prompt_token_ids),
@@ -178,36 +178,23 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters and the present state."""
-        scheduler, counters = self.scheduler, self.scheduler.counters
-        drafts = SpeculationCounters() if self.speculator is None else self.speculator.counters
+        scheduler, recorder = self.scheduler, self._recorder
         return EngineStats(
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting + self._grammars.num_sequences,
-            max_num_seqs=self.config.max_num_seqs,
-            num_kv_blocks=self.info.num_kv_blocks,
-            num_used_blocks=scheduler.pool.num_used,
-            num_cached_blocks=scheduler.pool.num_cached,
-            num_steps_total=counters.num_steps,
-            num_prompt_tokens_total=self._num_prompt_tokens,
-            num_output_tokens_total=self._recorder.num_output_tokens,
-            num_forced_tokens_total=self._recorder.num_forced_tokens,
-            num_computed_tokens_total=counters.num_computed_tokens,
-            num_cached_tokens_total=counters.num_cached_tokens,
-            num_looked_up_tokens_total=counters.num_looked_up_tokens,
-            num_preemptions_total=counters.num_preemptions,
-            num_swaps_total=counters.num_swaps,
-            num_finished_total=self._recorder.num_finished,
-            num_drafted_tokens_total=drafts.num_drafted,
-            num_accepted_tokens_total=drafts.num_accepted,
-            num_seqs_total=counters.num_seqs,
-            num_block_steps_total=counters.num_used_blocks,
-            num_slot_steps_total=counters.num_slots,
-            num_written_slot_steps_total=counters.num_written_slots,
-            num_operations_total=self._runner.work.num_operations,
-            num_read_bytes_total=self._runner.work.num_read_bytes,
-            num_written_bytes_total=self._runner.work.num_written_bytes,
-            num_joules_total=self._energy.joules,
-            timings=self._recorder.timings,
+            load=EngineLoad(
+                num_running=scheduler.num_running,
+                num_waiting=scheduler.num_waiting + self._grammars.num_sequences,
+                max_num_seqs=self.config.max_num_seqs,
+                num_blocks=self.info.num_kv_blocks,
+                num_used_blocks=scheduler.pool.num_used,
+                num_cached_blocks=scheduler.pool.num_cached,
+            ),
+            scheduler=snapshot(scheduler.counters),
+            cache=snapshot(scheduler.cache_counters),
+            requests=snapshot(recorder.counters),
+            speculation=SpeculationCounters() if self.speculator is None else snapshot(self.speculator.counters),
+            work=snapshot(self._runner.work.counters),
+            energy=Energy(num_joules=self._energy.joules),
+            timings=recorder.timings.snapshot(),
         )
 
     def _abort(self, request_id: int, *, index: int | None = None) -> None:
@@ -222,7 +209,7 @@ class Engine:
             self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
             self._untold += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
             unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
-            self._recorder.num_finished += len(deltas) - len(unfinished)
+            self._recorder.counters.num_finished += len(deltas) - len(unfinished)
             if unfinished:
                 self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
 
@@ -272,7 +259,7 @@ class Engine:
         self.scheduler.advance(plan)
 
     def _end_all(self, request_id: int, n: int, reason: FinishReason, *, error: str | None = None) -> None:
-        self._recorder.num_finished += n
+        self._recorder.counters.num_finished += n
         self._untold.extend(
             TokenDelta(request_id=request_id, index=index, finish_reason=reason, error=error) for index in range(n)
         )

@@ -15,7 +15,6 @@ from engine.errors import InvalidRequestError
 from engine.models.config import resolve_model_path
 from engine.outputs import (
     CompletionOutput,
-    EngineStats,
     FinishReason,
     Logprob,
     RequestOutput,
@@ -23,6 +22,7 @@ from engine.outputs import (
     TokenLogprobs,
 )
 from engine.params import SamplingParams
+from engine.stats import EngineStats
 from engine.text import TextStream, with_bad_words_as_tokens
 from engine.tokenizer import load_tokenizer
 

@@ -1,4 +1,4 @@
-"""What comes out of the engine: token deltas and statistics per step, and the finished results users see.
+"""What comes out of the engine: token deltas of every step, and the finished results users see.
 
 Plain values; knows nothing of scheduling or models.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from engine.timings import Timings
 
 NO_TOKEN = -1
 """Stands for a token where grammar, allowed tokens and bad words together leave none."""
@@ -65,65 +63,6 @@ class TokenDelta:
             self.prompt_logprobs = later.prompt_logprobs
         self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
         self.num_cached_tokens = max(self.num_cached_tokens, later.num_cached_tokens)
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineStats:
-    """Counters since the start (`num_*_total`) and the present state of the engine.
-
-    Drafted tokens are guesses that a step computed; accepted ones are tokens that steps gave beyond their first for it.
-    Operations and bytes are estimates from shapes (engine/work.py), in floats because they outgrow every integer that a
-    message can hold. The integers do not: at 10^9 a second they would need 292 years. Joules are those of the whole
-    GPU, None where nothing counts them (device/energy.py).
-    """
-
-    num_running: int = 0
-    num_waiting: int = 0
-    max_num_seqs: int = 0
-    num_kv_blocks: int = 0
-    num_used_blocks: int = 0
-    num_cached_blocks: int = 0
-    num_steps_total: int = 0
-    num_prompt_tokens_total: int = 0
-    num_output_tokens_total: int = 0
-    num_forced_tokens_total: int = 0
-    num_computed_tokens_total: int = 0
-    num_cached_tokens_total: int = 0
-    num_looked_up_tokens_total: int = 0
-    num_preemptions_total: int = 0
-    num_swaps_total: int = 0
-    num_finished_total: int = 0
-    num_drafted_tokens_total: int = 0
-    num_accepted_tokens_total: int = 0
-    num_seqs_total: int = 0
-    num_block_steps_total: int = 0
-    num_slot_steps_total: int = 0
-    num_written_slot_steps_total: int = 0
-    num_operations_total: float = 0.0
-    num_read_bytes_total: float = 0.0
-    num_written_bytes_total: float = 0.0
-    num_joules_total: float | None = None
-    timings: Timings = field(default_factory=Timings)
-
-    @property
-    def mean_batch(self) -> float:
-        """Return sequences per step, averaged over all steps."""
-        return self.num_seqs_total / max(1, self.num_steps_total)
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Return the share of the drafted tokens that were accepted; 0 when there were none."""
-        return self.num_accepted_tokens_total / max(1, self.num_drafted_tokens_total)
-
-    @property
-    def kv_use(self) -> float:
-        """Return the share of the pool's blocks that sequences held, averaged over all steps."""
-        return self.num_block_steps_total / max(1, self.num_kv_blocks * self.num_steps_total)
-
-    @property
-    def kv_waste(self) -> float:
-        """Return the share of allocated token slots that held no token, averaged over all steps."""
-        return 1.0 - self.num_written_slot_steps_total / max(1, self.num_slot_steps_total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

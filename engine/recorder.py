@@ -7,7 +7,7 @@ from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.scheduler import Scheduler
-from engine.timings import Timings
+from engine.stats import RequestCounters, Timings
 
 
 class Recorder:
@@ -16,9 +16,7 @@ class Recorder:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.timings = Timings()
-        self.num_output_tokens = 0
-        self.num_forced_tokens = 0
-        self.num_finished = 0
+        self.counters = RequestCounters()
 
     def append(
         self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]
@@ -47,7 +45,7 @@ class Recorder:
             is_finished = delta.finish_reason is not None
             if is_finished:
                 self._scheduler.finish(sequence)
-                self.num_finished += 1
+                self.counters.num_finished += 1
             self._time(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
         deltas = [delta for _, delta in taken]
         failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
@@ -55,12 +53,12 @@ class Recorder:
 
     def count_forced(self, count: int) -> None:
         """Count tokens that a grammar gave without sampling."""
-        self.num_forced_tokens += count
-        self.num_output_tokens += count
+        self.counters.num_forced_tokens += count
+        self.counters.num_output_tokens += count
 
     def last_delta(self, sequence: Sequence, reason: FinishReason, *, error: str | None = None) -> TokenDelta:
         """Count a sequence that ends for a reason other than its tokens; return its last delta, without a token."""
-        self.num_finished += 1
+        self.counters.num_finished += 1
         return TokenDelta(
             request_id=sequence.request.request_id,
             index=sequence.index,
@@ -109,5 +107,5 @@ class Recorder:
             delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None
         kept = len(delta.token_ids)
         delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
-        self.num_output_tokens += kept
+        self.counters.num_output_tokens += kept
         return delta

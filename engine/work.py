@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.step_load import load_of
+from engine.stats import WorkCounters
 
 if TYPE_CHECKING:
     from engine.models.step_model import ModelSizes
@@ -27,16 +28,14 @@ class WorkCounter:
         self._sizes = sizes
         self._weight_bytes = weight_bytes
         self._kv_bytes_per_token = kv_bytes_per_token
-        self.num_operations = 0.0
-        self.num_read_bytes = 0.0
-        self.num_written_bytes = 0.0
+        self.counters = WorkCounters()
 
     def observe(self, plan: StepPlan) -> None:
         """Add a step that was computed."""
-        sizes, load = self._sizes, load_of(plan)
-        self.num_operations += 2 * sizes.num_layer_weights * load.num_tokens
-        self.num_operations += 2 * sizes.num_head_weights * load.num_logit_rows
-        self.num_operations += 4 * sizes.attention_width * load.num_attended
+        sizes, load, counters = self._sizes, load_of(plan), self.counters
+        counters.num_operations += 2 * sizes.num_layer_weights * load.num_tokens
+        counters.num_operations += 2 * sizes.num_head_weights * load.num_logit_rows
+        counters.num_operations += 4 * sizes.attention_width * load.num_attended
         num_weights = sizes.num_layer_weights + (sizes.num_head_weights if load.num_logit_rows else 0)
-        self.num_read_bytes += self._weight_bytes * num_weights + self._kv_bytes_per_token * load.num_context_tokens
-        self.num_written_bytes += self._kv_bytes_per_token * load.num_tokens
+        counters.num_read_bytes += self._weight_bytes * num_weights + self._kv_bytes_per_token * load.num_context_tokens
+        counters.num_written_bytes += self._kv_bytes_per_token * load.num_tokens

@@ -51,7 +51,7 @@ EXTRAS = {
 # The floors of each package, lowest first: a room (a folder, or a file at the root) imports only rooms on lower floors.
 FLOORS = {
     "engine": [
-        ["errors", "timings"],
+        ["errors", "stats"],
         ["outputs", "structured", "tokenizer"],
         ["config", "params"],
         ["intake", "text", "scheduling"],

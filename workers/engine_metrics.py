@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.outputs import EngineStats
-from engine.timings import BOUNDS_SECONDS, Histogram
+from engine.stats import BOUNDS_SECONDS, EngineStats, Histogram, measured
 
 
 def engine_metrics(stats: EngineStats) -> dict[str, float | Mapping[str, Any]]:
@@ -14,34 +13,11 @@ def engine_metrics(stats: EngineStats) -> dict[str, float | Mapping[str, Any]]:
 
     What the engine cannot tell is left out.
     """
-    timings = stats.timings
-    metrics: dict[str, float | Mapping[str, Any]] = {
-        "num_requests_running": stats.num_running,
-        "num_requests_waiting": stats.num_waiting,
-        "slot_occupancy": stats.num_running / max(1, stats.max_num_seqs),
-        "kv_cache_usage_perc": stats.num_used_blocks / max(1, stats.num_kv_blocks),
-        "prompt_tokens_total": stats.num_prompt_tokens_total,
-        "generation_tokens_total": stats.num_output_tokens_total,
-        "prefix_cache_queries_total": stats.num_looked_up_tokens_total,
-        "prefix_cache_hits_total": stats.num_cached_tokens_total,
-        "num_preemptions_total": stats.num_preemptions_total,
-        "num_swaps_total": stats.num_swaps_total,
-        "spec_decode_num_draft_tokens_total": stats.num_drafted_tokens_total,
-        "spec_decode_num_accepted_tokens_total": stats.num_accepted_tokens_total,
-        "num_forced_tokens_total": stats.num_forced_tokens_total,
-        "num_steps_total": stats.num_steps_total,
-        "sequences_finished_total": stats.num_finished_total,
-        "estimated_flops_total": stats.num_operations_total,
-        "estimated_read_bytes_total": stats.num_read_bytes_total,
-        "estimated_write_bytes_total": stats.num_written_bytes_total,
-        "request_queue_time_seconds": _histogram(timings.queue_time),
-        "time_to_first_token_seconds": _histogram(timings.time_to_first_token),
-        "inter_token_latency_seconds": _histogram(timings.inter_token_latency),
-        "e2e_request_latency_seconds": _histogram(timings.e2e_latency),
+    return {
+        "slot_occupancy": stats.load.slot_occupancy,
+        "kv_cache_usage_perc": stats.load.kv_use,
+        **{name: _histogram(value) if isinstance(value, Histogram) else value for name, value in measured(stats)},
     }
-    if stats.num_joules_total is not None:
-        metrics["energy_joules_total"] = stats.num_joules_total
-    return metrics
 
 
 def _histogram(histogram: Histogram) -> Mapping[str, Any]:

@@ -17,8 +17,8 @@ from benchmarks.make_model import OptShape, Shape, write_config
 from benchmarks.make_workload import heavy_tailed_requests
 from engine.config import EngineConfig, LoadFormat
 from engine.core import Engine
-from engine.outputs import EngineStats
 from engine.params import SamplingParams
+from engine.stats import EngineStats
 
 BLOCK_SIZE = 16
 _WARM_UP_TOKENS = 4
@@ -92,12 +92,12 @@ def run_asks(engine: Engine, asks: list[Ask]) -> Run:
         for ask in asks[: min(len(asks), engine.config.max_num_seqs, 64)]
     ]
     _run_all(engine, warm_up, first_id=len(asks))
-    before = engine.stats().num_output_tokens_total
+    before = engine.stats().requests.num_output_tokens
     began = time.perf_counter()
     _run_all(engine, asks, first_id=0)
     seconds = time.perf_counter() - began
     stats = engine.stats()
-    output_tokens, wanted = stats.num_output_tokens_total - before, sum(ask.max_tokens for ask in asks)
+    output_tokens, wanted = stats.requests.num_output_tokens - before, sum(ask.max_tokens for ask in asks)
     if output_tokens != wanted:
         raise RuntimeError(f"The engine gave {output_tokens} tokens and {wanted} were asked for.")
     return Run(seconds=seconds, output_tokens=output_tokens, stats=stats)

@@ -47,8 +47,8 @@ def measure_load(
             goal_share=goal_share,
             goal=goal,
             settings=settings,
-            note=f"{run.output_tokens} tokens in {run.seconds:.1f} s, mean batch {run.stats.mean_batch:.0f} "
-            f"(the ideal's {batch:.0f}), {run.stats.num_preemptions_total} preemptions; with as many requests as "
+            note=f"{run.output_tokens} tokens in {run.seconds:.1f} s, mean batch {run.stats.scheduler.mean_batch:.0f} "
+            f"(the ideal's {batch:.0f}), {run.stats.scheduler.num_preemptions} preemptions; with as many requests as "
             f"fit in memory the ideal would be {full:,.0f} tok/s, of which this is {run.tokens_per_second / full:.1%}",
             is_judged=scale.is_judged,
         )
@@ -160,4 +160,4 @@ def _name(load: Load) -> str:
 
 
 def _speed(run: Run) -> str:
-    return f"{run.tokens_per_second:,.0f} tok/s in {run.seconds:.1f} s, mean batch {run.stats.mean_batch:.1f}"
+    return f"{run.tokens_per_second:,.0f} tok/s in {run.seconds:.1f} s, mean batch {run.stats.scheduler.mean_batch:.1f}"

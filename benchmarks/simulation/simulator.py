@@ -21,11 +21,12 @@ from benchmarks.simulation.latency import LatencyHistogram
 from engine.config import Admission, Batching, PolicyName
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool, PrefixChain
-from engine.scheduling.plan import SchedulerCounters, SchedulerLimits, StepPlan
+from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.policies import make_policy
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_load import load_of
+from engine.stats import CacheCounters, SchedulerCounters
 
 _KNOWN_LENGTH = SamplingParams(ignore_eos=True)
 _OPEN_LENGTH = SamplingParams()
@@ -73,6 +74,7 @@ class SimulationResult:
     num_preemptions: npt.NDArray[np.int64]
     gaps: LatencyHistogram
     counters: SchedulerCounters
+    cache: CacheCounters
     seconds: float
     busy_seconds: float
     num_output_tokens: int
@@ -82,11 +84,6 @@ class SimulationResult:
     def output_tokens_per_second(self) -> float:
         """Return the generated tokens per second of virtual time, from the first arrival to the last token."""
         return self.num_output_tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def kv_waste(self) -> float:
-        """Return the share of allocated token slots that held no token, averaged over all steps."""
-        return 1.0 - self.counters.num_written_slots / max(1, self.counters.num_slots)
 
 
 class Simulator:
@@ -137,6 +134,7 @@ class Simulator:
                 self._step()
         return self._times.result(
             counters=self.scheduler.counters,
+            cache=self.scheduler.cache_counters,
             seconds=self.now - began,
             busy_seconds=self._busy_seconds,
             num_refused=self._num_refused,
@@ -277,7 +275,13 @@ class _Times:
         self._num_output_tokens += sequence.asked.num_output_tokens
 
     def result(
-        self, *, counters: SchedulerCounters, seconds: float, busy_seconds: float, num_refused: int
+        self,
+        *,
+        counters: SchedulerCounters,
+        cache: CacheCounters,
+        seconds: float,
+        busy_seconds: float,
+        num_refused: int,
     ) -> SimulationResult:
         """Return everything that was taken."""
         columns = {name: np.array(column) for name, column in (*self._columns.items(), *self._counts.items())}
@@ -290,6 +294,7 @@ class _Times:
             num_preemptions=columns["num_preemptions"],
             gaps=self._gaps,
             counters=counters,
+            cache=cache,
             seconds=seconds,
             busy_seconds=busy_seconds,
             num_output_tokens=self._num_output_tokens,

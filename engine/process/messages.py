@@ -8,9 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EngineConfig
-from engine.outputs import EngineStats, FinishReason, TokenDelta, TokenLogprobs
+from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.decisions import Decision
+from engine.stats import EngineStats
 
 __all__ = [
     "Abort",

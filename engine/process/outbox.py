@@ -10,9 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from engine.outputs import EngineStats, TokenDelta
+from engine.outputs import TokenDelta
 from engine.process.messages import Progress
 from engine.scheduling.decisions import Decision
+from engine.stats import EngineStats
 
 MAX_DECISIONS = 4096
 """Decisions that wait for a slow reader; older ones are dropped."""
@@ -80,4 +81,4 @@ class Outbox:
                 return None
             pending, self._pending = self._pending, {}
             decisions, self._decisions = list(self._decisions), deque(maxlen=MAX_DECISIONS)
-            return Progress(list(pending.values()), stats, stats.num_steps_total, decisions)
+            return Progress(list(pending.values()), stats, stats.scheduler.num_steps, decisions)

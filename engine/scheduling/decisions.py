@@ -12,8 +12,8 @@ from enum import StrEnum
 from itertools import islice
 
 from engine.scheduling.admission import Shortage
-from engine.scheduling.plan import SchedulerCounters
 from engine.scheduling.request import Sequence
+from engine.stats import SchedulerCounters
 
 
 class Reason(StrEnum):

@@ -1,4 +1,4 @@
-"""What the scheduler is given, hands out and counts: limits, one step's plan, counters. Values only; no torch."""
+"""What the scheduler is given and hands out: limits, and one step's plan. Values only; no torch."""
 
 from __future__ import annotations
 
@@ -94,19 +94,3 @@ class StepPlan:
         """Return the sequences that sample, each with its number of tokens, in order."""
         pairs = zip(self.sequences, self.num_sampled, strict=True)
         return [(sequence, num_sampled) for sequence, num_sampled in pairs if num_sampled]
-
-
-@dataclass(slots=True)
-class SchedulerCounters:
-    """What happened since the start."""
-
-    num_steps: int = 0
-    num_preemptions: int = 0
-    num_swaps: int = 0
-    num_cached_tokens: int = 0
-    num_looked_up_tokens: int = 0
-    num_computed_tokens: int = 0
-    num_seqs: int = 0
-    num_used_blocks: int = 0
-    num_slots: int = 0
-    num_written_slots: int = 0

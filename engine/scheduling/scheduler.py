@@ -28,13 +28,14 @@ from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.decisions import Decision, DecisionLog, Reason
 from engine.scheduling.followers import Followers
 from engine.scheduling.pace import Pace
-from engine.scheduling.plan import SchedulerCounters, SchedulerLimits, StepPlan
+from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.policies import Policy, PriorityPolicy, SchedulerView
 from engine.scheduling.request import Sequence
 from engine.scheduling.seating import Seating
 from engine.scheduling.swap import SwapSpace
 from engine.scheduling.victims import VictimChoice
 from engine.scheduling.waiting import WaitingLine
+from engine.stats import CacheCounters, SchedulerCounters
 
 _rank = attrgetter("rank")
 
@@ -67,6 +68,7 @@ class Scheduler:
         self.pool = pool
         self.limits = limits
         self.counters = SchedulerCounters()
+        self.cache_counters = CacheCounters()
         self.forecast = OutputForecast()
         self.pace = Pace(clock, self.forecast, max_num_batched_tokens=limits.max_num_batched_tokens)
         self._seating = Seating(pool, limits, has_prefix_cache=enable_prefix_caching)
@@ -235,13 +237,13 @@ class Scheduler:
         if self._swap is not None:
             self._swap.advance(plan)
         self._push_all(self._followers.release_ready())
-        counters = self.counters
-        counters.num_slots += num_blocks * block_size
-        counters.num_written_slots += num_written
+        counters, cache = self.counters, self.cache_counters
         counters.num_steps += 1
         counters.num_seqs += len(plan.sequences)
         counters.num_computed_tokens += sum(plan.counts)
-        counters.num_used_blocks += self.pool.num_used
+        cache.num_block_steps += self.pool.num_used
+        cache.num_slot_steps += num_blocks * block_size
+        cache.num_written_slot_steps += num_written
         self.pace.observe_step()
         self.policy.on_step(plan)
 
@@ -419,8 +421,8 @@ class Scheduler:
         """Seat the sequence that is next in line."""
         self._waiting.take()
         self._seating.take(sequence, shared, position)
-        self.counters.num_cached_tokens += sequence.num_computed_tokens
-        self.counters.num_looked_up_tokens += sequence.num_tokens
+        self.cache_counters.num_looked_up_tokens += sequence.num_tokens
+        self.cache_counters.num_cached_tokens += sequence.num_computed_tokens
         if self._swap is not None:
             self._swap.bring_back(sequence, self._seating)
         sequence.is_running = True

@@ -32,6 +32,7 @@ from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.speculation.draft_value import Acceptance, Candidate, SpeculationCost, choose_counts
 from engine.speculation.prompt_lookup import Match, PromptLookup, continuation
+from engine.stats import SpeculationCounters
 
 _FIRST_DRAFTS = 8
 _NUM_PRIOR = 4.0
@@ -48,14 +49,6 @@ _PROBE_DRAFTS = 64
 _LONGEST_PROBE = 32
 _GAIN_MEMORY = 32
 """Steps over which the gain is averaged."""
-
-
-@dataclass(slots=True)
-class SpeculationCounters:
-    """What came of all drafts since the start. A token is accepted if the step gave it beyond its first one."""
-
-    num_drafted: int = 0
-    num_accepted: int = 0
 
 
 class _Drafting:

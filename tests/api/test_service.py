@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from engine.outputs import EngineStats
+from engine.stats import EngineLoad, EngineStats, RequestCounters
 from jobs.chunks import fleet
 from workers.engine_metrics import engine_metrics
 
@@ -114,7 +114,7 @@ def test_metrics_count_requests_by_route_and_need_no_key(http: httpx.Client) -> 
 
 def test_metrics_show_what_the_workers_tell(deploy: Callable[..., Any]) -> None:
     deployment = deploy()
-    stats = EngineStats(num_output_tokens_total=7, num_running=3, max_num_seqs=4)
+    stats = EngineStats(load=EngineLoad(num_running=3, max_num_seqs=4), requests=RequestCounters(num_output_tokens=7))
     stats.timings.time_to_first_token.add(0.15)
     stats.timings.time_to_first_token.add(9999.0)
     with Session(deployment.engine) as session, session.begin():

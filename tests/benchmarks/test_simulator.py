@@ -112,7 +112,7 @@ def test_it_takes_the_very_steps_that_the_engine_takes(
     steps = engine.run()
     result = simulate(requests, num_blocks=24, max_num_seqs=6, **settings)
     assert result.number.tolist() == list(engine.finished)
-    assert result.counters == engine.scheduler.counters
+    assert (result.counters, result.cache) == (engine.scheduler.counters, engine.scheduler.cache_counters)
     assert result.seconds == steps
 
 
@@ -125,9 +125,9 @@ def test_the_forecast_learns_the_share_that_is_generated() -> None:
 
 def test_a_prefix_is_computed_once_for_all_who_come_together() -> None:
     requests = [one(30, 2, prefix="system", num_prefix_tokens=20) for _ in range(4)]
-    counters = simulate(requests).counters
-    assert counters.num_cached_tokens == 3 * 20
-    assert counters.num_computed_tokens == 20 + 4 * (10 + 1)
+    result = simulate(requests)
+    assert result.cache.num_cached_tokens == 3 * 20
+    assert result.counters.num_computed_tokens == 20 + 4 * (10 + 1)
 
 
 def test_requests_of_a_tenant_share_the_prefix_they_name_and_no_other() -> None:
@@ -138,7 +138,7 @@ def test_requests_of_a_tenant_share_the_prefix_they_name_and_no_other() -> None:
         one(30, 2, tenant="b", arrival_seconds=100.0, **shared),
         one(30, 2, tenant="a", arrival_seconds=150.0, prefix="other", num_prefix_tokens=20),
     ]
-    assert simulate(requests).counters.num_cached_tokens == 20
+    assert simulate(requests).cache.num_cached_tokens == 20
 
 
 def test_a_preempted_request_reports_the_gap_it_left() -> None:
@@ -158,7 +158,7 @@ def test_a_result_hands_every_end_to_whoever_asks() -> None:
 def test_the_waste_of_slots_is_what_the_counters_say() -> None:
     result = simulate([one(5, 4)])
     # Steps leave 5, 6, 7 and 8 tokens in two blocks of four.
-    assert result.kv_waste == pytest.approx(1 - (5 + 6 + 7 + 8) / 32)
+    assert result.cache.waste == pytest.approx(1 - (5 + 6 + 7 + 8) / 32)
 
 
 def test_a_load_counts_tokens_contexts_pairs_and_rows() -> None:

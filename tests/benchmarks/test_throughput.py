@@ -44,6 +44,7 @@ def test_a_run_reports_what_it_did(model: Path, workload: Path, capsys: pytest.C
     assert 1.0 < run["mean_batch"] <= 3.0
     assert 0.0 < run["kv_use"] < 1.0
     assert 0.0 < run["kv_waste"] < 1.0
+    assert run["counters"]["generation_tokens_total"] == 39
 
 
 @pytest.mark.parametrize("more", [[], ["--compare"]])

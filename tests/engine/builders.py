@@ -113,7 +113,7 @@ def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **s
         for delta in engine.step():
             tokens += delta.token_ids
         engine.scheduler.check_integrity()
-    return tokens, engine.stats().num_steps_total
+    return tokens, engine.stats().scheduler.num_steps
 
 
 def no_guess(token_ids: list[int], left: int) -> list[int]:

@@ -83,7 +83,7 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyMod
         told = run_to_end(engine)
         found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in told.items()})
     assert found[0] == found[1]
-    assert engine.stats().num_preemptions_total > 0
+    assert engine.stats().scheduler.num_preemptions > 0
     assert device.waits == []
 
 
@@ -93,7 +93,7 @@ def test_swapped_blocks_come_back(tiny_models: TinyModels, device: EmulatedCuda,
     settings = {**SMALL, "num_kv_blocks": 6, "admission": "prompt", "swap_space_gib": 0.001}
     engine = make_engine(model, **settings, enable_prefix_caching=False)
     assert run_all(engine, model) == model.expected
-    assert engine.stats().num_swaps_total > 0
+    assert engine.stats().scheduler.num_swaps > 0
 
 
 def test_transformers_own_code_runs_on_the_device_too(tmp_path: Path, device: EmulatedCuda) -> None:

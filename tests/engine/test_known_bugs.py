@@ -91,7 +91,7 @@ def test_output_garbled_after_preemption(policy: PolicyName, budget: int, model:
     settings = {"policy": policy, "max_num_batched_tokens": budget, "max_num_seqs": 6, "admission": "prompt"}
     engine = make_engine(model, num_kv_blocks=24, block_size=4, overlap=overlap, **settings)
     assert run_all(engine, few(model, 12)) == model.expected[:12]
-    assert engine.stats().num_preemptions_total > 0
+    assert engine.stats().scheduler.num_preemptions > 0
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
@@ -334,7 +334,7 @@ def test_seed_depends_on_the_batch(model: TinyModel, *, overlap: bool) -> None:
     expected = outputs(alone)[0, 0]
     assert outputs(crowded)[0, 0] == expected
     assert outputs(scarce)[0, 0] == expected
-    assert scarce.stats().num_preemptions_total > 0
+    assert scarce.stats().scheduler.num_preemptions > 0
 
 
 def test_n_above_1_with_a_seed_repeats_itself(model: TinyModel) -> None:
@@ -358,7 +358,7 @@ def test_penalties_stale(speculation: str, model: TinyModel, *, overlap: bool) -
         engine.speculator = Speculator(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
     engine.add(0, prompt, params=params)
     found = outputs(engine)[0, 0]
-    assert (engine.stats().num_drafted_tokens_total > 0) == (speculation == "ngram")
+    assert (engine.stats().speculation.num_drafted > 0) == (speculation == "ngram")
     oracle = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
     for place in range(24):  # every token counts those up to the one just before it
         counts = Counter(found[:place])

@@ -164,8 +164,8 @@ def test_any_two_settings_together_give_the_tokens_of_transformers(
     engine = engine_for(case, model.path)
     assert run(engine, model) == model.expected
     stats = engine.stats()
-    assert (stats.num_preemptions_total > 0) == (pressure(case) is not None)
-    assert (stats.num_swaps_total > 0) == (pressure(case) == "swapped")
-    assert (stats.num_cached_tokens_total > 0) == has_prefix_cache
-    assert (stats.num_drafted_tokens_total > 0) == (speculation == "ngram" and budget > 1 and batching == "continuous")
+    assert (stats.scheduler.num_preemptions > 0) == (pressure(case) is not None)
+    assert (stats.scheduler.num_swaps > 0) == (pressure(case) == "swapped")
+    assert (stats.cache.num_cached_tokens > 0) == has_prefix_cache
+    assert (stats.speculation.num_drafted > 0) == (speculation == "ngram" and budget > 1 and batching == "continuous")
     assert engine.scheduler.pool.num_used == 0

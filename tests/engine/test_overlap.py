@@ -47,7 +47,7 @@ def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel
             )
     reasons = {delta.finish_reason for delta in told.values()}
     assert reasons == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
-    assert (overlapping.stats().num_preemptions_total > 0) == ("admission" in settings)
+    assert (overlapping.stats().scheduler.num_preemptions > 0) == ("admission" in settings)
 
 
 def test_tokens_are_told_one_step_later(model: TinyModel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -10,9 +10,10 @@ from engine.config import EngineConfig
 from engine.core import Engine
 from engine.models.step_model import ModelSizes
 from engine.params import SamplingParams
+from engine.recorder import Recorder
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
-from engine.timings import BOUNDS_SECONDS, Histogram, Timings
+from engine.stats import BOUNDS_SECONDS, Histogram
 from engine.work import WorkCounter
 from tests.engine.simulated_engine import SimulatedEngine
 from tests.engine.tiny_models import TinyModels
@@ -27,24 +28,23 @@ def plan_of(starts: list[int], counts: list[int], num_sampled: list[int]) -> Ste
 def test_a_decode_step_reads_all_weights_and_every_context() -> None:
     work = WorkCounter(SIZES, weight_bytes=2, kv_bytes_per_token=10)
     work.observe(plan_of([9, 19], [1, 1], [1, 1]))
-    assert work.num_operations == 2 * 1000 * 2 + 2 * 500 * 2 + 4 * 16 * (10 + 20)
-    assert work.num_read_bytes == 2 * 1500 + 10 * 30
-    assert work.num_written_bytes == 10 * 2
+    assert work.counters.num_operations == 2 * 1000 * 2 + 2 * 500 * 2 + 4 * 16 * (10 + 20)
+    assert work.counters.num_read_bytes == 2 * 1500 + 10 * 30
+    assert work.counters.num_written_bytes == 10 * 2
 
 
 def test_a_chunk_in_the_middle_of_a_prompt_reads_no_output_matrix() -> None:
     work = WorkCounter(SIZES, weight_bytes=2, kv_bytes_per_token=10)
     work.observe(plan_of([4], [3], [0]))
-    assert work.num_operations == 2 * 1000 * 3 + 4 * 16 * (5 + 6 + 7)
-    assert work.num_read_bytes == 2 * 1000 + 10 * 7
+    assert work.counters.num_operations == 2 * 1000 * 3 + 4 * 16 * (5 + 6 + 7)
+    assert work.counters.num_read_bytes == 2 * 1000 + 10 * 7
 
 
 def test_more_work_than_the_largest_integer_of_a_message_is_counted_on() -> None:
     work = WorkCounter(replace(SIZES, num_layer_weights=2**63), weight_bytes=2, kv_bytes_per_token=2**60)
     for _ in range(2):
         work.observe(plan_of([9], [9], [1]))
-    counted = (work.num_operations, work.num_read_bytes, work.num_written_bytes)
-    assert all(isinstance(number, float) and number > 2**64 for number in counted)
+    assert all(isinstance(number, float) and number > 2**64 for number in astuple(work.counters))
 
 
 @pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
@@ -57,8 +57,8 @@ def test_both_decoders_tell_the_same_sizes(impl: str, tiny_models: TinyModels) -
     # 3 layers of 48 × (2 · 48 + 2 · 16) attention and 3 · 48 · 96 MLP weights; norms are no products.
     layers, head = 3 * (48 * 128 + 3 * 48 * 96), 256 * 48
     norms = 0 if impl == "tokenmill" else 7 * 48
-    assert stats.num_operations_total == 2 * (layers + norms) * 3 + 2 * head + 4 * 3 * 48 * (1 + 2 + 3)
-    assert stats.num_written_bytes_total == 3 * (2 * 3 * 16 * 4)
+    assert stats.work.num_operations == 2 * (layers + norms) * 3 + 2 * head + 4 * 3 * 48 * (1 + 2 + 3)
+    assert stats.work.num_written_bytes == 3 * (2 * 3 * 16 * 4)
 
 
 @pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (5000.0, 20), (5000.1, 21)])
@@ -76,10 +76,11 @@ def test_a_request_is_timed_from_its_arrival_to_its_end() -> None:
     assert isinstance(sequence, Sequence)
     engine.now = 2.0
     engine.step()
-    timings = Timings()
-    timings.observe(sequence, num_tokens=1, is_finished=False, now=5.0)
-    timings.observe(sequence, num_tokens=4, is_finished=False, now=9.0)
-    timings.observe(sequence, num_tokens=0, is_finished=True, now=11.0)
+    recorder = Recorder(engine.scheduler)
+    recorder._time(sequence, num_tokens=1, is_finished=False, now=5.0)
+    recorder._time(sequence, num_tokens=4, is_finished=False, now=9.0)
+    recorder._time(sequence, num_tokens=0, is_finished=True, now=11.0)
+    timings = recorder.timings
     assert timings.queue_time.sum_seconds == 2.0
     assert timings.time_to_first_token.sum_seconds == 5.0
     assert timings.inter_token_latency.sum_seconds == 4.0

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from engine.device.energy import EnergyMeter
-from engine.outputs import EngineStats
 from engine.process.messages import Progress, decode_from_engine, encode
+from engine.stats import Energy, EngineStats
 
 CUDA = torch.device("cuda", 1)
 UUIDS = ["9b1c0000-0000-0000-0000-000000000000", "5e2d0000-0000-0000-0000-000000000001"]
@@ -145,7 +145,7 @@ def test_a_cpu_has_no_joules_and_asks_nobody(bench: Bench) -> None:
 
 @pytest.mark.parametrize("joules", [None, 2.5])
 def test_joules_reach_the_other_process(joules: float | None) -> None:
-    sent = Progress([], EngineStats(num_joules_total=joules), 1)
+    sent = Progress([], EngineStats(energy=Energy(num_joules=joules)), 1)
     received = decode_from_engine(encode(sent))
     assert isinstance(received, Progress)
-    assert received.stats.num_joules_total == joules
+    assert received.stats.energy.num_joules == joules

@@ -21,8 +21,9 @@ from engine.errors import InvalidRequestError
 from engine.grammars import output as grammar_output
 from engine.grammars.grammar import GrammarMatcher, GrammarTokens
 from engine.llm import LLM
-from engine.outputs import EngineStats, RequestOutput, TokenDelta
+from engine.outputs import RequestOutput, TokenDelta
 from engine.params import SamplingParams
+from engine.stats import EngineStats
 from engine.structured import StructuredOutput
 from tests.engine.grammars.builders import TEXT
 from tests.engine.tiny_models import TINY, save_tiny
@@ -162,10 +163,10 @@ def test_forced_tokens_save_steps_and_change_no_token(grammar_model: Path, monke
     turn_forcing_off(monkeypatch)
     plain, slow = run(grammar_model, MIXED)
     assert forced == plain
-    assert slow.num_forced_tokens_total == 0
-    assert fast.num_output_tokens_total == slow.num_output_tokens_total == sum(map(len, plain))
-    assert fast.num_forced_tokens_total > 0.4 * fast.num_output_tokens_total
-    assert fast.num_seqs_total < 0.6 * slow.num_seqs_total
+    assert slow.requests.num_forced_tokens == 0
+    assert fast.requests.num_output_tokens == slow.requests.num_output_tokens == sum(map(len, plain))
+    assert fast.requests.num_forced_tokens > 0.4 * fast.requests.num_output_tokens
+    assert fast.scheduler.num_seqs < 0.6 * slow.scheduler.num_seqs
 
 
 def test_with_logprobs_forced_tokens_are_drafts_and_each_has_its_own(
@@ -176,11 +177,11 @@ def test_with_logprobs_forced_tokens_are_drafts_and_each_has_its_own(
     llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
     outputs = llm.generate([TEXT[:9]] * 4, with_logprobs)
     assert all(len(output.outputs[0].logprobs or []) == len(output.outputs[0].token_ids) for output in outputs)
-    steps = llm.stats().num_steps_total
+    steps = llm.stats().scheduler.num_steps
     turn_forcing_off(monkeypatch)
     llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
     assert tokens(llm.generate([TEXT[:9]] * 4, with_logprobs)) == tokens(outputs)
-    assert steps < 0.8 * llm.stats().num_steps_total
+    assert steps < 0.8 * llm.stats().scheduler.num_steps
 
 
 def test_logprobs_are_of_the_raw_distribution(llm: LLM) -> None:
@@ -210,7 +211,7 @@ def test_wrong_and_half_right_drafts_change_no_token(grammar_model: Path, monkey
 
 def test_a_choice_of_one_needs_no_step(llm: LLM) -> None:
     assert texts(llm.generate(["hello"], structured(choice=["the only answer"]))) == ["the only answer"]
-    assert llm.stats().num_steps_total == 0
+    assert llm.stats().scheduler.num_steps == 0
 
 
 def test_max_tokens_cuts_forced_tokens_too(llm: LLM) -> None:
@@ -224,9 +225,9 @@ def test_max_tokens_cuts_forced_tokens_too(llm: LLM) -> None:
 
 def test_a_sequence_gets_the_same_tokens_alone_in_a_batch_and_after_preemption(grammar_model: Path) -> None:
     together, ample = run(grammar_model, MIXED)
-    assert ample.num_preemptions_total == 0
+    assert ample.scheduler.num_preemptions == 0
     scarce, stats = run(grammar_model, MIXED, num_kv_blocks=16, admission="prompt")
-    assert stats.num_preemptions_total > 0
+    assert stats.scheduler.num_preemptions > 0
     assert scarce == together
     llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
     alone = [tokens(llm.generate([TEXT[: 5 + place]], [params]))[0] for place, params in enumerate(MIXED)]
@@ -247,8 +248,8 @@ def test_overlap_changes_no_token_and_still_forces(grammar_model: Path) -> None:
     ample, stats = run(grammar_model, MIXED + logprobs, overlap=True)
     scarce, preempting = run(grammar_model, MIXED + logprobs, overlap=True, num_kv_blocks=16, admission="prompt")
     assert ample == scarce == together
-    assert preempting.num_preemptions_total > 0
-    assert stats.num_forced_tokens_total == waiting.num_forced_tokens_total > 0
+    assert preempting.scheduler.num_preemptions > 0
+    assert stats.requests.num_forced_tokens == waiting.requests.num_forced_tokens > 0
 
 
 def test_sequences_without_a_grammar_are_not_touched_by_those_with_one(grammar_model: Path) -> None:
@@ -402,7 +403,7 @@ def test_other_requests_run_while_a_grammar_is_compiled(grammar_model: Path, slo
         ended = [delta for delta in engine.step() if delta.finish_reason is not None]
     assert [delta.request_id for delta in ended] == [2]
     assert engine.has_work
-    assert engine.stats().num_waiting == 1
+    assert engine.stats().load.num_waiting == 1
     assert engine.step() == []
     slow.release.set()
     assert [delta.finish_reason for delta in run_to_end(engine) if delta.finish_reason] == ["stop"]

@@ -27,9 +27,9 @@ def check_run(model: TinyModel, run: Run, impl: str, *, device: str = "cpu") -> 
     )
     engine = engine_of_run(model.path, run, impl, device=device)
     assert run_all(engine, model) == model.expected, run
-    assert engine.stats().num_used_blocks == 0
+    assert engine.stats().load.num_used_blocks == 0
     if run.is_pool_tiny and run.max_num_seqs > 1 and run.batching == "continuous":
-        assert engine.stats().num_preemptions_total > 0, run
+        assert engine.stats().scheduler.num_preemptions > 0, run
 
 
 def engine_of_run(path: Path, run: Run, impl: str, *, device: str = "cpu") -> Engine:

@@ -68,7 +68,7 @@ def test_steps_filled_up_to_a_captured_size_give_the_same_tokens(
     engine._runner.fill_cache(float("nan"))
     assert run_all(engine, model) == model.expected
     assert sum(num_runs > 0 for num_runs in captured.runs) > 3
-    assert sum(captured.runs) < engine.stats().num_steps_total, "prompts and large batches are not captured"
+    assert sum(captured.runs) < engine.stats().scheduler.num_steps, "prompts and large batches are not captured"
 
 
 def test_rows_that_fill_a_step_up_write_nothing(tiny_models: TinyModels) -> None:

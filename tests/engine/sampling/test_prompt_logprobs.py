@@ -87,7 +87,7 @@ def test_chunks_parts_and_preemptions_change_no_log_probability(
         logprobs = [entry.logprob for entry in scores(expected[request_id, 0])]
         assert [entry.logprob for entry in entries] == pytest.approx(logprobs, abs=1e-3)
     assert_right(scores(found[0, 0]), model, prompts[0])
-    assert (other.stats().num_preemptions_total > 0) == ("num_kv_blocks" in settings)
+    assert (other.stats().scheduler.num_preemptions > 0) == ("num_kv_blocks" in settings)
 
 
 def test_the_second_identical_request_still_gets_all_of_them(tiny_models: TinyModels) -> None:
@@ -122,7 +122,7 @@ def test_without_max_tokens_only_the_prompt_is_computed(tiny_models: TinyModels)
     (delta,) = run(engine)[0, 0]
     assert (delta.token_ids, delta.logprobs, delta.finish_reason) == ([], None, FinishReason.LENGTH)
     assert_right(scores([delta]), model, model.prompts[49])
-    assert engine.stats().num_output_tokens_total == 0
+    assert engine.stats().requests.num_output_tokens == 0
 
 
 def test_llm_returns_them_in_the_form_of_vllm(tiny_models: TinyModels) -> None:

@@ -55,5 +55,5 @@ def test_a_child_reports_its_end_and_takes_no_more_tokens(tiny_models: TinyModel
         alone = make_engine(model)
         alone.add(0, model.prompts[0], params=SamplingParams(seed=4 + index, max_tokens=12, ignore_eos=True))
         assert found[index] == run(alone)[0]
-    assert engine.stats().num_finished_total == 3
-    assert engine.stats().num_output_tokens_total == 12 + 3 + 12
+    assert engine.stats().requests.num_finished == 3
+    assert engine.stats().requests.num_output_tokens == 12 + 3 + 12

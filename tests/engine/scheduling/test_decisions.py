@@ -6,8 +6,8 @@ from engine.config import Admission, PolicyName
 from engine.params import SamplingParams
 from engine.scheduling.admission import Shortage
 from engine.scheduling.decisions import Decision, DecisionLog, Reason, outcome, sentence
-from engine.scheduling.plan import SchedulerCounters
 from engine.scheduling.request import Request, Sequence
+from engine.stats import SchedulerCounters
 from tests.engine.simulated_engine import SimulatedEngine
 
 

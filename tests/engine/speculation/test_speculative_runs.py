@@ -10,9 +10,10 @@ import pytest
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.errors import InvalidConfigError
-from engine.outputs import EngineStats, TokenLogprobs
+from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
 from engine.speculation.speculator import Speculator
+from engine.stats import EngineStats
 from tests.engine.builders import FreeRows
 from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels
 
@@ -68,7 +69,7 @@ def run_both(
     """Return the outputs without and with speculation, and the latter's statistics; drafts were right and wrong."""
     plain, _ = run(model, requests, speculation="off", **settings)
     guessed, stats = run(model, requests, speculation="ngram", **settings)
-    assert 0 < stats.num_accepted_tokens_total < stats.num_drafted_tokens_total
+    assert 0 < stats.speculation.num_accepted < stats.speculation.num_drafted
     return plain, guessed, stats
 
 
@@ -85,7 +86,7 @@ def test_every_model_gives_the_same_tokens_with_drafts(
     plain, _ = run(tiny_models[name], requests, speculation="off")
     guessed, stats = run(tiny_models[name], requests, speculation="ngram")
     assert guessed == plain
-    assert stats.num_drafted_tokens_total > 0
+    assert stats.speculation.num_drafted > 0
 
 
 def test_right_drafts_save_steps(tiny_models: TinyModels) -> None:
@@ -93,9 +94,9 @@ def test_right_drafts_save_steps(tiny_models: TinyModels) -> None:
     requests = [(prompt, replace(GREEDY, allowed_token_ids=[7, 8])) for prompt in prompts()]
     _, plain = run(model, requests, speculation="off")
     _, guessed = run(model, requests, speculation="ngram")
-    assert guessed.num_steps_total < plain.num_steps_total
-    assert guessed.num_output_tokens_total == plain.num_output_tokens_total
-    assert guessed.acceptance_rate > 0
+    assert guessed.scheduler.num_steps < plain.scheduler.num_steps
+    assert guessed.requests.num_output_tokens == plain.requests.num_output_tokens
+    assert guessed.speculation.acceptance_rate > 0
 
 
 @pytest.mark.parametrize("has_cache", [True, False])
@@ -107,9 +108,9 @@ def test_preemption_changes_no_token(has_cache: bool, admission: str, tiny_model
     tight = {"num_kv_blocks": 24, "block_size": 8, "enable_prefix_caching": has_cache, "admission": admission}
     guessed, stats = run(model, requests, speculation="ngram", **tight)
     assert guessed == ample
-    assert stats.num_drafted_tokens_total > 0
+    assert stats.speculation.num_drafted > 0
     if admission == "prompt":
-        assert stats.num_preemptions_total > 0
+        assert stats.scheduler.num_preemptions > 0
 
 
 @pytest.mark.parametrize("has_cache", [True, False])
@@ -119,7 +120,7 @@ def test_a_second_run_over_cached_prefixes_changes_no_token(has_cache: bool, tin
         tiny_models["qwen3"], requests, max_num_seqs=2, block_size=4, enable_prefix_caching=has_cache
     )
     assert guessed == plain
-    assert (stats.num_cached_tokens_total > 0) == has_cache
+    assert (stats.cache.num_cached_tokens > 0) == has_cache
 
 
 def test_a_stop_token_inside_the_drafts_ends_the_output_there(tiny_models: TinyModels) -> None:
@@ -203,7 +204,7 @@ def test_a_static_batch_has_no_drafts(tiny_models: TinyModels) -> None:
     plain, _ = run(tiny_models["llama-gqa"], requests, speculation="off")
     static, stats = run(tiny_models["llama-gqa"], requests, speculation="ngram", batching="static", max_num_seqs=4)
     assert static == plain
-    assert stats.num_drafted_tokens_total == 0
+    assert stats.speculation.num_drafted == 0
 
 
 def test_the_configured_most_drafts_are_kept_to(tiny_models: TinyModels) -> None:
@@ -211,7 +212,7 @@ def test_the_configured_most_drafts_are_kept_to(tiny_models: TinyModels) -> None
     model = tiny_models["llama-gqa"]
     _, plain = run(model, requests, speculation="off")
     _, guessed = run(model, requests, speculation="ngram", num_speculative_tokens=1)
-    assert plain.num_steps_total / 2 <= guessed.num_steps_total < plain.num_steps_total
+    assert plain.scheduler.num_steps / 2 <= guessed.scheduler.num_steps < plain.scheduler.num_steps
 
 
 @pytest.mark.parametrize(
