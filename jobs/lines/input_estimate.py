@@ -13,7 +13,7 @@ import orjson
 
 from jobs.lines.bodies import COMPLETION_MAX_TOKENS
 from jobs.lines.body_checks import MAX_N, MAX_TOKENS
-from jobs.lines.reading import BOM
+from jobs.lines.reading import LineSplitter, RawLine
 
 _MAX_HELD_BYTES = 8 * 1024 * 1024  # of one line; a longer one is only counted
 _BYTES_PER_TOKEN = 4
@@ -47,57 +47,31 @@ class FileProfiler:
 
     def __init__(self, *, default_max_tokens: int) -> None:
         self._default_max_tokens = default_max_tokens
-        self._held = bytearray()  # the line that the last piece broke off in
-        self._overlong_bytes = 0  # of a line that is too long to hold
-        self._is_first_line = True
+        self._splitter = LineSplitter(max_line_bytes=_MAX_HELD_BYTES)
         self._num_requests = 0
         self._input_tokens = 0
         self._output_tokens = 0
 
     def feed(self, piece: bytes) -> None:
-        first, *others = piece.split(b"\n")
-        self._hold(first)
-        if not others:
-            return
-        self._end_line()
-        *whole, last = others
-        for line in whole:
-            self._take(line)
-        self._hold(last)
+        for line in self._splitter.feed(piece):
+            self._add(line)
 
     def finish(self) -> FileProfile:
-        """Take the last line, which may have no line end, and return the sums."""
-        self._end_line()
+        """Add the last line, which may have no line end, and return the sums."""
+        for line in self._splitter.finish():
+            self._add(line)
         return FileProfile(
             num_requests=self._num_requests,
             estimated_input_tokens=self._input_tokens,
             estimated_output_tokens=self._output_tokens,
         )
 
-    def _hold(self, part: bytes) -> None:
-        if self._overlong_bytes or len(self._held) + len(part) > _MAX_HELD_BYTES:
-            self._overlong_bytes += len(self._held) + len(part)
-            self._held.clear()
+    def _add(self, line: RawLine) -> None:
+        if line.content is None:
+            input_tokens = (line.byte_end - line.byte_start) // _BYTES_PER_TOKEN
+            output_tokens = self._default_max_tokens
         else:
-            self._held += part
-
-    def _end_line(self) -> None:
-        if self._overlong_bytes:
-            self._add(_tokens_of_bytes(self._overlong_bytes), self._default_max_tokens)
-            self._overlong_bytes = 0
-        else:
-            self._take(bytes(self._held))
-            self._held.clear()
-        self._is_first_line = False
-
-    def _take(self, line: bytes) -> None:
-        if self._is_first_line:
-            line = line.removeprefix(BOM)
-        if not line or line.isspace():
-            return
-        self._add(*_estimate(line, _body_of(line), self._default_max_tokens))
-
-    def _add(self, input_tokens: int, output_tokens: int) -> None:
+            input_tokens, output_tokens = _estimate(line.content, _body_of(line.content), self._default_max_tokens)
         self._num_requests += 1
         self._input_tokens += input_tokens
         self._output_tokens += output_tokens

@@ -64,47 +64,77 @@ class LineProblem(InputError):
         return {"code": self.code, "message": self.message, "param": self.param, "line": self.line_no + 1}
 
 
-def iter_lines(
-    blocks: Iterable[bytes], *, max_line_bytes: int, first_line: int = 0, byte_start: int = 0
-) -> Iterator[RawLine]:
-    """Split a stream into its non-blank lines, in memory of one block and one line.
+class LineSplitter:
+    """Split a file that comes in blocks of any size into its non-blank lines, in memory of one block and one line.
 
-    Accepts LF and CRLF, a BOM at the head of line 0, blank lines (counted, not returned) and no final line end.
-    `first_line` and `byte_start` place a stream that begins inside the file. A line longer than `max_line_bytes` is
-    returned without its content.
+    Accepts LF and CRLF, a BOM at the head of line 0, blank lines (counted, not returned) and no final line end. A line
+    longer than `max_line_bytes` is returned without its content.
     """
-    held = bytearray()  # the beginning of a line that goes on in the next block; emptied once it is too long
-    held_size = 0
-    line_no, start = first_line, byte_start
-    for block in blocks:
-        *parts, rest = block.split(b"\n")
-        for part in parts:
-            size = held_size + len(part)
-            if size <= max_line_bytes:
-                content = _cleaned(bytes(held) + part if held_size else part, line_no)
-                if content:
-                    yield RawLine(line_no, start, start + size + 1, content)
-            else:
-                yield RawLine(line_no, start, start + size + 1, None)
-            if held_size:
-                held.clear()
-                held_size = 0
-            start += size + 1
+
+    def __init__(self, *, max_line_bytes: int, first_line: int = 0, byte_start: int = 0) -> None:
+        """`first_line` and `byte_start` place a stream that begins inside the file."""
+        self._max_line_bytes = max_line_bytes
+        self._line_no = first_line
+        self._byte_start = byte_start
+        self._held = bytearray()  # the beginning of a line that goes on in the next block; emptied once it is too long
+        self._held_size = 0
+
+    def feed(self, block: bytes) -> Iterator[RawLine]:
+        """Yield the lines that end in this block; run it to its end before the next one."""
+        first, *others = block.split(b"\n")
+        self._hold(first)
+        if not others:
+            return
+        *whole, rest = others
+        yield from self._end_held(line_end=1)
+        line_no, start, longest = self._line_no, self._byte_start, self._max_line_bytes
+        for part in whole:  # never line 0, so no BOM
+            end = start + len(part) + 1
+            if len(part) > longest:
+                yield RawLine(line_no, start, end, None)
+            elif part and not part.isspace():
+                yield RawLine(line_no, start, end, part.removesuffix(b"\r"))
             line_no += 1
-        held_size += len(rest)
-        if held_size <= max_line_bytes:
-            held += rest
+            start = end
+        self._line_no, self._byte_start = line_no, start
+        self._hold(rest)
+
+    def finish(self) -> Iterator[RawLine]:
+        """Yield the last line, if the file does not end with a line end; nothing more comes."""
+        return self._end_held(line_end=0)
+
+    def _hold(self, part: bytes) -> None:
+        self._held_size += len(part)
+        if self._held_size <= self._max_line_bytes:
+            self._held += part
         else:
-            held.clear()
-    if held_size > max_line_bytes:
-        yield RawLine(line_no, start, start + held_size, None)
-    elif content := _cleaned(bytes(held), line_no):
-        yield RawLine(line_no, start, start + held_size, content)
+            self._held.clear()
+
+    def _end_held(self, *, line_end: int) -> Iterator[RawLine]:
+        line_no, start = self._line_no, self._byte_start
+        end = start + self._held_size + line_end
+        if self._held_size > self._max_line_bytes:
+            yield RawLine(line_no, start, end, None)
+        else:
+            line = bytes(self._held).removeprefix(BOM if line_no == 0 else b"")
+            if line and not line.isspace():
+                yield RawLine(line_no, start, end, line.removesuffix(b"\r"))
+        self._held.clear()
+        self._line_no, self._byte_start, self._held_size = line_no + 1, end, 0
+
+
+def iter_lines(blocks: Iterable[bytes], *, max_line_bytes: int) -> Iterator[RawLine]:
+    """Split a stream as `LineSplitter` does."""
+    splitter = LineSplitter(max_line_bytes=max_line_bytes)
+    for block in blocks:
+        yield from splitter.feed(block)
+    yield from splitter.finish()
 
 
 def split_lines(content: bytes, *, first_line: int = 0, byte_start: int = 0) -> list[RawLine]:
     """Return the non-blank lines of a byte range that was validated before, such as a chunk's."""
-    return list(iter_lines([content], max_line_bytes=len(content), first_line=first_line, byte_start=byte_start))
+    splitter = LineSplitter(max_line_bytes=len(content), first_line=first_line, byte_start=byte_start)
+    return [*splitter.feed(content), *splitter.finish()]
 
 
 def parse_line(raw: bytes, *, line_no: int, endpoint: str) -> InputLine:
@@ -162,15 +192,6 @@ class CustomIds:
         digest = hashlib.blake2b(custom_id.encode(), digest_size=16).digest()
         first = self._first_lines.setdefault(digest, line_no)
         return None if first == line_no else first
-
-
-def _cleaned(content: bytes, line_no: int) -> bytes:
-    """Strip the BOM of line 0 and the CR of a CRLF; a line of white space becomes empty."""
-    if line_no == 0 and content.startswith(BOM):
-        content = content[len(BOM) :]
-    if content.endswith(b"\r"):
-        content = content[:-1]
-    return b"" if content.isspace() else content
 
 
 def _unread(raw: bytes, error: orjson.JSONDecodeError, *, line_no: int) -> LineProblem:

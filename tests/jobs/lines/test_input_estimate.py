@@ -162,7 +162,7 @@ def test_a_line_too_long_to_hold_is_one_request() -> None:
     profiler = FileProfiler(default_max_tokens=100)
     for _ in range(12):
         profiler.feed(b"x" * 1024 * 1024)
-        assert len(profiler._held) <= 8 * 1024 * 1024
+        assert len(profiler._splitter._held) <= 8 * 1024 * 1024
     profiler.feed(b"\n" + chat(max_tokens=5))
     found = profiler.finish()
     assert (found.num_requests, found.estimated_output_tokens) == (2, 105)

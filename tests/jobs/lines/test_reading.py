@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -102,6 +104,28 @@ def test_a_line_over_the_limit_is_counted_and_not_kept(sizes: list[int], block: 
     assert "11 bytes" in problem.message
     assert "10 are allowed" in problem.message
     assert problem.wire()["line"] == 5
+
+
+def lines_by_hand(content: bytes, *, longest: int) -> Iterator[RawLine]:
+    start = 0
+    for line_no, line in enumerate(io.BytesIO(content)):
+        end, kept = start + len(line), line.removesuffix(b"\n")
+        if len(kept) > longest:
+            yield RawLine(line_no, start, end, None)
+        elif (text := kept.removeprefix(BOM if line_no == 0 else b"").removesuffix(b"\r")).strip():
+            yield RawLine(line_no, start, end, text)
+        start = end
+
+
+marks = st.sampled_from([BOM, BOM[:2], b"\n", b"\r\n", b"\r", b" \t", b"a", b"x" * 9, b"y" * 11])
+
+
+@given(parts=st.lists(marks | st.binary(max_size=4), max_size=20), cuts=st.lists(st.integers(0, 120), max_size=8))
+def test_any_bytes_cut_anywhere_give_the_lines_of_the_whole_file(parts: list[bytes], cuts: list[int]) -> None:
+    content = b"".join(parts)
+    edges = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    blocks = [content[start:end] for start, end in itertools.pairwise(edges)]
+    assert list(iter_lines(blocks, max_line_bytes=10)) == list(lines_by_hand(content, longest=10))
 
 
 def test_a_chunk_of_a_file_splits_with_the_numbers_and_places_of_the_file() -> None:
