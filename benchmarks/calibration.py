@@ -172,7 +172,6 @@ def predict(
         policy=config.policy,
         max_passed_over=config.max_passed_over,
         admission=config.admission,
-        batching=config.batching,
         enable_prefix_caching=config.enable_prefix_caching,
     )
     return simulator.run(as_simulated(requests, block_size=config.block_size))

@@ -53,7 +53,6 @@ class Run:
     max_num_seqs: int
     is_pool_tiny: bool
     has_prefix_cache: bool
-    batching: str = "continuous"
     num_prompts: int = 8
 
 
@@ -69,14 +68,7 @@ RUNS = (
         has_prefix_cache=True,
         num_prompts=3,
     ),
-    Run(
-        name="static",
-        max_num_batched_tokens=16,
-        max_num_seqs=4,
-        is_pool_tiny=False,
-        has_prefix_cache=False,
-        batching="static",
-    ),
+    Run(name="few a step", max_num_batched_tokens=16, max_num_seqs=4, is_pool_tiny=False, has_prefix_cache=False),
 )
 
 SMALLEST_LEAD = 1e-3

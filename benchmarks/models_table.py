@@ -26,8 +26,8 @@ with our paged attention in it), or `auto`, the default: our own where it covers
 **What a supported row means.** On random weights in two layers, fp32, on a CPU, the greedy tokens of mixed prompts
 equal those of transformers' `generate` with eager attention, token for token, in each of these runs:
 
-| run | tokens a step | sequences | KV pool | prefix cache | batching | prompts |
-|---|---|---|---|---|---|---|
+| run | tokens a step | sequences | KV pool | prefix cache | prompts |
+|---|---|---|---|---|---|
 {runs}
 
 `gemma3_text` goes through every combination of them, and `tests/engine/test_model.py` takes our own decoder further. At
@@ -82,7 +82,6 @@ def models_page() -> str:
             str(run.max_num_seqs),
             "preempts" if run.is_pool_tiny else "ample",
             "on" if run.has_prefix_cache else "off",
-            run.batching,
             str(run.num_prompts),
         ]
         for run in RUNS

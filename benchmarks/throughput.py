@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import natural
+from benchmarks.static_batching import Batching, load_engine
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
-from engine.config import Batching, EngineConfig, Speculation
+from engine.config import EngineConfig, Speculation
 from engine.core import Engine
 from engine.errors import EngineError
 from engine.outputs import FinishReason
@@ -82,9 +83,11 @@ class _Stopwatch:
         return {"wall_seconds": self.wall_seconds, "cpu_seconds": time.process_time() - self._cpu}
 
 
-def measure_engine(config: EngineConfig, requests: list[WorkloadRequest]) -> ThroughputReport:
+def measure_engine(
+    config: EngineConfig, requests: list[WorkloadRequest], *, batching: Batching = Batching.CONTINUOUS
+) -> ThroughputReport:
     """Load the model, replay the workload in real time, and report; loading and warm-up are not counted."""
-    engine = Engine(config)
+    engine = load_engine(config, batching)
     watch = _Stopwatch()
     num_added = 0
     errors: dict[int, str] = {}  # of failed requests, in the order they failed
@@ -101,9 +104,7 @@ def measure_engine(config: EngineConfig, requests: list[WorkloadRequest]) -> Thr
             }
         else:
             time.sleep(max(0.0, requests[num_added].arrival_seconds - now))
-    return _report(
-        f"{config.batching}-{config.max_num_seqs}", requests, errors, times=watch.both(), stats=engine.stats()
-    )
+    return _report(f"{batching}-{config.max_num_seqs}", requests, errors, times=watch.both(), stats=engine.stats())
 
 
 def measure_transformers(
@@ -149,10 +150,9 @@ def compare(
     transformers_batch_sizes: list[int],
 ) -> Iterator[ThroughputReport]:
     """Measure continuous batching, the static mode at the same limit and other sizes, and transformers, in one run."""
-    settings = asdict(config)
-    yield measure_engine(EngineConfig(**{**settings, "batching": "continuous"}), requests)
+    yield measure_engine(config, requests)
     for size in dict.fromkeys([config.max_num_seqs, *static_batch_sizes]):
-        yield measure_engine(EngineConfig(**{**settings, "batching": "static", "max_num_seqs": size}), requests)
+        yield measure_engine(replace(config, max_num_seqs=size), requests, batching=Batching.STATIC)
     dtype = "bfloat16" if config.dtype == "auto" else config.dtype
     for size in transformers_batch_sizes:
         yield measure_transformers(config.model, requests, batch_size=size, dtype=dtype)
@@ -175,7 +175,6 @@ def main(argv: list[str] | None = None) -> int:
         requests = read_workload(arguments.workload)
         config = EngineConfig(
             model=str(arguments.model),
-            batching=Batching(arguments.batching),
             dtype=arguments.dtype,
             device=arguments.device,
             max_num_seqs=arguments.max_num_seqs,
@@ -204,7 +203,7 @@ def _measured(
 ) -> list[ThroughputReport]:
     """Return the runs that the command line asks for; where requests fail, that run alone: no ratio to it holds."""
     if not arguments.compare:
-        return [measure_engine(config, requests)]
+        return [measure_engine(config, requests, batching=Batching(arguments.batching))]
     reports = []
     for report in compare(
         config,

@@ -41,10 +41,7 @@ class StepArrays:
 
 
 def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> StepArrays:
-    """Lay the plan's tokens out flat, sequence after sequence, padding of a static batch last.
-
-    A padding sequence repeats its last computed token: it reads its whole context and writes nothing.
-    """
+    """Lay the plan's tokens out flat, sequence after sequence."""
     token_ids: list[int] = []
     pending_rows: list[int] = []
     pending_sequences: list[Sequence] = []
@@ -59,11 +56,9 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         else:
             token_ids.extend(sequence.token_ids[start : start + count])
             token_ids.extend(sequence.draft_token_ids[: max(0, start + count - sequence.num_tokens)])
-    token_ids.extend(sequence.last_token_id for sequence in plan.padding)
-    num_padding = len(plan.padding)
-    starts = np.array(plan.starts + [sequence.num_computed_tokens - 1 for sequence in plan.padding], dtype=np.int64)
-    counts = np.array(plan.counts + [1] * num_padding, dtype=np.int64)
-    rows = np.array([sequence.row for sequence in (*plan.sequences, *plan.padding)], dtype=np.int64)
+    starts = np.array(plan.starts, dtype=np.int64)
+    counts = np.array(plan.counts, dtype=np.int64)
+    rows = np.array([sequence.row for sequence in plan.sequences], dtype=np.int64)
     query_start = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=query_start[1:])
     num_tokens = int(query_start[-1])
@@ -74,11 +69,9 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         owners = np.repeat(rows, counts)
         positions = np.arange(num_tokens) + np.repeat(starts - query_start[:-1], counts)
     slots = block_tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    if num_padding:
-        slots[-num_padding:] = -1
     context_lens = (starts + counts).astype(np.int32)
     max_context_len = int(context_lens.max())
-    num_sampled = np.array(plan.num_sampled + [1] * num_padding, dtype=np.int64)
+    num_sampled = np.array(plan.num_sampled, dtype=np.int64)
     return StepArrays(
         token_ids=np.array(token_ids, dtype=np.int64),
         positions=positions,
@@ -119,7 +112,7 @@ class Seats:
         self._edits = EditBook()
 
     def gather(self, plan: StepPlan) -> SamplingRows:
-        """Return the parameters of the plan's sampled rows, in order, those of the padding last."""
+        """Return the parameters of the plan's sampled rows, in order."""
         sampled, offsets = _rows_to_sample(plan)
         for sequence in sampled:
             if self._owners[sequence.row] is not sequence:
@@ -162,5 +155,4 @@ def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], _Int64]:
     for sequence, num_sampled in plan.sampling():
         owners += [sequence] * num_sampled
         offsets += range(num_sampled)
-    owners += plan.padding
-    return owners, np.array(offsets + [0] * len(plan.padding), dtype=np.int64)
+    return owners, np.array(offsets, dtype=np.int64)

@@ -15,13 +15,6 @@ BY_DEVICE = 0
 """Stands for a limit that the device decides."""
 
 
-class Batching(StrEnum):
-    """How sequences come and go: every step, or a whole batch at a time (for comparison)."""
-
-    CONTINUOUS = "continuous"
-    STATIC = "static"
-
-
 class Admission(StrEnum):
     """When a waiting sequence may start.
 
@@ -84,7 +77,7 @@ class EngineConfig:
     `swap_space_gib` of host memory takes the KV of preempted sequences where copying is cheaper than computing again.
     `policy` orders the requests; whatever it is, the oldest waiting one starts after at most `max_passed_over` others
     have started before it. `overlap` plans and starts a step before the last one's tokens are read, so that the host's
-    work costs no time on a GPU; None means on CUDA, unless batches are static or there is speculation.
+    work costs no time on a GPU; None means on CUDA, unless there is speculation.
     `enforce_eager` launches a decode step's kernels one by one on CUDA, where they are else one graph. `speculation`
     guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its last `prompt_lookup_min` to
     `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs time. `num_threads=None`
@@ -103,7 +96,6 @@ class EngineConfig:
     num_kv_blocks: int | None = None
     block_size: int = 16
     enable_prefix_caching: bool = True
-    batching: Batching = Batching.CONTINUOUS
     admission: Admission = Admission.PEAK
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
@@ -131,19 +123,17 @@ class EngineConfig:
         object.__setattr__(self, "model_impl", ModelImpl(self.model_impl))
         _check_choice("load_format", self.load_format, tuple(LoadFormat))
         object.__setattr__(self, "load_format", LoadFormat(self.load_format))
-        _check_choice("batching", self.batching, tuple(Batching))
         _check_choice("admission", self.admission, tuple(Admission))
-        object.__setattr__(self, "batching", Batching(self.batching))
         object.__setattr__(self, "admission", Admission(self.admission))
         _check_choice("policy", self.policy, tuple(PolicyName))
         object.__setattr__(self, "policy", PolicyName(self.policy))
         _check_at_least("max_passed_over", self.max_passed_over, 1)
         _check_choice("speculation", self.speculation, tuple(Speculation))
         object.__setattr__(self, "speculation", Speculation(self.speculation))
-        if self.overlap and (self.speculation != Speculation.OFF or self.batching != Batching.CONTINUOUS):
+        if self.overlap and self.speculation != Speculation.OFF:
             raise InvalidConfigError(
-                f"overlap is True with batching {str(self.batching)!r} and speculation {str(self.speculation)!r}; it "
-                "needs continuous batching without speculation. Leave one of them out."
+                f"overlap is True with speculation {str(self.speculation)!r}; drafts need the last step's tokens "
+                "on the host. Leave one of them out."
             )
         _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
         _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as AnySequence
 
-from engine.config import Batching, EngineConfig, Speculation
+from engine.config import EngineConfig, Speculation
 from engine.device.energy import EnergyMeter
 from engine.errors import InvalidConfigError, InvalidRequestError
 from engine.grammars import output as grammar_output
@@ -39,7 +39,7 @@ _GRAMMAR_WAIT_SECONDS = 0.02
 class Engine:
     """Run requests over one model. Not thread-safe: one loop owns it."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, scheduler_type: type[Scheduler] = Scheduler) -> None:
         self.model = load_model_config(config.model, impl=config.model_impl)
         max_model_len = _max_model_len(config, self.model)
         self._runner = Runner(config, self.model, max_model_len=max_model_len)
@@ -53,7 +53,7 @@ class Engine:
             device=str(self._runner.device),
             dtype=str(self._runner.dtype).removeprefix("torch."),
         )
-        self.scheduler = Scheduler(
+        self.scheduler = scheduler_type(
             BlockPool(self._runner.num_kv_blocks + 1, config.block_size),
             SchedulerLimits(
                 max_num_seqs=config.max_num_seqs,
@@ -61,7 +61,6 @@ class Engine:
                 max_model_len=max_model_len,
             ),
             enable_prefix_caching=config.enable_prefix_caching,
-            batching=config.batching,
             admission=config.admission,
             policy=make_policy(config.policy),
             max_passed_over=config.max_passed_over,
@@ -268,9 +267,7 @@ class Engine:
 def _overlaps(config: EngineConfig, device_type: str) -> bool:
     """Tell whether steps overlap: where nothing is said, on CUDA, unless drafts need the last token on the host."""
     if config.overlap is None:
-        return (
-            device_type == "cuda" and config.speculation is Speculation.OFF and config.batching is not Batching.STATIC
-        )
+        return device_type == "cuda" and config.speculation is Speculation.OFF
     return config.overlap
 
 

@@ -15,6 +15,7 @@ from benchmarks.gpu.roofline import Work, work_of
 from benchmarks.gpu.scale import HeavyLoad, Load
 from benchmarks.make_model import OptShape, Shape, write_config
 from benchmarks.make_workload import heavy_tailed_requests
+from benchmarks.static_batching import Batching, batching_of, load_engine
 from engine.config import EngineConfig, LoadFormat
 from engine.core import Engine
 from engine.params import SamplingParams
@@ -53,10 +54,11 @@ def model_directory(shape: Shape | OptShape) -> Iterator[Path]:
         yield write_config(Path(path), shape)
 
 
-def make_engine(shape: Shape | OptShape, **settings: Any) -> Engine:
+def make_engine(shape: Shape | OptShape, *, batching: Batching = Batching.CONTINUOUS, **settings: Any) -> Engine:
     """Load an engine with weights made on the device; `settings` are those of EngineConfig."""
     with model_directory(shape) as path:
-        return Engine(EngineConfig(model=str(path), load_format=LoadFormat.RANDOM, block_size=BLOCK_SIZE, **settings))
+        config = EngineConfig(model=str(path), load_format=LoadFormat.RANDOM, block_size=BLOCK_SIZE, **settings)
+        return load_engine(config, batching)
 
 
 def asks_of(load: Load | HeavyLoad, *, vocab_size: int, seed: int = 0) -> list[Ask]:
@@ -116,7 +118,7 @@ def settings_text(engine: Engine) -> str:
     return (
         f"{info.device} {info.dtype}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens "
         f"{config.max_num_batched_tokens}, {info.num_kv_blocks} KV blocks of {info.block_size} tokens, "
-        f"{config.batching} batching, overlap {'on' if engine.overlaps else 'off'}, "
+        f"{batching_of(engine)} batching, overlap {'on' if engine.overlaps else 'off'}, "
         f"enforce_eager {'on' if config.enforce_eager else 'off'}"
     )
 

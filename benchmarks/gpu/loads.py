@@ -14,7 +14,7 @@ from benchmarks.gpu.scale import HeavyLoad, Load, Scale
 from benchmarks.gpu.sections import Row
 from benchmarks.gpu.timing import release_memory
 from benchmarks.make_model import OptShape, Shape
-from engine.config import Batching
+from benchmarks.static_batching import Batching
 
 _NO_EOS = -1
 _MOST_SECONDS = 180.0

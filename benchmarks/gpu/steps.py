@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -100,7 +101,7 @@ def _step_seconds(engine: Engine, count: int) -> list[float]:
     return seconds
 
 
-def _decoding_engine(scale: Scale, device: torch.device, **settings: bool) -> Engine:
+def _decoding_engine(scale: Scale, device: torch.device, **settings: Any) -> Engine:
     """Return an engine in which the whole batch is past its prompts and around the wanted context; none can end soon.
 
     Its pool holds every sequence at its longest.

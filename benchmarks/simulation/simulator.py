@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.simulation.cost import CostModel
 from benchmarks.simulation.latency import LatencyHistogram
-from engine.config import Admission, Batching, PolicyName
+from engine.config import Admission, PolicyName
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool, PrefixChain
 from engine.scheduling.plan import SchedulerLimits, StepPlan
@@ -99,7 +99,6 @@ class Simulator:
         policy: PolicyName = PolicyName.PRIORITY,
         max_passed_over: int = 64,
         admission: Admission = Admission.PEAK,
-        batching: Batching = Batching.CONTINUOUS,
         enable_prefix_caching: bool = True,
         on_end: Callable[[SimulatedRequest, float], None] | None = None,
     ) -> None:
@@ -110,7 +109,6 @@ class Simulator:
             BlockPool(num_kv_blocks + 1, block_size),
             limits,
             enable_prefix_caching=enable_prefix_caching,
-            batching=batching,
             admission=admission,
             policy=make_policy(policy),
             max_passed_over=max_passed_over,

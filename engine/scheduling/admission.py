@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.config import Admission, Batching
+from engine.config import Admission
 from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.request import Sequence
 
@@ -80,11 +80,10 @@ class Shortage:
 class Gate:
     """Hold waiting sequences back for lack of blocks."""
 
-    def __init__(self, pool: BlockPool, forecast: OutputForecast, *, admission: Admission, batching: Batching) -> None:
+    def __init__(self, pool: BlockPool, forecast: OutputForecast, *, admission: Admission) -> None:
         self._pool = pool
         self._forecast = forecast
         self._admission = admission
-        self._batching = batching
 
     def shortage(
         self, sequence: Sequence, shared: list[int], running: list[Sequence], *, num_gained_blocks: int = 0
@@ -95,7 +94,7 @@ class Gate:
         """
         pool = self._pool
         needed = num_blocks_for(sequence.num_tokens, pool.block_size) - len(shared) + pool.num_unowned(shared)
-        if running and self._admission is Admission.PROMPT and self._batching is Batching.CONTINUOUS:
+        if running and self._admission is Admission.PROMPT:
             # One spare block per running sequence keeps a victim from coming back only to be preempted again.
             needed += len(running) if sequence.num_preemptions else 0
         num_available = pool.num_available + num_gained_blocks
@@ -107,9 +106,6 @@ class Gate:
         return Shortage(num_needed_blocks=peak, num_available_blocks=pool.capacity) if peak > pool.capacity else None
 
     def _peak(self, group: list[Sequence], num_shared: int) -> int:
-        block_size = self._pool.block_size
-        if self._batching is Batching.STATIC:
-            return sum(num_blocks_for(member.max_total_tokens, block_size) for member in group)
         if self._admission is Admission.PROMPT:
             return 0
-        return peak_blocks(group, self._forecast, block_size=block_size) - num_shared
+        return peak_blocks(group, self._forecast, block_size=self._pool.block_size) - num_shared

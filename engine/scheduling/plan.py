@@ -43,15 +43,13 @@ class StepPlan:
     """One step's work: sequence i computes tokens `starts[i] : starts[i] + counts[i]`, its drafts last.
 
     A token is sampled after each of its last `num_sampled[i]` ones: none in the middle of a prompt, otherwise one, and
-    one more for each draft. `padding` are finished sequences of a static batch, which compute one token that nobody
-    reads.
+    one more for each draft.
     """
 
     sequences: list[Sequence] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     num_sampled: list[int] = field(default_factory=list)
-    padding: list[Sequence] = field(default_factory=list)
     copies_out: list[BlockCopy] = field(default_factory=list)
     copies_in: list[BlockCopy] = field(default_factory=list)
 

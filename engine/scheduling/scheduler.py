@@ -6,9 +6,6 @@ needs a block and none is left, the one that the policy ranks last gives all of 
 tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
 
 A sequence whose prefix another one is computing in this step is passed over: in the next step it shares those blocks.
-
-In static batching a batch is formed only when the last one has ended completely; finished sequences keep their seat and
-their blocks until then.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.config import Admission, Batching
+from engine.config import Admission
 from engine.scheduling.admission import Gate, OutputForecast, Shortage
 from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.decisions import Decision, DecisionLog, Reason
@@ -58,7 +55,6 @@ class Scheduler:
         limits: SchedulerLimits,
         *,
         enable_prefix_caching: bool = True,
-        batching: Batching = Batching.CONTINUOUS,
         admission: Admission = Admission.PEAK,
         policy: Policy | None = None,
         max_passed_over: int = 64,
@@ -72,7 +68,7 @@ class Scheduler:
         self.forecast = OutputForecast()
         self.pace = Pace(clock, self.forecast, max_num_batched_tokens=limits.max_num_batched_tokens)
         self._seating = Seating(pool, limits, has_prefix_cache=enable_prefix_caching)
-        self._gate = Gate(pool, self.forecast, admission=admission, batching=batching)
+        self._gate = Gate(pool, self.forecast, admission=admission)
         self._victims = VictimChoice(
             pool, self._seating, self._gate, max_num_batched_tokens=limits.max_num_batched_tokens
         )
@@ -81,11 +77,9 @@ class Scheduler:
         self.policy.attach(
             SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
         )
-        self._batching = batching
         self._swap = swap
         self._waiting = WaitingLine(self.policy, max_passed_over=max_passed_over)
         self._running: list[Sequence] = []
-        self._padding: list[Sequence] = []
         self._leaving: set[Sequence] = set()
         self._followers = Followers()
         self._live: dict[int, list[Sequence]] = {}
@@ -155,9 +149,7 @@ class Scheduler:
             sequence.queued_at = now
         first, others = sequences[0], sequences[1:]
         self._waiting.push(first)
-        if self._batching is Batching.STATIC:
-            self._push_all(others)
-        elif others:
+        if others:
             self._followers.hold(others, leader=first)
             for sequence in others:
                 self._log.record(sequence, Reason.SHARED_PREFIX, other=first)
@@ -171,33 +163,20 @@ class Scheduler:
         for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
             self._withdraw(sequence)
             self._forget(sequence)
-        self._release_padding_if_done()
         return sequences
 
     def finish(self, sequence: Sequence) -> None:
         """End a sequence that had a seat when its last token was drawn; its blocks go back and stay findable."""
         self.forecast.observe(sequence)
-        if self._batching is Batching.STATIC:
-            self._running.remove(sequence)
-            sequence.is_running = False
-            self._padding.append(sequence)
-        else:
-            self._withdraw(sequence)
+        self._withdraw(sequence)
         self._forget(sequence)
-        self._release_padding_if_done()
 
     def schedule(self) -> StepPlan:
         """Hand out one step's token budget. The plan is empty only when nothing is left but tokens to be read."""
-        plan = self.last_plan = StepPlan(padding=list(self._padding))
-        budget = self.limits.max_num_batched_tokens - len(plan.padding)
-        if self._batching is Batching.STATIC:
-            if not self._running and not self._padding:
-                self._form_batch()
-            self._schedule_running(plan, budget)
-            return plan
+        plan = self.last_plan = StepPlan()
         self._rank_again()
         self._yield_to_urgent()
-        budget, has_preempted = self._schedule_running(plan, budget)
+        budget, has_preempted = self._schedule_running(plan, self.limits.max_num_batched_tokens)
         if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)
         if self._swap is not None:
@@ -207,10 +186,8 @@ class Scheduler:
     def draft_room(self) -> int:
         """Return how many drafts the next step has room for: what is left when each running sequence has all it needs.
 
-        While others wait and could start, drafts get half of that. None in a static batch.
+        While others wait and could start, drafts get half of that.
         """
-        if self._batching is Batching.STATIC:
-            return 0
         needed = sum(sequence.num_due_tokens for sequence in self._running)
         rows = self.limits.max_sampled_rows - len(self._running)
         room = max(0, min(rows, self.limits.max_num_batched_tokens - needed))
@@ -248,7 +225,7 @@ class Scheduler:
         self.policy.on_step(plan)
 
     def expect_tokens(self, plan: StepPlan) -> None:
-        """Count the tokens that the device is drawing for the plan; `advance` comes before. Not in a static batch.
+        """Count the tokens that the device is drawing for the plan; `advance` comes before.
 
         Whoever has its last one drawn gives its seat up now, and ends with `finish` when the token is known.
         """
@@ -260,7 +237,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
-        self._seating.check_integrity([*self._running, *self._padding])
+        self._seating.check_integrity(self._seated())
         assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
         waiting = [*self._waiting, *self._followers]
         assert not any(sequence.block_ids for sequence in waiting), "a waiting sequence holds blocks"
@@ -363,15 +340,6 @@ class Scheduler:
             return None
         return self._seating.computer_of_next(sequence, len(shared))
 
-    def _form_batch(self) -> None:
-        """Seat a whole static batch at once; its prompts may take several steps."""
-        while self._waiting and self._seating.has_free_row:
-            sequence = self._waiting.peek()
-            shared, position = self._seating.find_prefix(sequence)
-            if self._gate.shortage(sequence, shared, self._running) is not None:
-                return
-            self._start(sequence, shared, position)
-
     def _rank_again(self) -> None:
         """Put the running sequences in their present order, if it moves and this step may have to preempt."""
         most_blocks = len(self._running) + num_blocks_for(self.limits.max_num_batched_tokens, self.pool.block_size)
@@ -462,19 +430,13 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
-        self._vacate(sequence)
-        sequence.is_running = False
-
-    def _vacate(self, sequence: Sequence) -> None:
         self._num_departures += 1
         self._seating.leave(sequence)
+        sequence.is_running = False
 
-    def _release_padding_if_done(self) -> None:
-        if self._running:
-            return
-        for sequence in self._padding:
-            self._vacate(sequence)
-        self._padding.clear()
+    def _seated(self) -> list[Sequence]:
+        """Return who has a seat."""
+        return self._running
 
     def _push_all(self, sequences: Iterable[Sequence]) -> None:
         for sequence in sequences:

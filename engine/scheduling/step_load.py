@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from operator import attrgetter
 
 from engine.scheduling.plan import StepPlan
@@ -30,21 +29,19 @@ _num_cached_tokens = attrgetter("num_cached_tokens")
 
 
 def load_of(plan: StepPlan) -> StepLoad:
-    """Return the size of a step; rows of a static batch that only pad count as decodes."""
-    num_padding = len(plan.padding)
+    """Return the size of a step."""
     num_tokens = sum(plan.counts)
     num_context_tokens = sum(plan.starts) + num_tokens
-    num_padded = sum(sequence.num_computed_tokens for sequence in plan.padding)
     num_attended = num_context_tokens
     if num_tokens > len(plan.counts):
         pairs = zip(plan.starts, plan.counts, strict=True)
         # A token alone attends to its whole context, which is counted above; the others of a chunk come on top.
         num_attended += sum((count - 1) * start + count * (count - 1) // 2 for start, count in pairs if count > 1)
     return StepLoad(
-        num_tokens=num_tokens + num_padding,
-        num_seqs=len(plan.counts) + num_padding,
-        num_context_tokens=num_context_tokens + num_padded,
-        num_shared_tokens=sum(map(_num_cached_tokens, chain(plan.sequences, plan.padding))),
-        num_attended=num_attended + num_padded,
-        num_logit_rows=sum(plan.num_sampled) + num_padding,
+        num_tokens=num_tokens,
+        num_seqs=len(plan.counts),
+        num_context_tokens=num_context_tokens,
+        num_shared_tokens=sum(map(_num_cached_tokens, plan.sequences)),
+        num_attended=num_attended,
+        num_logit_rows=sum(plan.num_sampled),
     )

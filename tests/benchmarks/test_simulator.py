@@ -10,7 +10,7 @@ import pytest
 from benchmarks.simulation.cost import LinearCost, RooflineCost, fit_linear_cost, fit_measured_cost
 from benchmarks.simulation.latency import LatencyHistogram
 from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, Simulator
-from engine.config import Admission, Batching, PolicyName
+from engine.config import Admission, PolicyName
 from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.step_load import StepLoad
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
@@ -85,14 +85,13 @@ def test_a_sequence_may_end_before_max_tokens() -> None:
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
-@pytest.mark.parametrize("batching", list(Batching))
 @pytest.mark.parametrize("admission", list(Admission))
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("has_known_length", [True, False])
 def test_it_takes_the_very_steps_that_the_engine_takes(
-    *, policy: PolicyName, batching: Batching, admission: Admission, caching: bool, has_known_length: bool
+    *, policy: PolicyName, admission: Admission, caching: bool, has_known_length: bool
 ) -> None:
-    settings = {"policy": policy, "batching": batching, "admission": admission, "enable_prefix_caching": caching}
+    settings = {"policy": policy, "admission": admission, "enable_prefix_caching": caching}
     rng = random.Random(2)
     engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, **settings)
     shared = [rng.randrange(97) for _ in range(20)]

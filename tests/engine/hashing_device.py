@@ -193,8 +193,7 @@ class HashingRunner:
                 if params.logprobs is not None:
                     logprobs[len(tokens)] = _told_as_rank(token)
                 tokens.append(token)
-        tokens += [0 for _ in left]  # of the padding
-        assert len(tokens) == len(logits if rows is None else rows)
+        assert next(left, None) is None, "a row is sampled for nobody"
         self.most_rows = max(self.most_rows, len(tokens))
         return HashedSamples(tokens, logprobs)
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from engine.config import Admission, Batching, PolicyName
+from engine.config import Admission, PolicyName
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool, sha256_digest
 from engine.scheduling.plan import SchedulerLimits, StepPlan
@@ -26,7 +26,7 @@ class SimulatedEngine:
     max_num_batched_tokens: int = 32
     max_model_len: int = 512
     enable_prefix_caching: bool = True
-    batching: Batching = Batching.CONTINUOUS
+    scheduler_type: type[Scheduler] = Scheduler
     admission: Admission = Admission.PEAK
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
@@ -46,11 +46,10 @@ class SimulatedEngine:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
         )
-        self.scheduler = Scheduler(
+        self.scheduler = self.scheduler_type(
             pool,
             limits,
             enable_prefix_caching=self.enable_prefix_caching,
-            batching=self.batching,
             admission=self.admission,
             policy=make_policy(self.policy),
             max_passed_over=self.max_passed_over,
@@ -92,7 +91,7 @@ class SimulatedEngine:
         if self.watch is not None:
             self.watch(plan)
         self.now += 1.0
-        assert sum(plan.counts) + len(plan.padding) <= self.max_num_batched_tokens
+        assert sum(plan.counts) <= self.max_num_batched_tokens
         if self.overlap:
             return self._overlap(plan)
         ended = self._append(plan)

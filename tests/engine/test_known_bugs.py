@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from engine import LLM
-from engine.config import Admission, Batching, PolicyName
+from engine.config import Admission, PolicyName
 from engine.core import Engine
 from engine.errors import InvalidRequestError
 from engine.grammars.grammar import GrammarMatcher, GrammarTokens
@@ -123,11 +123,10 @@ def test_request_larger_than_the_pool_hangs(model: TinyModel) -> None:
     assert len(tokens(deltas[1, 0])) == 5
 
 
-@pytest.mark.parametrize("batching", list(Batching))
 @pytest.mark.parametrize("seed", range(6))
-def test_block_leak_double_free(seed: int, batching: Batching) -> None:
+def test_block_leak_double_free(seed: int) -> None:
     rng = random.Random(seed)
-    engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, admission=Admission.PROMPT, batching=batching)
+    engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, admission=Admission.PROMPT)
     scheduler = engine.scheduler
     for number in range(400):
         running = scheduler.running_sequences()
@@ -140,10 +139,10 @@ def test_block_leak_double_free(seed: int, batching: Batching) -> None:
             scheduler.abort(rng.randrange(number + 1))
         elif action == "finish" and running:
             scheduler.finish(rng.choice(list(running)))
-        elif action == "preempt" and running and batching is Batching.CONTINUOUS:
+        elif action == "preempt" and running:
             scheduler._preempt(rng.choice(list(running)), Reason.PREEMPTED_FOR_BLOCKS, next(iter(running)))
         scheduler.check_integrity()
-    assert (scheduler.counters.num_preemptions > 0) == (batching is Batching.CONTINUOUS)
+    assert scheduler.counters.num_preemptions > 0
     engine.run()
     assert scheduler.pool.num_used == 0
     assert scheduler.pool.num_available == scheduler.pool.capacity
@@ -203,17 +202,13 @@ def test_prompt_logprobs_with_a_prefix_hit(model: TinyModel) -> None:
 # --- the model's memory ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batching", list(Batching))
-def test_padded_row_writes_the_last_slot(batching: Batching, model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(model, batching=batching, max_num_seqs=4, num_kv_blocks=60)
+def test_padded_row_writes_the_last_slot(model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(model, max_num_seqs=4, num_kv_blocks=60)
     engine._runner.fill_cache(7.0)
     live: set[int] = set()
-    num_padded = 0
     compute = engine._runner.forward
 
     def watched(plan: StepPlan, tables: npt.NDArray[np.int32], **fields: Any) -> Any:
-        nonlocal num_padded
-        num_padded += len(plan.padding)
         for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
             live.update(
                 int(tables[sequence.row, place // 16]) * 16 + place % 16 for place in range(start, start + count)
@@ -222,7 +217,6 @@ def test_padded_row_writes_the_last_slot(batching: Batching, model: TinyModel, m
 
     monkeypatch.setattr(engine._runner, "forward", watched)
     run_all(engine, few(model, 10))
-    assert (num_padded > 0) == (batching is Batching.STATIC)
     for layer in engine._runner._cache:
         for part, slots in zip(layer, slot_of_each_element(*layer), strict=True):
             assert set(slots[part != 7.0].long().tolist()) == live

@@ -202,7 +202,7 @@ def test_the_old_spelling_of_rope_settings_is_read(tmp_path: Path, tiny_models: 
         {"device": "tpu"},
         {"block_size": 0},
         {"max_num_seqs": 600, "max_num_batched_tokens": 512},
-        {"batching": "dynamic"},
+        {"admission": "never"},
         {"max_model_len": 10_000},
     ],
 )

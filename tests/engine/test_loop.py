@@ -13,13 +13,15 @@ import pytest
 
 import engine.core as core_module
 import engine.scheduling.plan as plan_module
-from engine.config import Admission, Batching, EngineConfig, PolicyName, Speculation
+from benchmarks.static_batching import StaticScheduler
+from engine.config import Admission, EngineConfig, PolicyName, Speculation
 from engine.core import Engine
 from engine.errors import InvalidRequestError
 from engine.intake import resolve_max_tokens
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
+from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
 from engine.structured import StructuredOutput
 from tests.engine.builders import FreeRows
@@ -29,7 +31,7 @@ from .hashing_device import VOCAB_SIZE, HashingRunner, UnhurriedGrammars, expect
 MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "overlap": {"overlap": True},
-    "static": {"batching": Batching.STATIC},
+    "static": {},
     "speculation": {"speculation": Speculation.NGRAM},
 }
 MODEL = SimpleNamespace(path=Path("none"), vocab_size=VOCAB_SIZE, eos_token_ids=(), max_model_len=1_000_000)
@@ -56,6 +58,7 @@ class Trial:
 
     def __init__(self, seed: int, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rng = random.Random(f"{seed} {mode}")
+        self.scheduler_type = StaticScheduler if mode == "static" else Scheduler
         rng = self.rng
         block_size, num_blocks = rng.choice([1, 2, 3, 4, 8]), rng.choice([8, 12, 20, 40, 100])
         max_num_seqs = rng.choice([1, 2, 3, 6, 12])
@@ -82,7 +85,7 @@ class Trial:
         monkeypatch.setattr(plan_module, "_MIN_SAMPLED_ROWS", self.rng.choice([1, 4, 256]))
         monkeypatch.setattr(core_module, "load_model_config", lambda path, impl: MODEL)
         monkeypatch.setattr(core_module, "Runner", lambda config, model, max_model_len: self.runner)
-        engine = Engine(config)
+        engine = Engine(config, scheduler_type=self.scheduler_type)
         engine._grammars = UnhurriedGrammars(self.rng)  # type: ignore[assignment]
         engine.scheduler.pace._clock = lambda: self.now
         if config.speculation is not Speculation.OFF:

@@ -28,14 +28,13 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "model": tuple(MODELS),
     "budget": (1, 7, 16, 512),
     "pool": ("ample", "tiny", "swapped"),
-    "batching": ("continuous", "static"),
     "has_prefix_cache": (True, False),
     "speculation": ("off", "ngram"),
     "overlap": (False, True),
 }
-"""A budget of one token is one sequence at a time, which no pool that holds it preempts; nor is a static batch.
+"""A budget of one token is one sequence at a time, which no pool that holds it preempts.
 
-Only continuous batches without drafts overlap.
+Only steps without drafts overlap.
 """
 
 BLOCK_SIZE = 4
@@ -53,14 +52,14 @@ def groups(case: Case, size: int) -> set[Group]:
 
 def pressure(case: Case) -> str | None:
     """Return how sequences that lose their blocks get them back; None where none loses them."""
-    _, budget, pool, batching, *_ = case
-    return pool if pool != "ample" and budget > 1 and batching == "continuous" else None
+    _, budget, pool, *_ = case
+    return pool if pool != "ample" and budget > 1 else None
 
 
 def overlaps(case: Case) -> bool:
     """Tell whether a step is planned before the last one's tokens are known."""
-    *_, batching, _, speculation, wants_overlap = case
-    return bool(wants_overlap) and batching == "continuous" and speculation == "off"
+    *_, speculation, wants_overlap = case
+    return bool(wants_overlap) and speculation == "off"
 
 
 def covering_cases() -> Iterator[Case]:
@@ -106,7 +105,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def engine_for(case: Case, path: Path) -> Engine:
-    _, budget, pool, batching, has_prefix_cache, speculation, _ = case
+    _, budget, pool, has_prefix_cache, speculation, _ = case
     engine = Engine(
         EngineConfig(
             model=str(path),
@@ -118,7 +117,6 @@ def engine_for(case: Case, path: Path) -> Engine:
             max_num_batched_tokens=budget,
             max_num_seqs=min(budget, NUM_PROMPTS - 1),
             admission="prompt",  # type: ignore[arg-type]
-            batching=batching,
             enable_prefix_caching=has_prefix_cache,
             speculation=speculation,
             overlap=overlaps(case),
@@ -149,9 +147,9 @@ def test_every_pair_of_settings_is_covered() -> None:
 
 
 def name_of(case: Case) -> str:
-    model, budget, pool, batching, has_prefix_cache, speculation, wants_overlap = case
+    model, budget, pool, has_prefix_cache, speculation, wants_overlap = case
     last = "overlap" if wants_overlap else "wait"
-    return f"{model}-{budget}-{pool}-{batching}-{'cache' if has_prefix_cache else 'plain'}-{speculation}-{last}"
+    return f"{model}-{budget}-{pool}-{'cache' if has_prefix_cache else 'plain'}-{speculation}-{last}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -159,7 +157,7 @@ def test_any_two_settings_together_give_the_tokens_of_transformers(
     case: Case, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SwapRule, "prefers_swap", lambda self, **sizes: True)
-    _, budget, _, batching, has_prefix_cache, speculation, _ = case
+    _, budget, _, has_prefix_cache, speculation, _ = case
     model = models[case[0]]
     engine = engine_for(case, model.path)
     assert run(engine, model) == model.expected
@@ -167,5 +165,5 @@ def test_any_two_settings_together_give_the_tokens_of_transformers(
     assert (stats.scheduler.num_preemptions > 0) == (pressure(case) is not None)
     assert (stats.scheduler.num_swaps > 0) == (pressure(case) == "swapped")
     assert (stats.cache.num_cached_tokens > 0) == has_prefix_cache
-    assert (stats.speculation.num_drafted > 0) == (speculation == "ngram" and budget > 1 and batching == "continuous")
+    assert (stats.speculation.num_drafted > 0) == (speculation == "ngram" and budget > 1)
     assert engine.scheduler.pool.num_used == 0

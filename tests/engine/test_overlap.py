@@ -95,10 +95,9 @@ def test_a_step_whose_sequences_all_fail_still_gives_its_host_blocks_back(
     assert engine.scheduler._swap.num_free == engine.scheduler._swap.num_blocks
 
 
-@pytest.mark.parametrize("settings", [{"batching": "static"}, {"speculation": "ngram"}])
-def test_what_cannot_overlap_is_refused(settings: dict[str, Any], model: TinyModel) -> None:
-    with pytest.raises(InvalidConfigError, match=r"overlap is True with batching .* Leave one of them out"):
-        make_engine(model, overlap=True, **settings)
+def test_overlap_with_drafts_is_refused(model: TinyModel) -> None:
+    with pytest.raises(InvalidConfigError, match=r"overlap is True with speculation .* Leave one of them out"):
+        make_engine(model, overlap=True, speculation="ngram")
 
 
 @pytest.mark.parametrize("seed", range(4))

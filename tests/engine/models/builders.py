@@ -28,12 +28,11 @@ def check_run(model: TinyModel, run: Run, impl: str, *, device: str = "cpu") -> 
     engine = engine_of_run(model.path, run, impl, device=device)
     assert run_all(engine, model) == model.expected, run
     assert engine.stats().load.num_used_blocks == 0
-    if run.is_pool_tiny and run.max_num_seqs > 1 and run.batching == "continuous":
+    if run.is_pool_tiny and run.max_num_seqs > 1:
         assert engine.stats().scheduler.num_preemptions > 0, run
 
 
 def engine_of_run(path: Path, run: Run, impl: str, *, device: str = "cpu") -> Engine:
-    settings: dict[str, Any] = {"model_impl": impl, "batching": run.batching}
     return Engine(
         EngineConfig(
             model=str(path),
@@ -46,7 +45,7 @@ def engine_of_run(path: Path, run: Run, impl: str, *, device: str = "cpu") -> En
             enable_prefix_caching=run.has_prefix_cache,
             admission="prompt",  # type: ignore[arg-type]
             warm_up=False,
-            **settings,
+            model_impl=impl,  # type: ignore[arg-type]
         )
     )
 

@@ -31,11 +31,10 @@ def test_a_pool_that_preempts_gives_the_same_tokens(
     assert engine.stats().scheduler.num_preemptions > 0
 
 
-@pytest.mark.parametrize("batching", ["continuous", "static"])
 @pytest.mark.parametrize("budget", [16, 17, 512])
-def test_every_chunk_size_gives_the_same_tokens(batching: str, budget: int, tiny_models: TinyModels) -> None:
+def test_every_chunk_size_gives_the_same_tokens(budget: int, tiny_models: TinyModels) -> None:
     model = tiny_models["qwen2-window-yarn"]
-    engine = make_engine(model, batching=batching, max_num_batched_tokens=budget)
+    engine = make_engine(model, max_num_batched_tokens=budget)
     assert run_all(engine, model) == model.expected
 
 
@@ -66,16 +65,6 @@ def test_stale_blocks_full_of_nan_are_never_read(tiny_models: TinyModels) -> Non
     engine = make_engine(model)
     engine._runner.fill_cache(float("nan"))
     assert run_all(engine, model) == model.expected
-
-
-def test_padded_rows_of_a_static_batch_write_nothing(tiny_models: TinyModels) -> None:
-    model = tiny_models["llama-gqa"]
-    engine = make_engine(model, batching="static", num_kv_blocks=200)
-    engine._runner.fill_cache(7.0)
-    run_all(engine, model)
-    last_block = [cache[-1] for layer in engine._runner._cache for cache in layer]
-    null_block = [cache[0] for layer in engine._runner._cache for cache in layer]
-    assert all(bool((block == 7.0).all()) for block in (*last_block, *null_block))
 
 
 def test_bfloat16_runs_and_mostly_agrees_with_float32(tiny_models: TinyModels) -> None:

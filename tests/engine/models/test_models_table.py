@@ -60,8 +60,7 @@ def test_a_family_gives_the_tokens_of_transformers_on_a_gpu(*, family: Family, i
     check_run(proofs[family], RUNS[1], impl, device="cuda")
 
 
-@pytest.mark.parametrize("batching", ["continuous", "static"])
-def test_every_combination_gives_the_tokens_of_transformers(batching: str, proofs: Proofs, loaded_once: None) -> None:
+def test_every_combination_gives_the_tokens_of_transformers(proofs: Proofs, loaded_once: None) -> None:
     model = proofs[next(family for family in THROUGH_TRANSFORMERS if family.model_type == "gemma3_text")]
     for budget, is_pool_tiny, has_prefix_cache in product((1, 7, 16, 512), (False, True), (False, True)):
         run = Run(
@@ -70,7 +69,6 @@ def test_every_combination_gives_the_tokens_of_transformers(batching: str, proof
             max_num_seqs=min(budget, 8),
             is_pool_tiny=is_pool_tiny,
             has_prefix_cache=has_prefix_cache,
-            batching=batching,
             num_prompts=8 if budget > 1 else 3,
         )
         check_run(model, run, "transformers")

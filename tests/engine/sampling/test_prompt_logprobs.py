@@ -66,7 +66,6 @@ def test_each_prompt_token_has_the_log_probability_that_transformers_gives_it(ti
     [
         {"max_num_batched_tokens": 16},
         {"max_num_seqs": 2, "max_num_batched_tokens": 7},
-        {"batching": "static"},
         {"enable_prefix_caching": False},
         {"num_kv_blocks": 12, "admission": "prompt"},
     ],
@@ -103,16 +102,14 @@ def test_the_second_identical_request_still_gets_all_of_them(tiny_models: TinyMo
     assert run(engine)[2, 0][0].num_cached_tokens > 0
 
 
-@pytest.mark.parametrize("batching", ["continuous", "static"])
-def test_children_share_one_list(batching: str, tiny_models: TinyModels) -> None:
+def test_children_share_one_list(tiny_models: TinyModels) -> None:
     model = tiny_models["llama-gqa"]
-    engine = make_engine(model, batching=batching)
+    engine = make_engine(model)
     engine.add(0, model.prompts[49], params=asking(n=3, temperature=1.0, seed=2))
     deltas = run(engine)
     assert_right(scores(deltas[0, 0]), model, model.prompts[49])
     assert all(delta.prompt_logprobs is None for index in (1, 2) for delta in deltas[0, index])
-    if batching == "continuous":
-        assert all(deltas[0, index][0].num_cached_tokens > 0 for index in (1, 2))
+    assert all(deltas[0, index][0].num_cached_tokens > 0 for index in (1, 2))
 
 
 def test_without_max_tokens_only_the_prompt_is_computed(tiny_models: TinyModels) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from engine.config import Admission, Batching
+from engine.config import Admission
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 
@@ -13,11 +13,10 @@ def mixed_prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:
     return [([rng.randrange(97) for _ in range(rng.randint(1, 40))], rng.randint(1, 30)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("batching", list(Batching))
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("budget", [8, 13, 512])
-def test_every_request_gets_its_own_tokens(batching: Batching, caching: bool, budget: int) -> None:
-    engine = SimulatedEngine(max_num_batched_tokens=budget, batching=batching, enable_prefix_caching=caching)
+def test_every_request_gets_its_own_tokens(*, caching: bool, budget: int) -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=budget, enable_prefix_caching=caching)
     work = mixed_prompts(30)
     ids = [engine.add(prompt, max_tokens) for prompt, max_tokens in work]
     engine.run()
@@ -174,26 +173,6 @@ def test_an_abort_leaves_nothing_behind() -> None:
     assert engine.scheduler.abort(ids[0]) == []
     assert not engine.scheduler.has_work
     assert engine.scheduler.pool.num_used == 0
-
-
-def test_a_static_batch_waits_for_its_longest() -> None:
-    engine = SimulatedEngine(batching=Batching.STATIC, max_num_seqs=2)
-    engine.add([1] * 4, 2)
-    engine.add([2] * 4, 10)
-    third = engine.add([3] * 4, 2)
-    for _ in range(10):
-        plan_ids = {sequence.request.request_id for sequence, _ in engine.step()}
-        assert third not in plan_ids
-    assert third in {sequence.request.request_id for sequence, _ in engine.step()}
-
-
-def test_a_static_batch_is_full_even_when_its_prompts_take_several_steps() -> None:
-    engine = SimulatedEngine(batching=Batching.STATIC, max_num_seqs=4, max_num_batched_tokens=8)
-    ids = [engine.add([place] * 7, 3) for place in range(5)]
-    engine.step()
-    assert [sequence.request.request_id for sequence in engine.scheduler.running_sequences()] == ids[:4]
-    engine.run()
-    assert len(engine.finished) == 5
 
 
 def test_sizes_that_can_never_fit_are_known_at_once() -> None:

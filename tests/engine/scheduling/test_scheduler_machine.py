@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.config import Admission, Batching, PolicyName
+from engine.config import Admission, PolicyName
 from engine.scheduling.decisions import Reason
 from engine.scheduling.request import Sequence
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
@@ -17,7 +17,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(12, 40),
         budget=st.integers(6, 40),
         caching=st.booleans(),
-        batching=st.sampled_from(Batching),
         admission=st.sampled_from(Admission),
         policy=st.sampled_from(PolicyName),
         max_passed_over=st.integers(1, 6),
@@ -28,7 +27,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks: int,
         budget: int,
         caching: bool,
-        batching: Batching,
         admission: Admission,
         policy: PolicyName,
         max_passed_over: int,
@@ -39,11 +37,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=6,
             max_num_batched_tokens=budget,
             enable_prefix_caching=caching,
-            batching=batching,
             admission=admission,
             policy=policy,
             max_passed_over=max_passed_over,
-            overlap=overlap and batching is Batching.CONTINUOUS,
+            overlap=overlap,
         )
         self.asked: dict[int, tuple[list[int], int]] = {}
         self.aborted: set[int] = set()
@@ -92,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.engine.scheduler.abort(request_id):
             self.aborted.add(request_id)
 
-    @precondition(lambda self: self.engine.batching is Batching.CONTINUOUS and self.running())
+    @precondition(lambda self: self.running())
     @rule(pick=st.integers(0, 1000))
     def preempt(self, pick: int) -> None:
         # Stands for a lack of blocks that hits any of them, not only the one that is ranked last.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.config import Admission, Batching
+from engine.config import Admission
 from engine.params import SamplingParams
 from tests.engine.builders import no_guess, run_with_drafts
 from tests.engine.simulated_engine import SimulatedEngine
@@ -131,10 +131,3 @@ def test_drafts_preempt_nobody() -> None:
     plan = engine.scheduler.schedule()
     assert plan.counts == [1, 1, 1]
     assert engine.scheduler.counters.num_preemptions == 0
-
-
-def test_a_static_batch_takes_no_drafts() -> None:
-    engine = decoding(2, budget=32, batching=Batching.STATIC)
-    draft_for_all(engine, 8)
-    assert engine.scheduler.draft_room() == 0
-    assert engine.scheduler.schedule().counts == [1, 1]

@@ -199,14 +199,6 @@ def test_an_aborted_request_leaves_the_others_and_the_pool_as_they_were(tiny_mod
     assert len(tokens[0]) < 40
 
 
-def test_a_static_batch_has_no_drafts(tiny_models: TinyModels) -> None:
-    requests = [(prompt, GREEDY) for prompt in prompts()]
-    plain, _ = run(tiny_models["llama-gqa"], requests, speculation="off")
-    static, stats = run(tiny_models["llama-gqa"], requests, speculation="ngram", batching="static", max_num_seqs=4)
-    assert static == plain
-    assert stats.speculation.num_drafted == 0
-
-
 def test_the_configured_most_drafts_are_kept_to(tiny_models: TinyModels) -> None:
     requests = [(REPETITIVE, replace(GREEDY, allowed_token_ids=[7]))]
     model = tiny_models["llama-gqa"]

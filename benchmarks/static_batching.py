@@ -1,0 +1,144 @@
+"""Static batches, which continuous ones are compared with: a batch is formed when the last one has ended completely.
+
+The engine with another scheduler over the same seats and blocks; the kernels, the sampler and the loop are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from engine.config import Admission, EngineConfig, Speculation
+from engine.core import Engine
+from engine.params import SamplingParams
+from engine.scheduling.admission import Gate
+from engine.scheduling.blocks import num_blocks_for
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Request, Sequence
+from engine.scheduling.scheduler import Scheduler
+
+
+class Batching(StrEnum):
+    """How sequences come and go."""
+
+    CONTINUOUS = "continuous"
+    """Every step."""
+    STATIC = "static"
+    """A whole batch at a time."""
+
+
+def load_engine(config: EngineConfig, batching: Batching) -> Engine:
+    """Load an engine. In static batches there are no drafts, and a step waits for the tokens of the one before."""
+    if batching is Batching.CONTINUOUS:
+        return Engine(config)
+    return Engine(replace(config, speculation=Speculation.OFF, overlap=False), scheduler_type=StaticScheduler)
+
+
+def batching_of(engine: Engine) -> Batching:
+    """Return how an engine's sequences come and go."""
+    return Batching.STATIC if isinstance(engine.scheduler, StaticScheduler) else Batching.CONTINUOUS
+
+
+class StaticScheduler(Scheduler):
+    """Seat a batch at once and nobody until all of it has ended.
+
+    Whoever has finished keeps its seat and its blocks until then, and its row is computed on: a filler, last in the
+    plan, computes its last token again, over the same context and into the same slot, and nobody reads what is sampled.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._gate = _WholeOutputGate(self.pool, self.forecast, admission=Admission.PEAK)
+        self._filler_of: dict[Sequence, Sequence] = {}
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """Take the children of one request; none waits for another."""
+        super().add(sequences)
+        self._push_all(self._followers.release(sequences[0]))
+
+    def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
+        sequences = super().abort(request_id, index=index)
+        self._end_batch_if_done()
+        return sequences
+
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence; its blocks go back with those of its batch."""
+        self.forecast.observe(sequence)
+        self._running.remove(sequence)
+        sequence.is_running = False
+        self._filler_of[sequence] = _filler(sequence)
+        self._forget(sequence)
+        self._end_batch_if_done()
+
+    def schedule(self) -> StepPlan:
+        """Hand out one step's token budget, of which each filler has one token."""
+        if not self._running:
+            self._form_batch()
+        plan = self.last_plan = StepPlan()
+        self._schedule_running(plan, self.limits.max_num_batched_tokens - len(self._filler_of))
+        for filler in self._filler_of.values():
+            plan.add(filler, 1)
+        return plan
+
+    def draft_room(self) -> int:
+        """Return 0: a static batch has no drafts."""
+        return 0
+
+    def advance(self, plan: StepPlan) -> None:
+        """Record that the plan's tokens are computed; what fillers do is not counted."""
+        super().advance(_without_fillers(plan, len(self._filler_of)))
+
+    def _form_batch(self) -> None:
+        """Seat as many as there is room for; their prompts may take several steps."""
+        while self._waiting and self._seating.has_free_row:
+            sequence = self._waiting.peek()
+            shared, position = self._seating.find_prefix(sequence)
+            if self._gate.shortage(sequence, shared, self._running) is not None:
+                return
+            self._start(sequence, shared, position)
+
+    def _end_batch_if_done(self) -> None:
+        if not self._running:
+            for sequence in self._filler_of:
+                self._seating.leave(sequence)
+            self._filler_of.clear()
+
+    def _seated(self) -> list[Sequence]:
+        return [*self._running, *self._filler_of]
+
+
+class _WholeOutputGate(Gate):
+    """Hold waiting sequences back unless the blocks of all outputs in full length fit beside each other."""
+
+    def _peak(self, group: list[Sequence], num_shared: int) -> int:
+        return sum(num_blocks_for(member.max_total_tokens, self._pool.block_size) for member in group)
+
+
+def _filler(sequence: Sequence) -> Sequence:
+    """Return what computes the last computed token of a finished sequence again, in its seat."""
+    request = Request(
+        request_id=sequence.request.request_id,
+        prompt_token_ids=sequence.token_ids[: sequence.num_computed_tokens],
+        params=SamplingParams(temperature=0.0),
+        max_tokens=1,
+        seed=0,
+        eos_token_ids=frozenset(),
+        arrival=sequence.request.arrival,
+    )
+    filler = Sequence(request, sequence.index, sequence.chain)
+    filler.row = sequence.row
+    filler.num_computed_tokens = filler.num_tokens - 1
+    filler.num_cached_tokens = sequence.num_cached_tokens
+    return filler
+
+
+def _without_fillers(plan: StepPlan, num_fillers: int) -> StepPlan:
+    """Return a step's plan without its last rows."""
+    count = len(plan.sequences) - num_fillers
+    return StepPlan(
+        sequences=plan.sequences[:count],
+        starts=plan.starts[:count],
+        counts=plan.counts[:count],
+        num_sampled=plan.num_sampled[:count],
+    )
