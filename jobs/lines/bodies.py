@@ -1,7 +1,6 @@
 """What a line's body may ask for: the two endpoints' parameters, each supported, harmless or refused by name.
 
-Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine. Fields of `Sampling` carry the names of
-`engine.SamplingParams`, so the worker passes them on as they are.
+Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine.
 """
 
 from __future__ import annotations
@@ -13,33 +12,22 @@ from typing import Any
 from jobs.lines.body_checks import (
     MAX_LOGPROBS,
     MAX_N,
-    MAX_PENALTY,
-    MAX_REPETITION,
-    MAX_SEED,
-    MAX_TEMPERATURE,
     MAX_TOKENS,
-    MIN_REPETITION,
     BodyError,
     Check,
-    allowed_token_ids,
-    bad_words,
+    Whole,
     flag,
-    logit_bias,
-    number,
     object_,
     only,
     prompts,
     refused,
-    stops,
     text,
-    token_ids,
-    top_p,
     unsupported,
-    whole,
 )
 from jobs.lines.body_messages import messages
 from jobs.lines.body_structure import STRUCTURES, Structure, structure_of
 from jobs.lines.body_tools import ToolUse, tool_choice, tool_use_of, tools
+from jobs.lines.sampling import CHECKS, Sampling
 
 CHAT_ENDPOINT = "/v1/chat/completions"
 COMPLETION_ENDPOINT = "/v1/completions"
@@ -47,33 +35,6 @@ ENDPOINTS = (CHAT_ENDPOINT, COMPLETION_ENDPOINT)
 
 COMPLETION_MAX_TOKENS = 16
 """What `/v1/completions` generates where `max_tokens` is absent, as OpenAI documents it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How tokens are chosen. `max_tokens` None means until the context ends; `logit_bias` is pairs of id and bias."""
-
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    skip_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +119,7 @@ def _sampling(given: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
     min_tokens = given.get("min_tokens", 0)
     if max_tokens is not None and min_tokens > max_tokens:
         raise BodyError("min_tokens", f"min_tokens is {min_tokens}; it must not be above max_tokens, {max_tokens}")
-    values = {name: given[name] for name in _SAMPLING if name in given}
+    values = {name: given[name] for name in CHECKS if name in given}
     return Sampling(**values | {"max_tokens": max_tokens, "logprobs": logprobs})
 
 
@@ -180,34 +141,11 @@ def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
 
 # --- the parameters of the endpoints ---------------------------------------------------------------------------------
 
-_SAMPLING: dict[str, Check] = {
-    "n": whole(1, MAX_N),
-    "temperature": number(0.0, MAX_TEMPERATURE),
-    "top_p": top_p,
-    "top_k": whole(-1, MAX_TOKENS),
-    "min_p": number(0.0, 1.0),
-    "presence_penalty": number(-MAX_PENALTY, MAX_PENALTY),
-    "frequency_penalty": number(-MAX_PENALTY, MAX_PENALTY),
-    "repetition_penalty": number(MIN_REPETITION, MAX_REPETITION),
-    "logit_bias": logit_bias,
-    "allowed_token_ids": allowed_token_ids,
-    "bad_words": bad_words,
-    "seed": whole(-MAX_SEED - 1, MAX_SEED),
-    "stop": stops,
-    "stop_token_ids": token_ids,
-    "include_stop_str_in_output": flag,
-    "ignore_eos": flag,
-    "min_tokens": whole(0, MAX_TOKENS),
-    "prompt_logprobs": whole(0, MAX_LOGPROBS),
-    "skip_special_tokens": flag,
-}
-"""Passed on under the same name."""
-
 _SHARED: dict[str, Check] = {
-    **_SAMPLING,
+    **CHECKS,
     **STRUCTURES,
     "model": text,  # validation has matched it with the batch
-    "max_tokens": whole(1, MAX_TOKENS),
+    "max_tokens": Whole(1, MAX_TOKENS),
     "user": text,
     "stream": only(False),
     "stream_options": refused,
@@ -215,9 +153,9 @@ _SHARED: dict[str, Check] = {
 
 _CHAT: dict[str, Check] = _SHARED | {
     "messages": messages,
-    "max_completion_tokens": whole(1, MAX_TOKENS),
+    "max_completion_tokens": Whole(1, MAX_TOKENS),
     "logprobs": flag,
-    "top_logprobs": whole(0, MAX_LOGPROBS),
+    "top_logprobs": Whole(0, MAX_LOGPROBS),
     "tools": tools,
     "functions": only([]),
     "tool_choice": tool_choice,
@@ -241,9 +179,9 @@ _CHAT: dict[str, Check] = _SHARED | {
 
 _COMPLETION: dict[str, Check] = _SHARED | {
     "prompt": prompts,
-    "max_tokens": whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
-    "logprobs": whole(0, MAX_LOGPROBS),
-    "best_of": whole(1, MAX_N),
+    "max_tokens": Whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
+    "logprobs": Whole(0, MAX_LOGPROBS),
+    "best_of": Whole(1, MAX_N),
     "echo": flag,
     "suffix": only(""),
 }

@@ -1,11 +1,12 @@
 """Checks of the single values of a request body: what each may be, and the sentence a wrong one gets.
 
-Pure; which parameter has which check is `jobs.lines.bodies`.
+Pure; which parameter has which check is `jobs.lines.sampling` and `jobs.lines.bodies`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jobs.errors import InputError
@@ -50,32 +51,50 @@ def unsupported(name: str, message: str) -> BodyError:
     return BodyError(name, message, code="unsupported_parameter")
 
 
-def whole(low: int, high: int) -> Check:
-    def check(name: str, value: Any) -> int:
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Check for a whole number from `low` to `high`."""
+
+    low: int
+    high: int
+
+    def __call__(self, name: str, value: Any) -> int:
         if type(value) is not int:
-            raise wrong(name, value, f"a whole number from {low} to {high}", code="invalid_type")
-        if not low <= value <= high:
-            raise wrong(name, value, f"a whole number from {low} to {high}")
+            raise wrong(name, value, f"a whole number from {self.low} to {self.high}", code="invalid_type")
+        if not self.low <= value <= self.high:
+            raise wrong(name, value, f"a whole number from {self.low} to {self.high}")
         return value
 
-    return check
+    @property
+    def shown(self) -> str:
+        """Return the range as documented; an upper end that is that of the type is left out."""
+        return f"{self.low} … {self.high if self.high < MAX_TOKENS else ''}".replace("-", "−").strip()
 
 
-def number(low: float, high: float) -> Check:
-    def check(name: str, value: Any) -> float:
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Check for a number from `low` to `high`, whole or not."""
+
+    low: float
+    high: float
+
+    def __call__(self, name: str, value: Any) -> float:
         if type(value) not in (int, float):
-            raise wrong(name, value, f"a number from {low:g} to {high:g}", code="invalid_type")
-        if not low <= value <= high:
-            raise wrong(name, value, f"a number from {low:g} to {high:g}")
+            raise wrong(name, value, f"a number from {self.low:g} to {self.high:g}", code="invalid_type")
+        if not self.low <= value <= self.high:
+            raise wrong(name, value, f"a number from {self.low:g} to {self.high:g}")
         return float(value)
 
-    return check
+    @property
+    def shown(self) -> str:
+        """Return the range as documented."""
+        return f"{self.low:g} … {self.high:g}".replace("-", "−")
 
 
 def top_p(name: str, value: Any) -> float:
     if value == 0 and type(value) is not bool:
         raise wrong(name, value, "above 0 and at most 1; for greedy decoding set temperature to 0")
-    return float(number(0.0, 1.0)(name, value))
+    return Number(0.0, 1.0)(name, value)
 
 
 def of_type(kind: type, title: str) -> Check:
@@ -148,7 +167,7 @@ def logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     if len(value) > MAX_BIASES:
         raise BodyError(name, f"{name} holds {len(value)} token ids; at most {MAX_BIASES} are allowed")
     return tuple(
-        (_bias_token(name, key), number(-MAX_BIAS, MAX_BIAS)(f"{name}.{key}", bias)) for key, bias in value.items()
+        (_bias_token(name, key), Number(-MAX_BIAS, MAX_BIAS)(f"{name}.{key}", bias)) for key, bias in value.items()
     )
 
 

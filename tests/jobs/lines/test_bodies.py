@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -18,10 +19,11 @@ from jobs.lines.bodies import (
     BodyError,
     ChatRequest,
     CompletionRequest,
-    Sampling,
     parse_body,
 )
+from jobs.lines.sampling import Sampling, documented_rows
 
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
@@ -48,6 +50,10 @@ def test_a_plain_chat_body_has_the_defaults_of_the_api() -> None:
     request = chat()
     assert request.messages == ({"role": "user", "content": "Hello"},)
     assert request.sampling == Sampling(max_tokens=None)
+
+
+def test_every_sampling_parameter_is_documented_as_it_is_declared() -> None:
+    assert "\n".join(documented_rows()) in DOCS.read_text(encoding="utf-8")
 
 
 def test_every_sampling_field_arrives_under_its_name() -> None:

@@ -1,0 +1,113 @@
+"""How a line may say its tokens are to be chosen: one table of parameters, each with its check and its documentation.
+
+Pure; no engine. The fields carry the names of `engine.SamplingParams`, so the worker passes them on as they are; to add
+one, declare it here and there. The table in docs/api.md is made of these declarations, and a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
+
+from jobs.lines.body_checks import (
+    MAX_BAD_WORDS,
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_PENALTY,
+    MAX_REPETITION,
+    MAX_SEED,
+    MAX_STOPS,
+    MAX_TEMPERATURE,
+    MAX_TOKENS,
+    MIN_REPETITION,
+    Check,
+    Number,
+    Whole,
+    allowed_token_ids,
+    bad_words,
+    flag,
+    logit_bias,
+    stops,
+    token_ids,
+    top_p,
+)
+
+Default = TypeVar("Default")
+
+
+def _parameter(default: Default, check: Check | None, *, allowed: str = "", note: str = "") -> Default:
+    """Declare a parameter; `check` is None where each endpoint has its own, `allowed` needed where it is no range."""
+    shown = allowed or getattr(check, "shown", "")
+    return field(default=default, metadata={"check": check, "allowed": shown, "note": note})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen, and how many. `max_tokens` None means until the context ends."""
+
+    n: int = _parameter(1, Whole(1, MAX_N), note="child i draws with seed + i")
+    temperature: float = _parameter(
+        1.0,
+        Number(0.0, MAX_TEMPERATURE),
+        note="0 is greedy; where it or `top_p` is not given it is 1, whatever the model's `generation_config.json` "
+        "suggests",
+    )
+    top_p: float = _parameter(1.0, top_p, allowed="above 0 … 1")
+    top_k: int = _parameter(0, Whole(-1, MAX_TOKENS), note="vLLM's; 0 and −1 switch it off")
+    min_p: float = _parameter(0.0, Number(0.0, 1.0), note="vLLM's")
+    presence_penalty: float = _parameter(0.0, Number(-MAX_PENALTY, MAX_PENALTY), note="over the output's tokens")
+    frequency_penalty: float = _parameter(0.0, Number(-MAX_PENALTY, MAX_PENALTY), note="over the output's tokens")
+    repetition_penalty: float = _parameter(
+        1.0, Number(MIN_REPETITION, MAX_REPETITION), note="vLLM's; over prompt and output"
+    )
+    logit_bias: tuple[tuple[int, float], ...] = _parameter(
+        (), logit_bias, allowed=f"token id → −{MAX_BIAS:g} … {MAX_BIAS:g}", note=f"at most {MAX_BIASES:,} ids"
+    )
+    allowed_token_ids: tuple[int, ...] | None = _parameter(None, allowed_token_ids, allowed="token ids", note="vLLM's")
+    bad_words: tuple[str, ...] = _parameter(
+        (),
+        bad_words,
+        allowed=f"at most {MAX_BAD_WORDS:,} strings",
+        note="vLLM's; a bad word is refused as it is and after a space",
+    )
+    seed: int | None = _parameter(
+        None,
+        Whole(-MAX_SEED - 1, MAX_SEED),
+        allowed="64 bits",
+        note="the same tokens in any batch, after a preemption and after a crash. A given seed is that of all prompts "
+        "of a line; without one each prompt's own is derived from batch, line and its place",
+    )
+    stop: tuple[str, ...] = _parameter((), stops, allowed=f"at most {MAX_STOPS} strings")
+    stop_token_ids: tuple[int, ...] = _parameter((), token_ids, allowed="token ids", note="vLLM's")
+    include_stop_str_in_output: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")
+    ignore_eos: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")
+    max_tokens: int | None = _parameter(None, None, allowed="1 …", note="0 with `echo`, too")
+    min_tokens: int = _parameter(
+        0, Whole(0, MAX_TOKENS), note="before it neither a stop string nor a stop token ends the output"
+    )
+    logprobs: int | None = _parameter(
+        None,
+        None,
+        allowed=f"0 … {MAX_LOGPROBS}",
+        note="of the model's distribution, before every other parameter; a chat's is true or false with "
+        "`top_logprobs`; a completion shows the token itself, too, where it is not among the likeliest",
+    )
+    prompt_logprobs: int | None = _parameter(
+        None,
+        Whole(0, MAX_LOGPROBS),
+        note="vLLM's, in its form: in a chat's answer, in a completion's choices. Such a prompt takes nothing from the "
+        "prefix cache",
+    )
+    skip_special_tokens: bool = _parameter(default=True, check=flag, allowed="true or false", note="vLLM's")
+
+
+CHECKS: Mapping[str, Check] = {one.name: one.metadata["check"] for one in fields(Sampling) if one.metadata["check"]}
+"""Of the parameters that both endpoints pass on under the same name."""
+
+
+def documented_rows() -> list[str]:
+    """Return the rows of the table in docs/api.md, in order."""
+    return [f"| `{one.name}` | {one.metadata['allowed']} | {one.metadata['note']} |" for one in fields(Sampling)]
