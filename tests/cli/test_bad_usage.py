@@ -64,7 +64,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_model_path_that_does_not_exist() -> None:
+def test_a_model_path_that_does_not_exist_is_refused() -> None:
     assert_refused(
         tokenmill("up", "--model", "/no/such/model"),
         "there is no model at /no/such/model. Give a folder that holds config.json and safetensors files, "
@@ -72,14 +72,14 @@ def test_a_model_path_that_does_not_exist() -> None:
     )
 
 
-def test_a_model_folder_without_a_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     assert_refused(
         tokenmill("up", "--model", tmp_path),
         f"{tmp_path} holds no model: config.json is missing. Give the folder that contains it.",
     )
 
 
-def test_a_port_in_use(tmp_path: Path, model: Path, listener: int) -> None:
+def test_a_port_in_use_is_refused(tmp_path: Path, model: Path, listener: int) -> None:
     sentence = (
         f"cannot listen on 127.0.0.1:{listener} (Address already in use). "
         "Stop what uses it, or choose another with --port."
@@ -90,7 +90,7 @@ def test_a_port_in_use(tmp_path: Path, model: Path, listener: int) -> None:
     assert_refused(tokenmill("api", "--port", str(listener)), sentence)
 
 
-def test_a_data_directory_in_use(tmp_path: Path, model: Path) -> None:
+def test_a_data_directory_in_use_is_refused_with_its_owner(tmp_path: Path, model: Path) -> None:
     with locked(tmp_path / "data"):
         assert_refused(
             tokenmill("up", "--model", model, "--port", str(free_port()), "--data-dir", tmp_path / "data"),
@@ -99,7 +99,7 @@ def test_a_data_directory_in_use(tmp_path: Path, model: Path) -> None:
         )
 
 
-def test_a_data_directory_that_cannot_be_made(model: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_is_refused(model: Path) -> None:
     assert_refused(
         tokenmill("up", "--model", model, "--port", str(free_port()), "--data-dir", "/dev/null/data"),
         "cannot use /dev/null/data as data directory (Not a directory). Choose another with --data-dir.",
@@ -107,14 +107,14 @@ def test_a_data_directory_that_cannot_be_made(model: Path) -> None:
 
 
 @pytest.mark.parametrize("role", [("api",), ("control",), ("dispatch",), ("worker", "--model", "m"), ("db", "upgrade")])
-def test_a_database_url_of_another_kind(role: tuple[str, ...]) -> None:
+def test_a_database_url_of_another_kind_is_refused_by_every_role(role: tuple[str, ...]) -> None:
     status, said = tokenmill(*role, TOKENMILL_DATABASE_URL="mysql://localhost/tokenmill")
     assert status == 2
     assert said.startswith("tokenmill: TOKENMILL_DATABASE_URL is wrong: it names mysql, and only Postgres is supported")
     assert said.count("\n") == 1
 
 
-def test_a_database_that_does_not_answer() -> None:
+def test_a_database_that_does_not_answer_is_named() -> None:
     status, said = tokenmill("db", "upgrade", TOKENMILL_DATABASE_URL="postgresql://127.0.0.1:1/tokenmill")
     assert status == 1
     assert said.startswith("tokenmill: cannot reach Postgres at 127.0.0.1:1/tokenmill")
@@ -122,7 +122,7 @@ def test_a_database_that_does_not_answer() -> None:
     assert said.count("\n") == 1
 
 
-def test_no_database_at_all(tmp_path: Path) -> None:
+def test_without_a_database_both_ways_to_name_one_are_told(tmp_path: Path) -> None:
     assert_refused(
         tokenmill("audit", TOKENMILL_DATA_DIR=str(tmp_path)),
         f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {tmp_path}. "
@@ -130,14 +130,14 @@ def test_no_database_at_all(tmp_path: Path) -> None:
     )
 
 
-def test_a_setting_that_is_no_number() -> None:
+def test_a_setting_that_is_no_number_is_refused_by_its_variable() -> None:
     status, said = tokenmill("control", TOKENMILL_LEASE_SECONDS="soon")
     assert status == 2
     assert said.startswith("tokenmill: TOKENMILL_LEASE_SECONDS is 'soon': ")
     assert said.count("\n") == 1
 
 
-def test_a_setting_of_the_stack_that_is_no_number(tmp_path: Path, model: Path) -> None:
+def test_a_setting_of_the_stack_that_is_no_number_is_refused_too(tmp_path: Path, model: Path) -> None:
     status, said = tokenmill(
         "up", "--model", model, "--port", str(free_port()), "--data-dir", tmp_path, TOKENMILL_DRAIN_SECONDS="soon"
     )
@@ -147,7 +147,7 @@ def test_a_setting_of_the_stack_that_is_no_number(tmp_path: Path, model: Path) -
 
 
 @pytest.mark.parametrize("role", [("api", "--port"), ("control",)])
-def test_an_object_store_that_cannot_be_made(role: tuple[str, ...], tmp_path: Path, database_url: str) -> None:
+def test_an_object_store_that_cannot_be_made_is_named(role: tuple[str, ...], tmp_path: Path, database_url: str) -> None:
     (tmp_path / "file").write_text("in the way")
     port = [str(free_port())] if "--port" in role else []
     status, said = tokenmill(
@@ -158,7 +158,7 @@ def test_an_object_store_that_cannot_be_made(role: tuple[str, ...], tmp_path: Pa
     assert said.count("\n") == 1
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_a_server_that_is_not_there_is_named() -> None:
     status, said = tokenmill("batch", "list", **SERVER)
     assert status == 1
     assert said.startswith("tokenmill: cannot reach http://127.0.0.1:1/v1/ (")
@@ -166,7 +166,7 @@ def test_a_server_that_is_not_there() -> None:
     assert said.count("\n") == 1
 
 
-def test_a_server_that_was_not_named() -> None:
+def test_without_a_server_the_variable_to_set_is_named() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_API_KEY="tm-none"),
         "TOKENMILL_BASE_URL is not set. Set what `tokenmill up` printed, such as "
@@ -174,14 +174,14 @@ def test_a_server_that_was_not_named() -> None:
     )
 
 
-def test_a_key_that_was_not_given() -> None:
+def test_without_a_key_the_variable_to_set_is_named() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_BASE_URL="http://127.0.0.1:1/v1"),
         "TOKENMILL_API_KEY is not set. Set what `tokenmill up` printed, such as TOKENMILL_API_KEY=tm-…",
     )
 
 
-def test_a_server_without_a_scheme() -> None:
+def test_a_server_without_a_scheme_is_refused() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_BASE_URL="127.0.0.1:8000/v1", TOKENMILL_API_KEY="tm-none"),
         "TOKENMILL_BASE_URL is '127.0.0.1:8000/v1'; it must begin with http:// or https://, as "
@@ -189,7 +189,7 @@ def test_a_server_without_a_scheme() -> None:
     )
 
 
-def test_an_input_file_that_does_not_exist(tmp_path: Path) -> None:
+def test_an_input_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.jsonl"
     sentence = f"cannot read {missing}: No such file or directory. "
     assert_refused(tokenmill("run", missing, "-o", tmp_path / "out"), f"{sentence}Give the path of a JSONL file.")
@@ -197,7 +197,7 @@ def test_an_input_file_that_does_not_exist(tmp_path: Path) -> None:
     assert_refused(tokenmill("batch", "create", missing, **SERVER), f"{sentence}Give a JSONL file or a file id.")
 
 
-def test_an_input_file_without_a_request(tmp_path: Path) -> None:
+def test_an_input_file_without_a_request_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "in.jsonl"
     empty.write_text("\n\n")
     assert_refused(
@@ -208,7 +208,9 @@ def test_an_input_file_without_a_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("run", "in.jsonl"), ("files", "download", "file_1"), ("batch", "results", "batch_1")]
 )
-def test_an_output_that_cannot_be_written(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_anything_starts(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
     assert_refused(
         tokenmill(*command, "-o", tmp_path / "no" / "out.jsonl", **SERVER),
         f"the folder {tmp_path}/no does not exist. Make it, or choose another output with -o.",
@@ -219,7 +221,7 @@ def test_an_output_that_cannot_be_written(command: tuple[str, ...], tmp_path: Pa
 
 
 @pytest.mark.parametrize("command", [("run", "in.jsonl"), ("files", "download", "file_1")])
-def test_an_output_that_must_not_be_replaced(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_output_that_is_no_ordinary_file_is_not_replaced(command: tuple[str, ...], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert_refused(
         tokenmill(*command, "-o", tmp_path / "pipe", **SERVER),
@@ -228,7 +230,7 @@ def test_an_output_that_must_not_be_replaced(command: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.parametrize(("given", "output"), [("in.jsonl", "in.jsonl"), ("in.errors.jsonl", "in.jsonl")])
-def test_an_output_that_would_replace_the_input(given: str, output: str, tmp_path: Path) -> None:
+def test_an_output_that_would_replace_the_input_is_refused(given: str, output: str, tmp_path: Path) -> None:
     (tmp_path / given).write_text("the only copy")
     assert_refused(
         tokenmill("run", tmp_path / given, "-o", tmp_path / output),
@@ -237,7 +239,7 @@ def test_an_output_that_would_replace_the_input(given: str, output: str, tmp_pat
     assert (tmp_path / given).read_text() == "the only copy"
 
 
-def test_a_run_without_a_model_for_a_placeholder_name(tmp_path: Path, batch_file: Path) -> None:
+def test_a_run_needs_a_model_for_a_placeholder_name(tmp_path: Path, batch_file: Path) -> None:
     assert_refused(
         tokenmill("run", batch_file, "-o", tmp_path / "out.jsonl"),
         "the file names the model 'local-model', which is neither a folder nor a Hugging Face id. "
@@ -245,27 +247,27 @@ def test_a_run_without_a_model_for_a_placeholder_name(tmp_path: Path, batch_file
     )
 
 
-def test_an_engine_setting_out_of_range() -> None:
+def test_an_engine_setting_out_of_range_is_refused() -> None:
     status, said = tokenmill("worker", "--model", "m", "--dtype", "int3")
     assert (status, said.count("\n")) == (2, 1)
     assert said.startswith("tokenmill: dtype is 'int3'; it must be one of")
 
 
-def test_a_workload_that_does_not_exist(model: Path) -> None:
+def test_a_workload_that_does_not_exist_is_named(model: Path) -> None:
     assert_refused(
         tokenmill("bench", "throughput", "--model", model, "--workload", "/no/workload"),
         "cannot read /no/workload: no such file. Give a JSONL workload with --workload.",
     )
 
 
-def test_metadata_without_a_value(batch_file: Path) -> None:
+def test_metadata_without_a_value_is_refused(batch_file: Path) -> None:
     assert_refused(
         tokenmill("batch", "create", batch_file, "--metadata", "team", **SERVER),
         "--metadata is 'team'. Give it as KEY=VALUE.",
     )
 
 
-def test_a_full_disk_behind_the_output(tmp_path: Path) -> None:
+def test_a_full_disk_behind_the_output_is_one_sentence(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         status, said = tokenmill("--help", stdout=full.fileno())
     assert status == 1

@@ -80,6 +80,30 @@ def run_to_end(engine: Engine) -> Children:
     return found
 
 
+def deltas_of(engine: Engine) -> dict[tuple[int, int], list[TokenDelta]]:
+    """Run until nothing is left, and nothing be held after; return what each child of each request was given."""
+    deltas: dict[tuple[int, int], list[TokenDelta]] = {}
+    while engine.has_work:
+        for delta in engine.step():
+            deltas.setdefault((delta.request_id, delta.index), []).append(delta)
+        engine.scheduler.check_integrity()
+    assert engine.scheduler.pool.num_used == 0
+    return deltas
+
+
+def tokens_of(deltas: list[TokenDelta]) -> list[int]:
+    return [token for delta in deltas for token in delta.token_ids]
+
+
+def outputs_of(engine: Engine) -> dict[tuple[int, int], list[int]]:
+    """Run until nothing is left; return the tokens of each child of each request."""
+    return {child: tokens_of(deltas) for child, deltas in deltas_of(engine).items()}
+
+
+def greedy(max_tokens: int = 8, **extra: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True, **extra})
+
+
 class FreeRows:
     """A clock for which every step takes one second, drafts or none, and a search takes no time.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -128,6 +129,12 @@ class SimulatedEngine:
             assert self.step(), "an empty step while there is work"
             self.scheduler.check_integrity()
         raise AssertionError(f"not done after {max_steps} steps")
+
+
+def mixed_work(count: int, *, seed: int) -> list[tuple[list[int], int]]:
+    """Return prompts of 1 to 40 tokens, each with how many tokens to generate."""
+    rng = random.Random(seed)
+    return [([rng.randrange(97) for _ in range(rng.randint(1, 40))], rng.randint(1, 30)) for _ in range(count)]
 
 
 def next_token(token_ids: list[int]) -> int:

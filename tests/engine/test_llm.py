@@ -13,6 +13,7 @@ from engine import LLM, InvalidConfigError, InvalidRequestError, ModelLoadError,
 from engine.config import ModelImpl
 from engine.models.config import load_model_config
 from engine.text import with_bad_words_as_tokens
+from tests.engine.builders import greedy
 from tests.engine.texts import byte_level
 from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels, save_tiny
 
@@ -97,6 +98,24 @@ def test_a_chat_has_exactly_one_bos(llm: LLM) -> None:
     (result,) = llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(max_tokens=1))
     assert result.prompt_token_ids.count(llm.tokenizer.bos_token_id) == 1
     assert len(result.prompt_token_ids) == 3
+
+
+def test_a_bos_from_both_the_template_and_the_tokenizer_comes_once(worded: TinyModel, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    shutil.copytree(worded.path, tmp_path, dirs_exist_ok=True)
+    backend = byte_level()
+    backend.post_processor = TemplateProcessing(single="! $A", special_tokens=[("!", backend.token_to_id("!"))])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="!", eos_token='"')
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(tmp_path)
+    llm = LLM(tmp_path, **SETTINGS)
+    (chat,) = llm.chat([{"role": "user", "content": "Hi"}], greedy(1))
+    (plain,) = llm.generate(["Hi"], greedy(1))
+    assert chat.prompt_token_ids == plain.prompt_token_ids
+    assert chat.prompt_token_ids.count(tokenizer.bos_token_id) == 1
 
 
 def test_one_bad_request_does_not_stop_the_others(llm: LLM) -> None:

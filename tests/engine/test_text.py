@@ -23,11 +23,11 @@ def test_many_tokens_at_once_that_end_inside_a_character_lose_nothing(kind: str,
 def test_incremental_text_equals_the_full_decode(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind]
     prompt, output = tokenizer.encode("prompt. ").ids, tokenizer.encode(text).ids
-    assert stream_text(tokenizer, prompt, output) == tokenizer.decode(output)
+    assert stream_text(tokenizer, prompt, output) == tokenizer.decode(output) == text
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@pytest.mark.parametrize("text", ["ab😀cd", "a漢字漢字漢字漢字b", "漢字"])
+@pytest.mark.parametrize("text", ["ab😀cd", "a漢字漢字漢字漢字b", "漢字", *SAMPLES])
 def test_a_prompt_may_end_inside_a_character(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text).ids
@@ -88,6 +88,17 @@ def test_text_that_only_looked_like_a_stop_string_comes_out_at_the_end() -> None
     assert match(["END"], ["one E", "N"]) == ("one EN", None)
 
 
+def test_text_is_shown_as_soon_as_no_stop_string_can_begin_in_it() -> None:
+    def shown(stops: list[str], pieces: list[str], *, include_stop: bool = False) -> tuple[list[str], str | None]:
+        matcher = StopMatcher(stops, include_stop=include_stop)
+        return [*(matcher.push(piece) for piece in pieces), matcher.finish()], matcher.matched
+
+    assert shown(["END"], ["one E", "N", "D two"]) == (["one ", "", "", ""], "END")  # across tokens, nothing leaks
+    assert shown(["END"], ["one E", "N", "D two"], include_stop=True) == (["one ", "", "END", ""], "END")
+    assert shown(["d", "bc"], ["abcd"]) == (["a", ""], "bc")  # of two in one token the one that completes first
+    assert shown(["END"], ["one E", "N"]) == (["one ", "", "EN"], None)  # what was none comes out at the end
+
+
 def test_a_stop_token_is_not_text_unless_asked_for() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     ids = tokenizer.encode("ab").ids
@@ -129,3 +140,8 @@ def test_a_stop_string_that_came_too_early_is_not_found_later(size: int) -> None
     assert letters("abx", stop=["ab", "abcd"], min_tokens=2, size=size) == ("abx", None)
     assert letters("aab", stop=["aa"], min_tokens=2, size=size) == ("aab", None)
     assert letters("aaa", stop=["aa"], min_tokens=2, size=size) == ("a", "aa")
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_first_stop_string_after_min_tokens_ends_the_text(size: int) -> None:
+    assert letters("ab ab c", stop=["ab"], min_tokens=3, size=size) == ("ab ", "ab")

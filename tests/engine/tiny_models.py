@@ -102,6 +102,10 @@ class TinyModel:
     max_tokens: list[int]
     expected: list[list[int]]
 
+    def few(self, count: int) -> TinyModel:
+        """Return the same model with its first prompts only."""
+        return TinyModel(self.path, self.prompts[:count], self.max_tokens[:count], self.expected[:count])
+
 
 class TinyModels:
     """Make each tiny model once per session."""

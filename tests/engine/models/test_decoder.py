@@ -1,10 +1,16 @@
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from engine.outputs import FinishReason
-from engine.params import SamplingParams
-from tests.engine.builders import make_engine, run_all
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from engine.config import PolicyName
+from engine.scheduling.plan import StepPlan
+from kernels.write_kv import write_kv
+from tests.engine.builders import deltas_of, greedy, make_engine, run_all
 from tests.engine.tiny_models import VARIANTS, TinyModels
 
 
@@ -27,6 +33,19 @@ def test_a_pool_that_preempts_gives_the_same_tokens(
         admission="prompt",
         max_num_batched_tokens=budget,
     )
+    assert run_all(engine, model) == model.expected
+    assert engine.stats().scheduler.num_preemptions > 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("budget", [6, 16, 512])
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_preemption_under_any_policy_gives_the_same_tokens(
+    *, policy: PolicyName, budget: int, overlap: bool, tiny_models: TinyModels
+) -> None:
+    model = tiny_models["llama-gqa"].few(12)
+    settings = {"policy": policy, "max_num_batched_tokens": budget, "max_num_seqs": 6, "admission": "prompt"}
+    engine = make_engine(model, num_kv_blocks=24, block_size=4, overlap=overlap, **settings)
     assert run_all(engine, model) == model.expected
     assert engine.stats().scheduler.num_preemptions > 0
 
@@ -60,11 +79,56 @@ def test_a_second_run_hits_the_prefix_cache_and_gives_the_same_tokens(tiny_model
     assert engine.stats().cache.num_cached_tokens > before + 500
 
 
-def test_stale_blocks_full_of_nan_are_never_read(tiny_models: TinyModels) -> None:
-    model = tiny_models["qwen3"]
-    engine = make_engine(model)
-    engine._runner.fill_cache(float("nan"))
-    assert run_all(engine, model) == model.expected
+def test_blocks_whose_hashes_collide_give_the_same_tokens(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"].few(12)
+    engine = make_engine(model, block_size=4)
+    engine.scheduler.pool._digest = lambda content: b"the same for every block"
+    for _ in range(2):
+        assert run_all(engine, model) == model.expected
+    assert engine.scheduler.pool.num_cached == 1
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "qwen3"])
+def test_stale_blocks_full_of_nan_are_never_read(name: str, tiny_models: TinyModels) -> None:
+    model = tiny_models[name].few(12)
+    engine = make_engine(model, num_kv_blocks=100, enable_prefix_caching=False)
+    for _ in range(2):  # the second time over blocks that were used
+        engine._runner.fill_cache(float("nan"))
+        assert run_all(engine, model) == model.expected
+    engine.add(0, model.prompts[0], params=greedy(logprobs=3))
+    entries = [entry for delta in deltas_of(engine)[0, 0] for entry in delta.logprobs or []]
+    assert np.isfinite([value for entry in entries for value in (entry.logprob, *entry.top_logprobs)]).all()
+
+
+def test_only_the_slots_of_tokens_are_written(tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_models["llama-gqa"].few(10)
+    engine = make_engine(model, max_num_seqs=4, num_kv_blocks=60)
+    engine._runner.fill_cache(7.0)
+    live: set[int] = set()
+    compute = engine._runner.forward
+
+    def watched(plan: StepPlan, tables: npt.NDArray[np.int32], **fields: Any) -> Any:
+        for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
+            live.update(
+                int(tables[sequence.row, place // 16]) * 16 + place % 16 for place in range(start, start + count)
+            )
+        return compute(plan, tables, **fields)
+
+    monkeypatch.setattr(engine._runner, "forward", watched)
+    run_all(engine, model)
+    for layer in engine._runner._cache:
+        for part, slots in zip(layer, slot_of_each_element(*layer), strict=True):
+            assert set(slots[part != 7.0].long().tolist()) == live
+
+
+def slot_of_each_element(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return caches of the same shapes that hold, wherever a token's key and value lie, the number of its slot."""
+    blocks, heads, block_size, dim = keys.shape
+    slots = torch.arange(blocks * block_size)
+    numbers = slots.to(keys.dtype)[:, None, None].expand(-1, heads, dim).contiguous()
+    own = torch.empty_like(keys), torch.empty_like(values)
+    write_kv(numbers, numbers, *own, slots)
+    return own
 
 
 def test_bfloat16_runs_and_mostly_agrees_with_float32(tiny_models: TinyModels) -> None:
@@ -72,81 +136,3 @@ def test_bfloat16_runs_and_mostly_agrees_with_float32(tiny_models: TinyModels) -
     outputs = run_all(make_engine(model, dtype="bfloat16"), model)
     first_tokens = [ours[0] == theirs[0] for ours, theirs in zip(outputs, model.expected, strict=True)]
     assert sum(first_tokens) >= 40
-
-
-def test_a_request_larger_than_the_pool_fails_and_the_others_finish(tiny_models: TinyModels) -> None:
-    model = tiny_models["llama-gqa"]
-    engine = make_engine(model, num_kv_blocks=4)
-    engine.add(0, [5] * 60, params=SamplingParams(temperature=0.0, max_tokens=30))
-    engine.add(1, model.prompts[0][:8], params=SamplingParams(temperature=0.0, max_tokens=4))
-    deltas = [delta for _ in range(10) for delta in engine.step()]
-    assert [delta.finish_reason for delta in deltas if delta.request_id == 0] == [FinishReason.ERROR]
-    assert "pool holds 64" in str(deltas[0].error)
-    assert sum(len(delta.token_ids) for delta in deltas if delta.request_id == 1) == 4
-
-
-@pytest.mark.parametrize(
-    ("length", "max_tokens", "reason", "count"),
-    [
-        (10, 0, FinishReason.LENGTH, 0),
-        (10, 1, FinishReason.LENGTH, 1),
-        (254, 5, FinishReason.LENGTH, 2),
-        (255, 5, FinishReason.LENGTH, 1),
-        (256, 5, FinishReason.ERROR, 0),
-        (257, 5, FinishReason.ERROR, 0),
-        (0, 5, FinishReason.ERROR, 0),
-    ],
-)
-def test_finish_reasons_at_the_limits(
-    *, length: int, max_tokens: int, reason: FinishReason, count: int, tiny_models: TinyModels
-) -> None:
-    engine = make_engine(tiny_models["llama-gqa"])
-    engine.add(0, [7] * length, params=SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True))
-    deltas = [delta for _ in range(20) if engine.has_work for delta in engine.step()]
-    assert sum(len(delta.token_ids) for delta in deltas) == count
-    assert deltas[-1].finish_reason is reason
-
-
-def test_a_stop_token_as_the_last_allowed_one_is_a_stop(tiny_models: TinyModels) -> None:
-    model = tiny_models["llama-gqa"]
-    index = max(range(50), key=lambda place: len(model.expected[place]))
-    token = model.expected[index][2]
-    first = model.expected[index].index(token)
-    engine = make_engine(model)
-    params = SamplingParams(temperature=0.0, max_tokens=first + 1, stop_token_ids=[token])
-    engine.add(0, model.prompts[index], params=params)
-    deltas = [delta for _ in range(20) if engine.has_work for delta in engine.step()]
-    assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == (FinishReason.STOP, token)
-
-
-def test_min_tokens_holds_back_stop_tokens(tiny_models: TinyModels) -> None:
-    model = tiny_models["llama-gqa"]
-    stops = list(range(128))
-    engine = make_engine(model)
-    params = SamplingParams(temperature=0.0, max_tokens=20, min_tokens=6, stop_token_ids=stops)
-    for index, prompt in enumerate(model.prompts):
-        engine.add(index, prompt, params=params)
-    tokens: dict[int, list[int]] = {}
-    while engine.has_work:
-        for delta in engine.step():
-            tokens.setdefault(delta.request_id, []).extend(delta.token_ids)
-    assert all(token >= 128 for output in tokens.values() for token in output[:6])
-    assert any(len(output) == 7 for output in tokens.values())
-
-
-def test_an_abort_during_a_run_gives_no_late_token_and_leaks_nothing(tiny_models: TinyModels) -> None:
-    model = tiny_models["llama-gqa"]
-    engine = make_engine(model)
-    for index in range(6):
-        engine.add(index, model.prompts[index], params=SamplingParams(n=2, max_tokens=20, ignore_eos=True))
-    for _ in range(4):
-        engine.step()
-    engine.abort([0, 3, 99])
-    deltas = engine.step()
-    ended = [delta for delta in deltas if delta.request_id in (0, 3)]
-    assert [delta.finish_reason for delta in ended] == [FinishReason.ABORT] * 4
-    assert not any(delta.token_ids for delta in ended)
-    while engine.has_work:
-        assert not {delta.request_id for delta in engine.step()} & {0, 3}
-    engine.scheduler.check_integrity()
-    assert engine.stats().load.num_used_blocks == 0

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from engine import LLM
-from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from tests.engine.builders import make_engine
+from tests.engine.builders import deltas_of, greedy, make_engine, tokens_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 
@@ -19,15 +18,6 @@ def asking(count: int = 3, **extra: Any) -> SamplingParams:
     return SamplingParams(
         **{"temperature": 0.0, "max_tokens": 4, "ignore_eos": True, "prompt_logprobs": count, **extra}
     )
-
-
-def run(engine: Engine) -> dict[tuple[int, int], list[TokenDelta]]:
-    deltas: dict[tuple[int, int], list[TokenDelta]] = {}
-    while engine.has_work:
-        for delta in engine.step():
-            deltas.setdefault((delta.request_id, delta.index), []).append(delta)
-        engine.scheduler.check_integrity()
-    return deltas
 
 
 def scores(deltas: list[TokenDelta]) -> list[TokenLogprobs]:
@@ -56,7 +46,7 @@ def test_each_prompt_token_has_the_log_probability_that_transformers_gives_it(ti
     prompt = model.prompts[49]
     engine.add(0, prompt, params=asking())
     engine.add(1, prompt[:1], params=asking())
-    deltas = run(engine)
+    deltas = deltas_of(engine)
     assert_right(scores(deltas[0, 0]), model, prompt)
     assert scores(deltas[1, 0]) == []
 
@@ -79,7 +69,7 @@ def test_chunks_parts_and_preemptions_change_no_log_probability(
     for engine in (plain, other):
         for request_id, prompt in enumerate(prompts):
             engine.add(request_id, prompt, params=asking(max_tokens=12, seed=1))
-    expected, found = run(plain), run(other)
+    expected, found = deltas_of(plain), deltas_of(other)
     for request_id, prompt in enumerate(prompts):
         entries = scores(found[request_id, 0])
         assert len(entries) == len(prompt) - 1
@@ -95,18 +85,33 @@ def test_the_second_identical_request_still_gets_all_of_them(tiny_models: TinyMo
     found = []
     for request_id in range(2):
         engine.add(request_id, model.prompts[49], params=asking())
-        found.append(run(engine)[request_id, 0])
-    assert [entry.logprob for entry in scores(found[1])] == [entry.logprob for entry in scores(found[0])]
+        found.append(deltas_of(engine)[request_id, 0])
+    assert scores(found[1]) == scores(found[0])
+    assert len(scores(found[0])) == len(model.prompts[49]) - 1
     assert found[1][0].num_cached_tokens == 0
     engine.add(2, model.prompts[49], params=asking(prompt_logprobs=None))
-    assert run(engine)[2, 0][0].num_cached_tokens > 0
+    assert deltas_of(engine)[2, 0][0].num_cached_tokens > 0
+
+
+def test_those_of_sampled_tokens_are_raw_as_those_of_a_prompt(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    engine, prompt = make_engine(model), model.prompts[49]
+    edits: dict[str, Any] = {"temperature": 3.0, "logit_bias": {9: 50.0}, "top_k": 5, "repetition_penalty": 1.5}
+    engine.add(0, prompt, params=SamplingParams(seed=5, max_tokens=12, ignore_eos=True, logprobs=4, **edits))
+    deltas = deltas_of(engine)[0, 0]
+    decoded = [entry for delta in deltas for entry in delta.logprobs or []]
+    engine.add(1, [*prompt, *tokens_of(deltas)], params=greedy(1, prompt_logprobs=4))
+    prefilled = (deltas_of(engine)[1, 0][0].prompt_logprobs or [])[-len(decoded) :]
+    # A prompt is not sampled, so what equals its values is raw: before temperature, filters, bias and penalties.
+    assert [entry.logprob for entry in decoded] == pytest.approx([entry.logprob for entry in prefilled], abs=1e-3)
+    assert [entry.top_token_ids for entry in decoded] == [entry.top_token_ids for entry in prefilled]
 
 
 def test_children_share_one_list(tiny_models: TinyModels) -> None:
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
     engine.add(0, model.prompts[49], params=asking(n=3, temperature=1.0, seed=2))
-    deltas = run(engine)
+    deltas = deltas_of(engine)
     assert_right(scores(deltas[0, 0]), model, model.prompts[49])
     assert all(delta.prompt_logprobs is None for index in (1, 2) for delta in deltas[0, index])
     assert all(deltas[0, index][0].num_cached_tokens > 0 for index in (1, 2))
@@ -116,7 +121,7 @@ def test_without_max_tokens_only_the_prompt_is_computed(tiny_models: TinyModels)
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
     engine.add(0, model.prompts[49], params=asking(max_tokens=0, logprobs=2, stop_token_ids=list(range(256))))
-    (delta,) = run(engine)[0, 0]
+    (delta,) = deltas_of(engine)[0, 0]
     assert (delta.token_ids, delta.logprobs, delta.finish_reason) == ([], None, FinishReason.LENGTH)
     assert_right(scores([delta]), model, model.prompts[49])
     assert engine.stats().requests.num_output_tokens == 0

@@ -7,13 +7,24 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 
 from engine import intake
 from engine.core import Engine
 from engine.errors import InvalidParamsError
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from tests.engine.builders import make_engine, no_guess, run_with_drafts
+from engine.speculation.speculator import Speculator
+from tests.engine.builders import (
+    FreeRows,
+    deltas_of,
+    greedy,
+    make_engine,
+    no_guess,
+    outputs_of,
+    run_with_drafts,
+    tokens_of,
+)
 from tests.engine.tiny_models import TinyModels
 
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.05}]
@@ -26,53 +37,36 @@ EDITS: list[dict[str, Any]] = [
 """What requests may change in their logits; each makes a token depend on those before it."""
 
 
-def collect(engine: Engine) -> dict[tuple[int, int], list[int]]:
-    tokens: dict[tuple[int, int], list[int]] = {}
-    while engine.has_work:
-        for delta in engine.step():
-            tokens.setdefault((delta.request_id, delta.index), []).extend(delta.token_ids)
-    return tokens
-
-
-def deltas_by_request(engine: Engine) -> dict[int, list[TokenDelta]]:
-    deltas: dict[int, list[TokenDelta]] = {}
-    while engine.has_work:
-        for delta in engine.step():
-            deltas.setdefault(delta.request_id, []).append(delta)
-        engine.scheduler.check_integrity()
-    return deltas
-
-
-def tokens_of(deltas: dict[int, list[TokenDelta]]) -> dict[int, list[int]]:
-    return {request_id: [token for delta in own for token in delta.token_ids] for request_id, own in deltas.items()}
-
-
 def seeded(**extra: Any) -> SamplingParams:
     return SamplingParams(**{"seed": 5, "max_tokens": 15, "ignore_eos": True, **extra})
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("filters", FILTERS + EDITS)
-def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(filters: dict[str, Any], tiny_models: TinyModels) -> None:
+def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(
+    filters: dict[str, Any], tiny_models: TinyModels, *, overlap: bool
+) -> None:
     model = tiny_models["llama-gqa"]
     alone = make_engine(model)
     alone.add(0, model.prompts[0], params=seeded(**filters))
-    expected = collect(alone)[0, 0]
-    crowd = make_engine(model, max_num_batched_tokens=16)
+    expected = outputs_of(alone)[0, 0]
+    crowd = make_engine(model, max_num_batched_tokens=16, overlap=overlap)
     for index, prompt in enumerate(model.prompts[:20]):
         edits = EDITS[index % len(EDITS)] if index % 2 else {}
         crowd.add(100 + index, prompt, params=SamplingParams(**{"max_tokens": 9, "top_k": index, **edits}))
     crowd.add(0, model.prompts[0], params=seeded(**filters))
-    assert collect(crowd)[0, 0] == expected
+    assert outputs_of(crowd)[0, 0] == expected
 
 
-def test_a_seed_gives_the_same_tokens_after_preemption(tiny_models: TinyModels) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_seed_gives_the_same_tokens_after_preemption(tiny_models: TinyModels, *, overlap: bool) -> None:
     model = tiny_models["llama-gqa"]
-    ample, tiny = make_engine(model), make_engine(model, num_kv_blocks=10, admission="prompt")
+    ample, tiny = make_engine(model), make_engine(model, num_kv_blocks=10, admission="prompt", overlap=overlap)
     edits = [{}, *EDITS]
     for engine in (ample, tiny):
         for index, prompt in enumerate(model.prompts[:20]):
             engine.add(index, prompt, params=seeded(**{"seed": index, **edits[index % len(edits)]}))
-    assert collect(ample) == collect(tiny)
+    assert outputs_of(ample) == outputs_of(tiny)
     assert tiny.stats().scheduler.num_preemptions > 0
 
 
@@ -98,9 +92,33 @@ def test_a_request_is_penalised_for_what_it_has_said(tiny_models: TinyModels) ->
     engine.add(0, model.prompts[0], params=seeded(temperature=0.0, max_tokens=40, allowed_token_ids=[3, 4, 5, 6]))
     few = {"allowed_token_ids": [3, 4, 5, 6], "frequency_penalty": 2.0, "max_tokens": 40}
     engine.add(1, model.prompts[0], params=seeded(temperature=0.0, **few))
-    tokens = collect(engine)
+    tokens = outputs_of(engine)
     free, penalised = (Counter(tokens[request_id, 0]) for request_id in (0, 1))
     assert max(free.values()) > max(penalised.values())
+
+
+@pytest.mark.parametrize(("speculation", "overlap"), [("off", False), ("off", True), ("ngram", False)])
+def test_penalties_count_every_token_up_to_the_one_before(
+    speculation: str, tiny_models: TinyModels, *, overlap: bool
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = tiny_models["llama-gqa"]
+    allowed, prompt = [7, 8, 9, 10], [7, 8, 9, 8, 7, 9, 9, 8, 7, 8] * 3
+    params = greedy(24, allowed_token_ids=allowed, frequency_penalty=1.5, presence_penalty=2.0)
+    engine = make_engine(model, speculation=speculation, overlap=overlap)
+    if engine.speculator is not None:
+        engine.speculator = Speculator(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
+    engine.add(0, prompt, params=params)
+    found = outputs_of(engine)[0, 0]
+    assert (engine.stats().speculation.num_drafted > 0) == (speculation == "ngram")
+    oracle = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
+    for place in range(24):  # every token counts those up to the one just before it
+        counts = Counter(found[:place])
+        with torch.inference_mode():
+            logits = oracle(torch.tensor([prompt + found[:place]])).logits[0, -1].tolist()
+        edited = {token: logits[token] - 1.5 * counts[token] - 2.0 * (counts[token] > 0) for token in allowed}
+        assert found[place] == max(edited, key=lambda token: edited[token])
 
 
 def test_a_bad_word_is_never_said_and_an_allowed_token_always(tiny_models: TinyModels) -> None:
@@ -109,7 +127,7 @@ def test_a_bad_word_is_never_said_and_an_allowed_token_always(tiny_models: TinyM
     params = {"allowed_token_ids": [3, 4, 5], "max_tokens": 60, "temperature": 5.0}
     engine.add(0, model.prompts[0], params=seeded(bad_words_token_ids=[[3, 4], [4, 5, 5]], **params))
     engine.add(1, model.prompts[0], params=seeded(**params))
-    tokens = collect(engine)
+    tokens = outputs_of(engine)
     pairs = set(pairwise(tokens[0, 0]))
     assert pairs == {(3, 3), (3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (5, 5)}
     triples = [tokens[0, 0][place : place + 3] for place in range(58)]
@@ -127,11 +145,28 @@ def test_no_end_before_min_tokens_and_the_very_next_may_be_one(temperature: floa
             temperature=temperature, seed=1, stop_token_ids=ends, min_tokens=min_tokens, max_tokens=12
         )
         engine.add(request_id, model.prompts[1], params=params)
-    tokens = collect(engine)
+    tokens = outputs_of(engine)
     for request_id, min_tokens in enumerate((0, 1, 6, 12)):
         own = tokens[request_id, 0]
         assert not {2, *ends} & set(own[:min_tokens])
         assert len(own) == min(min_tokens + 1, 12)
+
+
+def test_eos_and_a_stop_token_end_a_request_right_after_min_tokens(tiny_models: TinyModels) -> None:
+    model = tiny_models["llama-gqa"]
+    engine, prompt = make_engine(model), model.prompts[0]
+    eos, stop = 2, 9
+    ends: list[dict[str, Any]] = [
+        {"logit_bias": {eos: 100.0}, "ignore_eos": False},
+        {"logit_bias": {stop: 100.0}, "stop_token_ids": [stop]},
+    ]
+    for request_id, end in enumerate(ends):
+        engine.add(request_id, prompt, params=greedy(20, min_tokens=5, **end))
+    found = deltas_of(engine)
+    for request_id, end_token in enumerate((eos, stop)):
+        own = tokens_of(found[request_id, 0])
+        assert (own.index(end_token), len(own)) == (5, 6)
+        assert found[request_id, 0][-1].finish_reason is FinishReason.STOP
 
 
 def test_a_request_whose_every_token_is_forbidden_is_refused(tiny_models: TinyModels) -> None:
@@ -164,16 +199,18 @@ def test_a_row_with_no_token_left_ends_with_the_reason_and_alone(
         if is_joined:
             forbidden = {"allowed_token_ids": [5], "bad_words_token_ids": [[5, 5]], "max_tokens": 15}
             engine.add(9, model.prompts[9], params=SamplingParams(**forbidden, **extra))
-        runs.append(deltas_by_request(engine))
+        runs.append(deltas_of(engine))
     alone, joined = runs
-    stuck = joined.pop(9)
+    stuck = joined.pop((9, 0))
     assert [token for delta in stuck for token in delta.token_ids] == [5]
     assert [delta.finish_reason for delta in stuck if delta.finish_reason] == [FinishReason.ERROR]
     assert (stuck[-1].error or "").startswith("No token is left after 1 tokens")
     counts = [len(entry.top_token_ids) for delta in stuck for entry in delta.logprobs or []]
     assert counts == ([2] if "logprobs" in extra else [])
     assert [deltas[-1].finish_reason for deltas in joined.values()] == [FinishReason.LENGTH] * 3
-    assert tokens_of(joined) == tokens_of(alone)
+    assert {child: tokens_of(own) for child, own in joined.items()} == {
+        child: tokens_of(own) for child, own in alone.items()
+    }
 
 
 @pytest.mark.parametrize("edits", [*FILTERS[:2], *EDITS])
@@ -183,9 +220,9 @@ def test_a_run_that_goes_on_after_a_restart_takes_the_same_tokens(
     model = tiny_models["llama-gqa"]
     whole, rest = make_engine(model), make_engine(model)
     whole.add(0, model.prompts[0], params=seeded(**edits))
-    tokens = collect(whole)[0, 0]
+    tokens = outputs_of(whole)[0, 0]
     rest.add(7, model.prompts[0], params=seeded(**edits), output_token_ids=tokens[:6])
-    assert collect(rest)[7, 0] == tokens[6:]
+    assert outputs_of(rest)[7, 0] == tokens[6:]
 
 
 def test_child_i_of_n_uses_seed_plus_i(tiny_models: TinyModels) -> None:
@@ -194,7 +231,7 @@ def test_child_i_of_n_uses_seed_plus_i(tiny_models: TinyModels) -> None:
     engine.add(0, model.prompts[0], params=seeded(n=4))
     for index in range(4):
         engine.add(1 + index, model.prompts[0], params=seeded(seed=5 + index))
-    tokens = collect(engine)
+    tokens = outputs_of(engine)
     assert [tokens[0, index] for index in range(4)] == [tokens[1 + index, 0] for index in range(4)]
     assert len({tuple(tokens[0, index]) for index in range(4)}) == 4
 
@@ -206,7 +243,7 @@ def test_requests_without_a_seed_differ_and_repeat_with_the_engine_seed(tiny_mod
         engine = make_engine(model, seed=engine_seed)
         for index in range(3):
             engine.add(index, model.prompts[0], params=seeded(seed=None))
-        runs.append(collect(engine))
+        runs.append(outputs_of(engine))
     assert runs[0] == runs[1] != runs[2]
     assert len({tuple(tokens) for tokens in runs[0].values()}) == 3
 

@@ -85,6 +85,24 @@ def test_two_salts_never_wait_for_each_other() -> None:
     assert engine.scheduler.num_running == 2
 
 
+def test_tenants_share_no_blocks_and_do_not_see_what_others_have_asked() -> None:
+    engine = SimulatedEngine(max_num_batched_tokens=64)
+    prompt = list(range(20))
+    ids = {salt: engine.add(prompt, 9, salt=salt) for salt in ("one", "other")}
+    engine.step()
+    again = engine.add(prompt, 9, salt="one")
+    engine.step()
+    blocks = {running.request.request_id: set(running.block_ids) for running in engine.scheduler.running_sequences()}
+    assert not blocks[ids["one"]] & blocks[ids["other"]]
+    assert blocks[ids["one"]] & blocks[again]
+    engine.run()
+    # Whether a prompt was seen before shows in the time to its first token: another tenant must compute all of it.
+    stranger = engine.add(prompt, 1, salt="third")
+    engine.run()
+    assert engine.finished[stranger][0].num_cached_tokens == 0
+    assert engine.finished[again][0].num_cached_tokens == 16
+
+
 @pytest.mark.parametrize("digest", [b"\0" * 32, b"\1" * 32])
 def test_colliding_digests_neither_hang_nor_share(digest: bytes) -> None:
     engine = SimulatedEngine(max_num_batched_tokens=16, digest=lambda content: digest)

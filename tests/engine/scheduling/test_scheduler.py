@@ -5,19 +5,15 @@ import random
 import pytest
 
 from engine.config import Admission
-from tests.engine.simulated_engine import SimulatedEngine, expected_output
-
-
-def mixed_prompts(count: int, seed: int = 0) -> list[tuple[list[int], int]]:
-    rng = random.Random(seed)
-    return [([rng.randrange(97) for _ in range(rng.randint(1, 40))], rng.randint(1, 30)) for _ in range(count)]
+from engine.scheduling.decisions import Reason
+from tests.engine.simulated_engine import SimulatedEngine, expected_output, mixed_work
 
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("budget", [8, 13, 512])
 def test_every_request_gets_its_own_tokens(*, caching: bool, budget: int) -> None:
     engine = SimulatedEngine(max_num_batched_tokens=budget, enable_prefix_caching=caching)
-    work = mixed_prompts(30)
+    work = mixed_work(30, seed=0)
     ids = [engine.add(prompt, max_tokens) for prompt, max_tokens in work]
     engine.run()
     for request_id, (prompt, max_tokens) in zip(ids, work, strict=True):
@@ -43,7 +39,7 @@ def test_a_long_prompt_is_cut_into_chunks_and_mixed_with_decodes() -> None:
 
 def test_a_tiny_pool_preempts_and_the_output_stays_right() -> None:
     engine = SimulatedEngine(num_blocks=19, admission=Admission.PROMPT)
-    work = mixed_prompts(30)
+    work = mixed_work(30, seed=0)
     ids = [engine.add(prompt, max_tokens) for prompt, max_tokens in work]
     engine.run()
     assert engine.scheduler.counters.num_preemptions > 0
@@ -53,7 +49,7 @@ def test_a_tiny_pool_preempts_and_the_output_stays_right() -> None:
 
 def test_preemption_does_not_thrash() -> None:
     engine = SimulatedEngine(num_blocks=19, admission=Admission.PROMPT, enable_prefix_caching=False)
-    work = mixed_prompts(40)
+    work = mixed_work(40, seed=0)
     for prompt, max_tokens in work:
         engine.add(prompt, max_tokens)
     steps = engine.run()
@@ -63,7 +59,7 @@ def test_preemption_does_not_thrash() -> None:
 
 def test_the_oldest_request_always_advances() -> None:
     engine = SimulatedEngine(num_blocks=19, admission=Admission.PROMPT)
-    for prompt, max_tokens in mixed_prompts(20):
+    for prompt, max_tokens in mixed_work(20, seed=0):
         engine.add(prompt, max_tokens)
     while engine.scheduler.has_work:
         oldest = min((s for s in engine.scheduler.running_sequences()), key=lambda s: s.request.arrival, default=None)
@@ -74,7 +70,7 @@ def test_the_oldest_request_always_advances() -> None:
 
 def test_known_lengths_never_preempt_under_peak_admission() -> None:
     engine = SimulatedEngine(num_blocks=40, max_num_seqs=16, admission=Admission.PEAK)
-    for prompt, max_tokens in mixed_prompts(60):
+    for prompt, max_tokens in mixed_work(60, seed=0):
         engine.add(prompt, max_tokens)
     engine.run()
     assert engine.scheduler.counters.num_preemptions == 0
@@ -112,13 +108,14 @@ def test_the_earlier_deadline_runs_first_within_a_priority() -> None:
 
 def test_a_block_is_shareable_only_after_its_last_token_was_computed() -> None:
     engine = SimulatedEngine(max_num_batched_tokens=8)
-    prompt = list(range(16))
-    engine.add(prompt, 4)
-    engine.step()
-    pool = engine.scheduler.pool
-    assert len(pool.match(pool.chain(""), prompt, 4)[0]) == 2
-    engine.step()
-    assert len(pool.match(pool.chain(""), prompt, 4)[0]) == 4
+    scheduler, pool, prompt = engine.scheduler, engine.scheduler.pool, list(range(30))
+    engine.add(prompt, 1)
+    for num_written in (0, 8, 16, 24):
+        plan = scheduler.schedule()
+        assert plan.starts == [num_written]
+        # While the step runs, its blocks are taken and their tokens known, and nothing is in them yet.
+        assert len(pool.match(pool.chain(""), prompt, 7)[0]) == num_written // 4
+        scheduler.advance(plan)
 
 
 def test_a_prefix_hit_leaves_one_token_to_compute() -> None:
@@ -129,16 +126,6 @@ def test_a_prefix_hit_leaves_one_token_to_compute() -> None:
     second = engine.add(prompt, 1)
     engine.run()
     assert engine.finished[second][0].num_cached_tokens == 12
-
-
-def test_two_salts_never_share_a_block() -> None:
-    engine = SimulatedEngine()
-    prompt = list(range(16))
-    engine.add(prompt, 2, salt="a")
-    engine.run()
-    other = engine.add(prompt, 2, salt="b")
-    engine.run()
-    assert engine.finished[other][0].num_cached_tokens == 0
 
 
 def test_a_hash_collision_shares_no_block_of_other_tokens() -> None:
@@ -179,3 +166,28 @@ def test_sizes_that_can_never_fit_are_known_at_once() -> None:
     engine = SimulatedEngine(num_blocks=5, block_size=4)
     assert engine.scheduler.can_ever_hold(16)
     assert not engine.scheduler.can_ever_hold(17)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_done_in_any_order_no_block_is_lost_or_freed_twice(seed: int) -> None:
+    rng = random.Random(seed)
+    engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, admission=Admission.PROMPT)
+    scheduler = engine.scheduler
+    for number in range(400):
+        running = scheduler.running_sequences()
+        action = rng.choice(["add", "step", "step", "step", "abort", "finish", "preempt"])
+        if action == "add":
+            engine.add([rng.randrange(3) for _ in range(rng.randint(1, 24))], rng.randint(1, 20), n=rng.randint(1, 3))
+        elif action == "step" and scheduler.has_work:
+            engine.step()
+        elif action == "abort":
+            scheduler.abort(rng.randrange(number + 1))
+        elif action == "finish" and running:
+            scheduler.finish(rng.choice(list(running)))
+        elif action == "preempt" and running:
+            scheduler._preempt(rng.choice(list(running)), Reason.PREEMPTED_FOR_BLOCKS, next(iter(running)))
+        scheduler.check_integrity()
+    assert scheduler.counters.num_preemptions > 0
+    engine.run()
+    assert scheduler.pool.num_used == 0
+    assert scheduler.pool.num_available == scheduler.pool.capacity

@@ -105,7 +105,7 @@ def clean(maker: sessionmaker[Session], storage: Storage) -> bool:
     return True
 
 
-def test_a_batch_that_completes(
+def test_a_batch_that_completes_has_every_answer_and_costs_what_it_used(
     session: Session, maker: sessionmaker[Session], storage: Storage, tenant: Tenant, submit: Submit
 ) -> None:
     budgets.set_limit(session, tenant.id, 10_000)
@@ -139,7 +139,7 @@ def test_a_batch_that_is_cancelled_on_the_way_keeps_and_bills_what_is_finished(
     assert clean(maker, storage)
 
 
-def test_a_batch_whose_window_ends_on_the_way(
+def test_a_batch_whose_window_ends_on_the_way_keeps_what_is_finished(
     session: Session, maker: sessionmaker[Session], storage: Storage, tenant: Tenant, submit: Submit
 ) -> None:
     batch = submit([line(index) for index in range(10)])
