@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api.auth import TenantDep
-from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel, list_json
+from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
+from api.schemas.batches import BatchObject
+from api.schemas.wire import Page
 from api.services import ServicesDep, SessionDep
 from jobs.batches import lifecycle
 from jobs.batches.results import read_finished_lines
@@ -18,7 +20,6 @@ from jobs.batches.submission import CreateBatch
 from jobs.chunks import fleet
 from jobs.states import InvalidLines, Priority
 from jobs.tables import Batch
-from jobs.wire import batch_json
 
 MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
@@ -62,7 +63,7 @@ def create(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = 0,
-) -> dict[str, Any]:
+) -> BatchObject:
     """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
     expiry = body.output_expires_after
     wanted = CreateBatch(
@@ -80,18 +81,18 @@ def create(
 
 
 @router.get("")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> dict[str, Any]:
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> Page[BatchObject]:
     page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
-    return list_json(_all_shown(session, page.data), has_more=page.has_more)
+    return Page[BatchObject].of(_all_shown(session, page.data), has_more=page.has_more)
 
 
 @router.get("/{batch_id}")
-def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
+def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
     return _shown(session, lifecycle.get_batch(session, tenant.id, batch_id))
 
 
 @router.post("/{batch_id}/cancel")
-def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
+def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
     return _shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
 
 
@@ -115,10 +116,10 @@ def results(
     return Response(page.content, media_type="application/x-ndjson", headers=headers)
 
 
-def _shown(session: Session, batch: Batch) -> dict[str, Any]:
+def _shown(session: Session, batch: Batch) -> BatchObject:
     return _all_shown(session, [batch])[0]
 
 
-def _all_shown(session: Session, found: Sequence[Batch]) -> list[dict[str, Any]]:
+def _all_shown(session: Session, found: Sequence[Batch]) -> list[BatchObject]:
     live = fleet.live_models(session)
-    return [batch_json(batch) | {"waits_for": fleet.waits_for(batch, live)} for batch in found]
+    return [BatchObject.of(batch, waits_for=fleet.waits_for(batch, live)) for batch in found]

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
 from jobs.errors import InputError, ServiceError
 from jobs.lines.bodies import ENDPOINTS
 
@@ -41,13 +41,14 @@ _ONLINE_PATHS = frozenset({*ENDPOINTS, "/v1/responses", "/v1/embeddings"})
 
 def error_response(
     status: int, message: str, *, code: str | None, param: str | None = None, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
+) -> Response:
     """Build the envelope. `type` follows from the status, as the official service does it."""
-    error = {"message": message, "type": _error_type(status, code), "param": param, "code": code}
-    return JSONResponse({"error": error}, status_code=status, headers=dict(headers or {}))
+    error = ErrorObject(message=message, type=_error_type(status, code), param=param, code=code)
+    content = ErrorEnvelope(error=error).model_dump_json()
+    return Response(content, status_code=status, headers=dict(headers or {}), media_type="application/json")
 
 
-def _error_type(status: int, code: str | None) -> str:
+def _error_type(status: int, code: str | None) -> ErrorType:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return "server_error"
     return "insufficient_quota" if code == "insufficient_quota" else "invalid_request_error"
@@ -62,7 +63,7 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(error_class, _answer_unavailable)
 
 
-async def _answer_input_error(request: Request, error: Exception) -> JSONResponse:
+async def _answer_input_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, InputError)
     return error_response(
         error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error.status)
@@ -75,13 +76,13 @@ def _headers_for(status: int) -> dict[str, str]:
     return {"x-should-retry": "false"} if status in _FINAL_STATUSES else {}
 
 
-async def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
+async def _answer_unavailable(request: Request, error: Exception) -> Response:
     # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
     logger.warning("service unavailable %s reason=%s", shown_request(request.scope), error)
     return unavailable_response()
 
 
-def unavailable_response() -> JSONResponse:
+def unavailable_response() -> Response:
     """Answer 503 with the seconds after which another try makes sense."""
     return error_response(
         HTTPStatus.SERVICE_UNAVAILABLE,
@@ -91,7 +92,7 @@ def unavailable_response() -> JSONResponse:
     )
 
 
-async def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
@@ -113,7 +114,7 @@ def _unknown_url(method: str, path: str) -> str:
     )
 
 
-async def _answer_validation_error(request: Request, error: Exception) -> JSONResponse:
+async def _answer_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     message, param, code = describe_problem(error.errors()[0])
     return error_response(HTTPStatus.BAD_REQUEST, message, code=code, param=param)

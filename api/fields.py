@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
@@ -37,9 +37,3 @@ class ExpiresAfter(StrictModel):
 
     anchor: Literal["created_at"]
     seconds: Annotated[StrictInt, Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)]
-
-
-def list_json(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Build a page; its ids are None where it is empty."""
-    first_id, last_id = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"object": "list", "data": data, "first_id": first_id, "last_id": last_id, "has_more": has_more}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from anyio.to_thread import run_sync
@@ -14,8 +14,10 @@ from pydantic import Field
 
 from api.auth import DetachedTenantId, TenantDep
 from api.errors import error_response
-from api.fields import ObjectId, Order, StrictModel, list_json
+from api.fields import ObjectId, Order, StrictModel
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
+from api.schemas.files import DeletedFile, FileObject
+from api.schemas.wire import Page
 from api.services import Services, ServicesDep, SessionDep
 from api.uploads import FORM_SCHEMA, ReceivedFile, receive_upload
 from jobs import files
@@ -24,7 +26,6 @@ from jobs.errors import NotFoundError, ServiceError
 from jobs.files import MAX_PAGE
 from jobs.storage import Storage
 from jobs.tables import File
-from jobs.wire import file_json
 
 CONTENT_PIECE_BYTES = 1024 * 1024
 
@@ -54,7 +55,7 @@ class ListQuery(StrictModel):
 
 
 @router.post("", openapi_extra={"requestBody": FORM_SCHEMA})
-async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> dict[str, Any]:
+async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> FileObject:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
     key = files.new_object_key(tenant_id)
     received = await receive_upload(request, key, storage=services.storage, settings=services.settings)
@@ -63,7 +64,7 @@ async def upload(request: Request, tenant_id: DetachedTenantId, *, services: Ser
         return await run_sync(_name_object, services, tenant_id, received)
 
 
-def _name_object(services: Services, tenant_id: str, received: ReceivedFile) -> dict[str, Any]:
+def _name_object(services: Services, tenant_id: str, received: ReceivedFile) -> FileObject:
     """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
 
     A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
@@ -83,7 +84,7 @@ def _name_object(services: Services, tenant_id: str, received: ReceivedFile) -> 
         except BaseException:
             _delete_object(services.storage, received.object_key)
             raise
-    return file_json(file)
+    return FileObject.of(file)
 
 
 def _delete_object(storage: Storage, object_key: str) -> None:
@@ -94,29 +95,29 @@ def _delete_object(storage: Storage, object_key: str) -> None:
 
 
 @router.get("")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> dict[str, Any]:
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> Page[FileObject]:
     page = files.list_files(
         session, tenant.id, after=query.after, limit=query.limit, order=query.order, purpose=query.purpose
     )
-    return list_json([file_json(file) for file in page.data], has_more=page.has_more)
+    return Page[FileObject].of([FileObject.of(file) for file in page.data], has_more=page.has_more)
 
 
 @router.get("/{file_id}")
-def retrieve(file_id: str, session: SessionDep, *, tenant: TenantDep) -> dict[str, Any]:
-    return file_json(files.get_file(session, tenant.id, file_id))
+def retrieve(file_id: str, session: SessionDep, *, tenant: TenantDep) -> FileObject:
+    return FileObject.of(files.get_file(session, tenant.id, file_id))
 
 
 @router.delete("/{file_id}")
 def delete(
     file_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep, after_commit: BackgroundTasks
-) -> dict[str, Any]:
+) -> DeletedFile:
     """Mark the file as deleted; its object goes after the commit, for a row must never name a missing object.
 
     Where this process dies in between, the purge of the control worker deletes the object.
     """
     file = files.delete_file(session, tenant.id, file_id)
     after_commit.add_task(_delete_object, services.storage, file.object_key)
-    return {"id": file.id, "object": "file", "deleted": True}
+    return DeletedFile(id=file.id)
 
 
 @router.get("/{file_id}/content")

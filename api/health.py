@@ -8,13 +8,13 @@ from itertools import accumulate
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import DBAPIError
 
 from api.errors import unavailable_response
+from api.schemas.health import Liveness, Readiness
 from api.services import Services, ServicesDep
 from jobs.database import is_ready, transaction
 from jobs.errors import ServiceError
@@ -25,15 +25,15 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-async def healthz() -> dict[str, str]:
+async def healthz() -> Liveness:
     """Answer as long as the event loop turns; needs no thread and no database."""
-    return {"status": "ok"}
+    return Liveness()
 
 
-@router.get("/readyz")
-def readyz(services: ServicesDep) -> Response:
+@router.get("/readyz", response_model=Readiness)
+def readyz(services: ServicesDep) -> Readiness | Response:
     """Answer 200 when Postgres answers and has this code's schema, else 503."""
-    return JSONResponse({"status": "ready"}) if is_ready(services.engine) else unavailable_response()
+    return Readiness() if is_ready(services.engine) else unavailable_response()
 
 
 @router.get("/metrics")

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from api.auth import TenantDep
+from api.schemas.models import ModelList, ModelObject
 from api.services import SessionDep
 from jobs.served_models import find_model, list_models
-from jobs.wire import model_json
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
 
 @router.get("")
-def list_all(session: SessionDep, _tenant: TenantDep) -> dict[str, Any]:
-    return {"object": "list", "data": [model_json(model) for model in list_models(session)]}
+def list_all(session: SessionDep, _tenant: TenantDep) -> ModelList:
+    return ModelList(data=[ModelObject.of(model) for model in list_models(session)])
 
 
 # The client sends `org/name` as `org%2Fname`, which the server decodes before routing: hence a path, not a segment.
 @router.get("/{name:path}")
-def retrieve(name: str, session: SessionDep, *, _tenant: TenantDep) -> dict[str, Any]:
-    return model_json(find_model(session, name))
+def retrieve(name: str, session: SessionDep, *, _tenant: TenantDep) -> ModelObject:
+    return ModelObject.of(find_model(session, name))

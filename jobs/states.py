@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class BatchState(StrEnum):
-    """States as the wire shows them; `jobs.batches.lifecycle` writes them, through `require_move`."""
+    """States as the wire shows them."""  # `jobs.batches.lifecycle` alone writes them, through `require_move`
 
     VALIDATING = "validating"
     FAILED = "failed"

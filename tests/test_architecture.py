@@ -82,13 +82,13 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "settings", "tables"],
-        ["pagination", "partitions", "served_models", "storage", "wire"],
+        ["pagination", "partitions", "served_models", "storage"],
         ["accounts", "lines"],
         ["chunks", "files"],
         ["batches", "audit", "metrics", "retention"],
     ],
     "api": [
-        ["fields", "multipart", "ranges"],
+        ["fields", "multipart", "ranges", "schemas"],
         ["errors"],
         ["middleware", "uploads"],
         ["services"],

@@ -1,0 +1,151 @@
+"""`/v1/batches`: a batch, the official fields first, then ours; and a finished line as `results` sends it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from api.schemas.wire import ListedObject, WireModel, unix_seconds, unix_seconds_or_none
+from jobs.states import BatchState, InvalidLines, Priority
+from jobs.tables import Batch
+
+
+class BatchError(WireModel):
+    """What is wrong with a line of the input, or with the file. In the order in which Postgres keeps the keys."""
+
+    code: str
+    line: int | None
+    """1-based, blank lines counted; null for what concerns the whole file."""
+    param: str | None
+    message: str
+
+
+class BatchErrors(WireModel):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+    num_unlisted: int
+    """How many more there are than `data` lists."""
+
+
+class RequestCounts(WireModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class InputTokensDetails(WireModel):
+    cached_tokens: int
+    """Prompt tokens that the prefix cache had."""
+
+
+class OutputTokensDetails(WireModel):
+    reasoning_tokens: Literal[0] = 0
+    """The engine counts no reasoning apart."""
+
+
+class BatchUsage(WireModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    total_tokens: int
+
+
+class BatchObject(ListedObject):
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    """Known once the input is validated."""
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: BatchState
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+    priority: Priority
+    """Ours, as all that follow."""
+    invalid_lines: InvalidLines
+    cost_micros: int
+    """Micro-units of currency: the sum of what was billed."""
+    waits_for: str | None
+    """While it is in progress and no running worker serves its model: a sentence that says so."""
+
+    @classmethod
+    def of(cls, batch: Batch, *, waits_for: str | None) -> Self:
+        return cls(
+            id=batch.id,
+            endpoint=batch.endpoint,
+            model=batch.model,
+            errors=_errors_of(batch),
+            input_file_id=batch.input_file_id,
+            completion_window=batch.completion_window,
+            status=batch.state,
+            output_file_id=batch.output_file_id,
+            error_file_id=batch.error_file_id,
+            created_at=unix_seconds(batch.created_at),
+            in_progress_at=unix_seconds_or_none(batch.in_progress_at),
+            expires_at=unix_seconds(batch.expires_at),
+            finalizing_at=unix_seconds_or_none(batch.finalizing_at),
+            completed_at=unix_seconds_or_none(batch.completed_at),
+            failed_at=unix_seconds_or_none(batch.failed_at),
+            expired_at=unix_seconds_or_none(batch.expired_at),
+            cancelling_at=unix_seconds_or_none(batch.cancelling_at),
+            cancelled_at=unix_seconds_or_none(batch.cancelled_at),
+            request_counts=RequestCounts(
+                total=batch.num_requests, completed=batch.num_completed, failed=batch.num_failed
+            ),
+            usage=_usage_of(batch),
+            metadata=batch.request_metadata,
+            priority=batch.priority,
+            invalid_lines=batch.invalid_lines,
+            cost_micros=batch.cost_micros,
+            waits_for=waits_for,
+        )
+
+
+def _errors_of(batch: Batch) -> BatchErrors | None:
+    if not batch.errors:
+        return None
+    data = [BatchError(**error) for error in batch.errors]
+    return BatchErrors(data=data, num_unlisted=batch.num_unlisted_errors)
+
+
+def _usage_of(batch: Batch) -> BatchUsage:
+    return BatchUsage(
+        input_tokens=batch.input_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=batch.cached_tokens),
+        output_tokens=batch.output_tokens,
+        total_tokens=batch.input_tokens + batch.output_tokens,
+    )
+
+
+class LineResponse(WireModel):
+    status_code: int
+    request_id: str
+    body: dict[str, Any]
+    """What the line's endpoint answers, or an error's envelope."""
+
+
+class LineError(WireModel):
+    code: str
+    message: str
+
+
+class ResultLine(WireModel):
+    """A finished line, of an output or error file and of `results`; either `response` or `error` is null."""
+
+    id: str
+    custom_id: str | None
+    response: LineResponse | None
+    error: LineError | None

@@ -1,0 +1,39 @@
+"""`/v1/files`: a file, and the answer to its deletion."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from api.schemas.wire import ListedObject, WireModel, unix_seconds, unix_seconds_or_none
+from jobs.files import Purpose
+from jobs.tables import File
+
+
+class FileObject(ListedObject):
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    """Null where the file stays until it is deleted."""
+    filename: str
+    purpose: Purpose
+    status: Literal["processed"] = "processed"
+    """Files are immutable and usable at once."""
+    status_details: None = None
+
+    @classmethod
+    def of(cls, file: File) -> Self:
+        return cls(
+            id=file.id,
+            bytes=file.size_bytes,
+            created_at=unix_seconds(file.created_at),
+            expires_at=unix_seconds_or_none(file.expires_at),
+            filename=file.filename,
+            purpose=file.purpose,
+        )
+
+
+class DeletedFile(WireModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True

@@ -1,0 +1,127 @@
+"""The objects of the wire: what the official client reads, and the bytes that are sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from openai.types import Batch as ClientBatch
+from openai.types import FileObject as ClientFile
+from openai.types import Model as ClientModel
+
+from api.errors import error_response
+from api.schemas.batches import BatchObject
+from api.schemas.files import DeletedFile, FileObject
+from api.schemas.models import ModelList, ModelObject
+from api.schemas.wire import Page, WireModel, unix_seconds, unix_seconds_or_none
+from jobs.tables import Batch, File, Model
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 999999, tzinfo=UTC)
+SECONDS = 1767323045
+
+
+def a_batch(**columns: Any) -> Batch:
+    """Return a new batch as Postgres returns it, without one; keywords override its columns."""
+    counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "input_tokens")
+    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_micros"), 0)
+    texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
+    names = {"id": "batch_1", "input_file_id": "file_1", "state": "validating"}
+    return Batch(**zeros | texts | names | {"created_at": MOMENT, "expires_at": MOMENT} | columns)
+
+
+def a_file(**columns: Any) -> File:
+    values = {"id": "file_1", "size_bytes": 1000, "filename": "in.jsonl", "purpose": "batch", "created_at": MOMENT}
+    return File(**values | columns)
+
+
+def a_model() -> Model:
+    return Model(name="org/m", created_at=MOMENT, input_price_micros=3, output_price_micros=4)
+
+
+def as_sent(answer: WireModel) -> dict[str, Any]:
+    return answer.model_dump(mode="json")
+
+
+def test_a_batch_has_every_field_of_the_contract() -> None:
+    errors = [{"code": "url_mismatch", "message": "no", "param": "url", "line": 3}]
+    batch = a_batch(
+        state="failed", failed_at=MOMENT, errors=errors, num_unlisted_errors=4, num_requests=9, num_completed=5,
+        num_failed=4, input_tokens=10, cached_tokens=2, output_tokens=20, request_metadata={"a": "b"}, model="m",
+        priority="bulk", invalid_lines="skip", cost_micros=7,
+    )  # fmt: skip
+    sent = as_sent(BatchObject.of(batch, waits_for=None))
+    typed = ClientBatch.model_validate(sent, strict=True)
+    assert (typed.status, typed.object, typed.created_at, typed.failed_at) == ("failed", "batch", SECONDS, SECONDS)
+    assert typed.completed_at is None
+    assert typed.errors is not None
+    assert typed.errors.data is not None
+    assert (typed.errors.data[0].code, typed.errors.data[0].line) == ("url_mismatch", 3)
+    assert sent["errors"]["num_unlisted"] == 4
+    assert typed.request_counts is not None
+    assert typed.request_counts.model_dump() == {"total": 9, "completed": 5, "failed": 4}
+    assert typed.usage is not None
+    assert (typed.usage.total_tokens, typed.usage.input_tokens_details.cached_tokens) == (30, 2)
+    assert (sent["priority"], sent["invalid_lines"], sent["cost_micros"]) == ("bulk", "skip", 7)
+    assert set(ClientBatch.model_fields) <= set(sent)
+
+
+def test_a_new_batch_has_no_errors_and_no_files() -> None:
+    typed = ClientBatch.model_validate(as_sent(BatchObject.of(a_batch(), waits_for=None)), strict=True)
+    assert (typed.errors, typed.output_file_id, typed.error_file_id, typed.metadata) == (None, None, None, None)
+    assert typed.status == "validating"
+
+
+def test_a_file_is_the_clients_file() -> None:
+    typed = ClientFile.model_validate(as_sent(FileObject.of(a_file(expires_at=MOMENT))), strict=True)
+    assert (typed.bytes, typed.purpose, typed.status, typed.filename) == (1000, "batch", "processed", "in.jsonl")
+    assert typed.expires_at == typed.created_at == SECONDS
+
+
+def test_a_model_is_the_clients_model() -> None:
+    typed = ClientModel.model_validate(as_sent(ModelObject.of(a_model())), strict=True)
+    assert (typed.id, typed.object, typed.owned_by) == ("org/m", "model", "tokenmill")
+
+
+def test_seconds_are_rounded_down() -> None:
+    assert unix_seconds(MOMENT) == SECONDS
+    assert unix_seconds_or_none(None) is None
+
+
+def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
+    errors = [{"code": "empty_file", "line": None, "param": None, "message": "ö"}]
+    batch = a_batch(state="failed", errors=errors, failed_at=MOMENT, request_metadata={"z": "1", "a": "ü"})
+    assert BatchObject.of(batch, waits_for="w").model_dump_json() == (
+        '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
+        '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'
+        '"completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,'
+        f'"created_at":{SECONDS},"in_progress_at":null,"expires_at":{SECONDS},"finalizing_at":null,'
+        f'"completed_at":null,"failed_at":{SECONDS},"expired_at":null,"cancelling_at":null,"cancelled_at":null,'
+        '"request_counts":{"total":0,"completed":0,"failed":0},"usage":{"input_tokens":0,"input_tokens_details":'
+        '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
+        '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail","cost_micros":0,"waits_for":"w"}'
+    )
+
+
+def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() -> None:
+    file = (
+        f'{{"id":"file_1","object":"file","bytes":1000,"created_at":{SECONDS},"expires_at":null,'
+        '"filename":"in.jsonl","purpose":"batch","status":"processed","status_details":null}'
+    )
+    model = (
+        f'{{"id":"org/m","object":"model","created":{SECONDS},"owned_by":"tokenmill","input_price_micros":3,'
+        '"output_price_micros":4}'
+    )
+    page = Page[FileObject].of([FileObject.of(a_file())], has_more=True)
+    ends = '"first_id":"file_1","last_id":"file_1","has_more":true'
+    assert page.model_dump_json() == f'{{"object":"list","data":[{file}],{ends}}}'
+    models = ModelList(data=[ModelObject.of(a_model())])
+    assert models.model_dump_json() == f'{{"object":"list","data":[{model}]}}'
+    assert DeletedFile(id="file_1").model_dump_json() == '{"id":"file_1","object":"file","deleted":true}'
+    empty = Page[FileObject].of([], has_more=False)
+    assert empty.model_dump_json() == '{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}'
+
+
+def test_an_error_is_sent_with_all_four_keys() -> None:
+    answer = error_response(400, "ö", code=None)
+    assert answer.body.decode() == ('{"error":{"message":"ö","type":"invalid_request_error","param":null,"code":null}}')
+    assert answer.headers["content-type"] == "application/json"
