@@ -57,7 +57,7 @@ class LoadFormat(StrEnum):
 
 
 class Speculation(StrEnum):
-    """Where drafts come from: nowhere, or from a sequence's own text (engine/speculation/speculator.py)."""
+    """Where drafts come from: nowhere, or from a sequence's own text (engine/speculation/lookup_drafter.py)."""
 
     OFF = "off"
     NGRAM = "ngram"

@@ -29,7 +29,7 @@ from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.policies import make_policy
 from engine.scheduling.request import Request, Sequence, derive_seed
 from engine.scheduling.scheduler import Scheduler
-from engine.speculation.speculator import Speculator
+from engine.speculation.drafter import make_drafter
 from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
 
 _GRAMMAR_WAIT_SECONDS = 0.02
@@ -66,7 +66,7 @@ class Engine:
             max_passed_over=config.max_passed_over,
             swap=self._runner.swap,
         )
-        self.speculator = _speculator(config)
+        self.drafter = make_drafter(config)
         self._grammars = GrammarQueue(
             GrammarCompiler(
                 GrammarTokens(
@@ -190,7 +190,7 @@ class Engine:
             scheduler=snapshot(scheduler.counters),
             cache=snapshot(scheduler.cache_counters),
             requests=snapshot(recorder.counters),
-            speculation=SpeculationCounters() if self.speculator is None else snapshot(self.speculator.counters),
+            speculation=SpeculationCounters() if self.drafter is None else snapshot(self.drafter.counters),
             work=snapshot(self._runner.work.counters),
             energy=Energy(num_joules=self._energy.joules),
             timings=recorder.timings.snapshot(),
@@ -217,8 +217,8 @@ class Engine:
         for sequence in self.scheduler.running_sequences():
             if sequence.matcher is not None and sequence.has_prompt_computed:
                 sequence.draft_token_ids = grammar_output.forced_drafts(sequence)
-        if self.speculator is not None:
-            self.speculator.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
+        if self.drafter is not None:
+            self.drafter.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
 
     def _run(self, plan: StepPlan) -> list[TokenDelta]:
         """Run a step and wait for its tokens."""
@@ -227,8 +227,8 @@ class Engine:
         num_kept = [len(delta.token_ids) for _, delta in taken]
         self._advance(plan)
         deltas = self._recorder.settle(taken)
-        if self.speculator is not None:
-            self.speculator.observe(plan, num_kept)
+        if self.drafter is not None:
+            self.drafter.learn(plan, num_kept)
         return deltas
 
     def _overlap(self, plan: StepPlan) -> list[TokenDelta]:
@@ -269,16 +269,6 @@ def _overlaps(config: EngineConfig, device_type: str) -> bool:
     if config.overlap is None:
         return device_type == "cuda" and config.speculation is Speculation.OFF
     return config.overlap
-
-
-def _speculator(config: EngineConfig) -> Speculator | None:
-    if config.speculation is Speculation.OFF:
-        return None
-    return Speculator(
-        max_drafts=config.num_speculative_tokens,
-        min_match=config.prompt_lookup_min,
-        max_match=config.prompt_lookup_max,
-    )
 
 
 def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:

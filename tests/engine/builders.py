@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from engine.config import EngineConfig, Speculation
 from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+from engine.stats import SpeculationCounters
 from tests.engine.tiny_models import TinyModel
 
 
@@ -121,19 +124,33 @@ class FreeRows:
 _Guess = Callable[[list[int], int], list[int]]
 
 
+class GivenDrafter:
+    """A Drafter that guesses as a function says, and learns nothing."""
+
+    def __init__(self, guess: _Guess) -> None:
+        self.counters = SpeculationCounters()
+        self._guess = guess
+
+    def propose(self, sequences: Iterable[Sequence], room: int) -> None:
+        for sequence in sequences:
+            if sequence.has_prompt_computed:
+                left = sequence.max_total_tokens - sequence.num_tokens - 1
+                sequence.draft_token_ids = self._guess(sequence.token_ids, left)[: max(0, left)]
+
+    def learn(self, plan: StepPlan, num_kept: list[int]) -> None:
+        pass
+
+
 def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **settings: Any) -> tuple[list[int], int]:
     """Generate once; before each decode step `guess(prompt and output, tokens left)` gives the drafts."""
     config = EngineConfig(
         model=str(model.path), dtype="float32", num_kv_blocks=64, warm_up=False, speculation=Speculation.OFF, **settings
     )
     engine = Engine(config)
+    engine.drafter = GivenDrafter(guess)
     engine.add(0, model.prompts[0], params=params)
     tokens: list[int] = []
     while engine.has_work:
-        for sequence in engine.scheduler.running_sequences():
-            if sequence.has_prompt_computed:
-                left = sequence.max_total_tokens - sequence.num_tokens - 1
-                sequence.draft_token_ids = guess(sequence.token_ids, left)[: max(0, left)]
         for delta in engine.step():
             tokens += delta.token_ids
         engine.scheduler.check_integrity()

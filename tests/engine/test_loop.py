@@ -22,7 +22,7 @@ from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.scheduler import Scheduler
-from engine.speculation.speculator import Speculator
+from engine.speculation.lookup_drafter import LookupDrafter
 from engine.structured import StructuredOutput
 from tests.engine.builders import FreeRows
 
@@ -89,7 +89,7 @@ class Trial:
         engine._grammars = UnhurriedGrammars(self.rng)  # type: ignore[assignment]
         engine.scheduler.pace._clock = lambda: self.now
         if config.speculation is not Speculation.OFF:
-            engine.speculator = Speculator(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
+            engine.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
         if self.rng.random() < 0.3:
             engine.scheduler.pool._digest = lambda content: bytes([sum(content) % 4])  # collides all the time
         return engine

@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
-from engine.speculation.speculator import Speculator
+from engine.speculation.lookup_drafter import LookupDrafter
 from tests.engine.builders import FreeRows
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, answered
 
@@ -123,8 +123,8 @@ def engine_for(case: Case, path: Path) -> Engine:
             warm_up=False,
         )
     )
-    if engine.speculator is not None:  # the real clock might find that drafts do not pay on a machine
-        engine.speculator = Speculator(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
+    if engine.drafter is not None:  # the real clock might find that drafts do not pay on a machine
+        engine.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
     engine._runner.fill_cache(float("nan"))
     return engine
 

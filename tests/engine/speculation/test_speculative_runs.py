@@ -12,7 +12,7 @@ from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
-from engine.speculation.speculator import Speculator
+from engine.speculation.lookup_drafter import LookupDrafter
 from engine.stats import EngineStats
 from tests.engine.builders import FreeRows
 from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels
@@ -45,8 +45,8 @@ def run(
         model=str(model.path), dtype="float32", device="cpu", warm_up=False, speculation=speculation, **settings
     )
     engine = Engine(config)
-    if engine.speculator is not None:
-        engine.speculator = Speculator(
+    if engine.drafter is not None:
+        engine.drafter = LookupDrafter(
             max_drafts=config.num_speculative_tokens, min_match=1, max_match=8, clock=FreeRows()
         )
     for request_id, (prompt, params) in enumerate(requests):
@@ -180,7 +180,7 @@ def test_an_aborted_request_leaves_the_others_and_the_pool_as_they_were(tiny_mod
     requests = [(prompt, replace(RANDOM, seed=seed)) for seed, prompt in enumerate(prompts())]
     plain, _ = run(model, requests, speculation="off")
     engine = Engine(EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=128, warm_up=False))
-    engine.speculator = Speculator(max_drafts=64, min_match=1, max_match=8, clock=FreeRows())
+    engine.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=FreeRows())
     for request_id, (prompt, params) in enumerate(requests):
         engine.add(request_id, prompt, params=params)
     tokens: dict[int, list[int]] = {request_id: [] for request_id in range(len(requests))}

@@ -16,8 +16,8 @@ from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.draft_value import Acceptance, Candidate, SpeculationCost, choose_counts
+from engine.speculation.lookup_drafter import LookupDrafter
 from engine.speculation.prompt_lookup import PromptLookup
-from engine.speculation.speculator import Speculator
 
 _Model = Callable[[list[int]], int]
 
@@ -42,7 +42,7 @@ class FakeClock:
 
 @dataclass
 class Simulation:
-    """The real scheduler and speculator around a function in place of the model; a step takes `seconds(rows)`."""
+    """The real scheduler and drafter around a function in place of the model; a step takes `seconds(rows)`."""
 
     model: _Model
     seconds: Callable[[int], float]
@@ -55,7 +55,7 @@ class Simulation:
     def __post_init__(self) -> None:
         limits = SchedulerLimits(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=512, max_model_len=4096)
         self.scheduler = Scheduler(BlockPool(2000, 16), limits)
-        self.speculator = Speculator(max_drafts=64, min_match=1, max_match=8, clock=self.clock)
+        self.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=self.clock)
 
     def add(self, prompt: list[int], max_tokens: int) -> Sequence:
         request = Request(
@@ -73,7 +73,7 @@ class Simulation:
 
     def step(self) -> int:
         """Run one step; return how many drafts were computed."""
-        self.speculator.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
+        self.drafter.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
         plan = self.scheduler.schedule()
         num_kept = [self._take(sequence, num_sampled) for sequence, num_sampled in plan.sampling()]
         ended = [sequence for sequence in plan.sequences if sequence.num_tokens >= sequence.max_total_tokens]
@@ -84,7 +84,7 @@ class Simulation:
         self.scheduler.advance(plan)
         for sequence in ended:
             self.scheduler.finish(sequence)
-        self.speculator.observe(plan, num_kept)
+        self.drafter.learn(plan, num_kept)
         self.scheduler.check_integrity()
         return num_drafts
 
@@ -128,7 +128,7 @@ def test_copied_text_is_drafted_far_ahead_where_rows_are_free() -> None:
     sequence = simulation.add(prompt, 800)
     simulation.run()
     assert sequence.token_ids == generated(copying, prompt, 800)
-    counters = simulation.speculator.counters
+    counters = simulation.drafter.counters
     assert counters.num_accepted > 700
     assert counters.num_accepted <= counters.num_drafted
     assert simulation.num_steps < 800 // 10
@@ -143,8 +143,8 @@ def test_it_switches_off_where_drafts_are_never_right_and_rows_cost_their_full_p
     assert [sequence.token_ids for sequence in simulation.sequences] == [
         generated(erratic, prompt, 1500) for prompt in prompts
     ]
-    assert not simulation.speculator.is_on
-    assert 0 < simulation.speculator.counters.num_drafted < 0.1 * 4 * 1500
+    assert not simulation.drafter.is_on
+    assert 0 < simulation.drafter.counters.num_drafted < 0.1 * 4 * 1500
 
 
 def test_the_waits_between_trials_grow_to_a_limit_and_it_never_stops_trying() -> None:
@@ -162,7 +162,7 @@ def test_it_switches_on_again_when_drafts_begin_to_pay() -> None:
     sequence = simulation.add(prompt_of(50), 4000)
     for _ in range(1000):
         simulation.step()
-    assert not simulation.speculator.is_on
+    assert not simulation.drafter.is_on
     simulation.model, simulation.seconds = copying, free_rows
     before = sequence.num_tokens
     for _ in range(1200):
@@ -170,7 +170,7 @@ def test_it_switches_on_again_when_drafts_begin_to_pay() -> None:
             break
         simulation.step()
     assert not simulation.scheduler.has_work, f"{sequence.num_tokens - before} tokens in 1200 steps"
-    assert simulation.speculator.is_on
+    assert simulation.drafter.is_on
 
 
 def test_a_search_that_takes_longer_than_it_saves_is_given_up() -> None:
@@ -182,19 +182,19 @@ def test_a_search_that_takes_longer_than_it_saves_is_given_up() -> None:
             simulation.clock.now += 2.0
         return simulation.clock.now
 
-    simulation.speculator = Speculator(max_drafts=1, min_match=1, max_match=8, clock=slow_search)
+    simulation.drafter = LookupDrafter(max_drafts=1, min_match=1, max_match=8, clock=slow_search)
     simulation.add(prompt_of(50), 200)
     simulation.run()
-    assert simulation.speculator.counters.num_accepted > 0
-    assert not simulation.speculator.is_on
+    assert simulation.drafter.counters.num_accepted > 0
+    assert not simulation.drafter.is_on
 
 
 def test_text_without_repeats_ends_the_search_for_drafts() -> None:
     simulation = Simulation(len, free_rows)
     simulation.add([5000 + place for place in range(20)], 200)
     simulation.run()
-    assert simulation.speculator.counters.num_drafted == 0
-    assert not simulation.speculator.is_on
+    assert simulation.drafter.counters.num_drafted == 0
+    assert not simulation.drafter.is_on
 
 
 def test_no_more_drafts_than_there_is_room_for_are_proposed() -> None:
@@ -205,7 +205,7 @@ def test_no_more_drafts_than_there_is_room_for_are_proposed() -> None:
         simulation.step()
     running = list(simulation.scheduler.running_sequences())
     running[0].draft_token_ids = [1, 2]
-    simulation.speculator.propose(running, 7)
+    simulation.drafter.propose(running, 7)
     assert running[0].draft_token_ids == [1, 2], "drafts that something else has set stay"
     assert sum(len(sequence.draft_token_ids) for sequence in running) == 7
 
@@ -229,7 +229,7 @@ def test_indexes_of_ended_sequences_are_dropped() -> None:
     while simulation.scheduler.has_work:
         simulation.step()
         most = max(most, num_indexes_in_memory() - before)
-    assert simulation.speculator.is_on
+    assert simulation.drafter.is_on
     assert most == simulation.max_num_seqs
 
 

@@ -13,7 +13,7 @@ used without drafts, even the tokens are those of a run without. What remains is
 differ in their last bits with the number of rows in the step, as they do with any other batch.
 
 **Only where it pays.** A draft costs a row of the step: nearly nothing on a GPU with few sequences, almost a token's
-worth where rows are what limits. `Speculator` learns from the steps it sees what rows cost and how often drafts are
+worth where rows are what limits. `LookupDrafter` learns from the steps it sees what rows cost and how often drafts are
 accepted (draft_value.py), drafts as far as that is worth it, and stops altogether when the gain, the time for searching
 included, is not above zero. Then it tries again after a while, ever more rarely. No token depends on any of this.
 
@@ -85,7 +85,7 @@ class _Offer:
     candidate: Candidate
 
 
-class Speculator:
+class LookupDrafter:
     """Set `draft_token_ids` of running sequences before a step, and learn from the step.
 
     `max_drafts` is the most for one sequence and step; matches are of `min_match` to `max_match` tokens. `clock`, in
@@ -135,7 +135,7 @@ class Speculator:
         self._started = self._clock()
         self._search_seconds = self._started - began
 
-    def observe(self, plan: StepPlan, num_kept: list[int]) -> None:
+    def learn(self, plan: StepPlan, num_kept: list[int]) -> None:
         """Learn from a step; `num_kept[i]` tokens were taken by the i-th sequence that sampled."""
         seconds = self._clock() - self._started
         num_drafts = num_accepted = 0
@@ -145,7 +145,7 @@ class Speculator:
                 num_gained = max(0, kept - 1)  # a failed sequence keeps nothing
                 num_drafts += num_sampled - 1
                 num_accepted += num_gained
-                self._learn(offer, num_sampled - 1, num_gained)
+                self._learn_of(offer, num_sampled - 1, num_gained)
         self.counters.num_drafted += num_drafts
         self.counters.num_accepted += num_accepted
         num_sequences = len(plan.sequences)
@@ -202,7 +202,7 @@ class Speculator:
         chance = min(1.0, self._acceptance.first_chance(match.length) * drafting.trust)
         return _Offer(sequence, drafting, match, Candidate(chance, min(most, drafting.max_drafts)))
 
-    def _learn(self, offer: _Offer, num_drafts: int, num_accepted: int) -> None:
+    def _learn_of(self, offer: _Offer, num_drafts: int, num_accepted: int) -> None:
         drafting = offer.drafting
         has_ended = offer.sequence.token_ids[-1] in offer.sequence.stop_token_ids
         if num_accepted == 0 and has_ended:
