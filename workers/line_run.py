@@ -49,19 +49,20 @@ class Choice:
 
     def take(self, delta: TokenDelta) -> None:
         """Take new tokens; with stop strings one by one, so that none after a stop string is counted."""
-        self._ends_with_stop_token = delta.finish_reason is FinishReason.STOP
+        ends_with_stop_token = delta.finish_reason is FinishReason.STOP
         for position, token_id in enumerate(delta.token_ids):
             self.token_ids.append(token_id)
             if delta.logprobs is not None:
                 self.logprobs.append(delta.logprobs[position])
             if self._searched is not None:
                 is_last = position == len(delta.token_ids) - 1
-                self._searched.push([token_id], ends_with_stop_token=is_last and self._ends_with_stop_token)
+                self._searched.push([token_id], ends_with_stop_token=is_last and ends_with_stop_token)
                 if self._searched.matched_stop is not None:
                     self.finish_reason = _STOP
                     self.ended_before_engine = delta.finish_reason is None
                     return
         if delta.finish_reason is not None:
+            self._ends_with_stop_token = ends_with_stop_token
             self.finish_reason = _STOP if self._ends_with_stop_token else _LENGTH
             if self._searched is not None:
                 self._searched.finish()

@@ -111,6 +111,16 @@ def test_a_stop_string_ends_the_line_and_later_tokens_do_not_count(tokenizer: An
     assert body["usage"]["completion_tokens"] < len(token_ids)
 
 
+def test_a_stop_token_after_a_stop_string_hides_no_token_before_it(tokenizer: Any) -> None:
+    run, _ = start(tokenizer, max_tokens=50, stop=["TOP"], include_stop_str_in_output=True, logprobs=0)
+    token_ids = [*tokenizer.encode("STOP", add_special_tokens=False), tokenizer.eos_token_id]
+    logprobs = [TokenLogprobs(logprob=-0.5, rank=1, top_token_ids=[], top_logprobs=[]) for _ in token_ids]
+    delta = TokenDelta(request_id=0, token_ids=token_ids, logprobs=logprobs, finish_reason=FinishReason.STOP)
+    run.prompt_runs[0].take(delta)
+    (choice,) = answer(tokenizer, run)["choices"]
+    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"] == "STOP"
+
+
 @pytest.mark.parametrize("stop", [[], ["TOP"]])
 def test_an_answer_made_twice_says_the_same(tokenizer: Any, stop: list[str]) -> None:
     run, _ = start(tokenizer, max_tokens=50, stop=stop)
