@@ -9,21 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.errors import InvalidRequestError
 from engine.models.config import resolve_model_path
-from engine.outputs import (
-    CompletionOutput,
-    FinishReason,
-    Logprob,
-    RequestOutput,
-    TokenDelta,
-    TokenLogprobs,
-)
+from engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from engine.params import SamplingParams
 from engine.stats import EngineStats
-from engine.text import TextStream, with_bad_words_as_tokens
+from engine.text import with_bad_words_as_tokens
 from engine.tokenizer import load_tokenizer
 
 Prompt = str | Sequence[int] | dict[str, Any]
@@ -106,7 +100,7 @@ class LLM:
             while self.engine.has_work:
                 for delta in self.engine.step():
                     job = by_id.get(delta.request_id)  # None: left over from a call that was interrupted
-                    if job is not None and job.take(delta):
+                    if job is not None and job.progress.add(delta):
                         self.engine.abort_children([(delta.request_id, delta.index)])
         except BaseException:
             self.engine.abort(by_id)
@@ -115,7 +109,7 @@ class LLM:
 
 
 class _Job:
-    """One request while `LLM` runs it: its children's tokens and texts."""
+    """One request while `LLM` runs it."""
 
     def __init__(
         self, request_id: int, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams, tokenizer: Any
@@ -125,103 +119,38 @@ class _Job:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self._tokenizer = tokenizer
-        self._num_cached_tokens = 0
-        self._prompt_logprobs: list[TokenLogprobs] | None = None
-        self._children = [_Child(index, self, tokenizer) for index in range(params.n)]
-
-    def take(self, delta: TokenDelta) -> bool:
-        """Take a delta in; True when a stop string has just ended its child, which the engine is to drop."""
-        if delta.index == 0:  # the others share what the first one has computed, which was not in the cache before
-            self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
-        if delta.prompt_logprobs is not None:
-            self._prompt_logprobs = delta.prompt_logprobs
-        was_stopped = self._children[delta.index].is_stopped
-        self._children[delta.index].take(delta)
-        return self._children[delta.index].is_stopped and not was_stopped
+        wants_text = params.detokenize and bool(prompt_token_ids)
+        self.progress = RequestProgress(tokenizer if wants_text else None, prompt_token_ids, params)
 
     def output(self) -> RequestOutput:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            outputs=[child.output() for child in self._children],
+            outputs=[self._completion(index, child) for index, child in enumerate(self.progress.children)],
             prompt_logprobs=self._named_prompt(),
-            num_cached_tokens=self._num_cached_tokens,
+            num_cached_tokens=self.progress.num_cached_tokens,
+        )
+
+    def _completion(self, index: int, child: ChildOutput) -> CompletionOutput:
+        pairs = zip(child.token_ids, child.logprobs, strict=False)
+        logprobs = [_named(token, entry, self._tokenizer) for token, entry in pairs]
+        return CompletionOutput(
+            index=index,
+            text=child.text(),
+            token_ids=child.token_ids,
+            cumulative_logprob=sum(entry.logprob for entry in child.logprobs) if child.logprobs else None,
+            logprobs=logprobs or None,
+            finish_reason=child.finish_reason,
+            stop_reason=child.stop_reason,
+            error=child.error,
         )
 
     def _named_prompt(self) -> list[dict[int, Logprob] | None] | None:
-        if self._prompt_logprobs is None:
+        if self.progress.prompt_logprobs is None:
             return None
-        pairs = zip(self.prompt_token_ids[1:], self._prompt_logprobs, strict=True)
+        pairs = zip(self.prompt_token_ids[1:], self.progress.prompt_logprobs, strict=True)
         return [None, *(_named(token, entry, self._tokenizer) for token, entry in pairs)]
-
-
-class _Child:
-    """One child of a request: tokens, text, and why it ended."""
-
-    def __init__(self, index: int, job: _Job, tokenizer: Any) -> None:
-        self._index = index
-        self._tokenizer = tokenizer
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprobs] = []
-        self._finish_reason: FinishReason | None = None
-        self._stop_reason: int | str | None = None
-        self._error: str | None = None
-        self._has_stops = bool(job.params.stop)
-        wants_text = tokenizer is not None and job.params.detokenize and bool(job.prompt_token_ids)
-        self._stream = TextStream(tokenizer, job.prompt_token_ids, job.params) if wants_text else None
-
-    @property
-    def is_stopped(self) -> bool:
-        return isinstance(self._stop_reason, str)
-
-    @property
-    def is_done(self) -> bool:
-        return self._finish_reason is not None
-
-    def take(self, delta: TokenDelta) -> None:
-        if self.is_done:
-            return  # a stop string has ended it; the engine had one more step under way
-        self._finish_reason, self._stop_reason, self._error = delta.finish_reason, delta.stop_reason, delta.error
-        num_taken = self._show(delta.token_ids, ends_with_stop_token=delta.finish_reason is FinishReason.STOP)
-        self._token_ids += delta.token_ids[:num_taken]
-        self._logprobs += (delta.logprobs or [])[:num_taken]
-
-    def _show(self, token_ids: list[int], *, ends_with_stop_token: bool) -> int:
-        """Write the text of new tokens; return how many there are up to the one that completes a stop string."""
-        if self._stream is None:
-            return len(token_ids)
-        # One by one only where a stop string may end the text before the last of them.
-        size = 1 if self._has_stops else max(1, len(token_ids))
-        for first in range(0, len(token_ids), size):
-            is_last = first + size >= len(token_ids)
-            self._stream.push(token_ids[first : first + size], ends_with_stop_token=is_last and ends_with_stop_token)
-            if self._has_matched_stop():
-                return first + size
-        if self.is_done:
-            self._stream.finish()
-            self._has_matched_stop()
-        return len(token_ids)
-
-    def _has_matched_stop(self) -> bool:
-        matched = self._stream.matched_stop if self._stream is not None else None
-        if matched is not None:
-            self._finish_reason, self._stop_reason = FinishReason.STOP, matched
-        return matched is not None
-
-    def output(self) -> CompletionOutput:
-        pairs = zip(self._token_ids, self._logprobs, strict=False)
-        logprobs = [_named(token, entry, self._tokenizer) for token, entry in pairs]
-        return CompletionOutput(
-            index=self._index,
-            text=self._stream.text if self._stream else "",
-            token_ids=self._token_ids,
-            cumulative_logprob=sum(entry.logprob for entry in self._logprobs) if self._logprobs else None,
-            logprobs=logprobs or None,
-            finish_reason=self._finish_reason,
-            stop_reason=self._stop_reason,
-            error=self._error,
-        )
 
 
 def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Logprob]:

@@ -55,7 +55,7 @@ FLOORS = {
         ["outputs", "structured", "tokenizer"],
         ["config", "params"],
         ["intake", "text", "scheduling"],
-        ["models"],
+        ["models", "child_output"],
         ["device", "speculation", "work"],
         ["grammars"],
         ["sampling"],

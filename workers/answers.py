@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.child_output import ChildOutput, RequestProgress
 from engine.text import StopMatcher
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.responses import (
@@ -15,7 +16,7 @@ from jobs.lines.responses import (
     chat_completion_body,
     text_completion_body,
 )
-from workers.line_run import Choice, LineRun, PromptRun
+from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 from workers.shown_logprobs import ShownLogprobs
 
@@ -38,11 +39,11 @@ class AnswerMaker:
 
     def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
         """Build the answer of a finished line; `created` is in Unix seconds."""
-        pairs = [(prompt, choice) for prompt in self._prompts(run) for choice in prompt.run.choices]
+        pairs = [(prompt, choice) for prompt in self._prompts(run) for choice in prompt.output.children]
         usage = Usage(
             prompt_tokens=run.prepared.num_prompt_tokens,
             completion_tokens=sum(len(choice.token_ids) for _, choice in pairs),
-            cached_tokens=sum(prompt_run.num_cached_tokens for prompt_run in run.prompt_runs),
+            cached_tokens=sum(prompt_run.output.num_cached_tokens for prompt_run in run.prompt_runs),
         )
         build = chat_completion_body if run.prepared.endpoint == CHAT_ENDPOINT else text_completion_body
         body = build(
@@ -63,12 +64,12 @@ class AnswerMaker:
         echoes = prepared.echoes or [""] * len(prepared.prompts)
         found = []
         for token_ids, prompt_run, echo in zip(prepared.prompts, run.prompt_runs, echoes, strict=True):
-            given = prompt_run.prompt_logprobs
+            given = prompt_run.output.prompt_logprobs
             echoed = given if prepared.echoes and prepared.params.logprobs is not None else None
             count = prepared.num_prompt_logprobs
             found.append(
                 _Prompt(
-                    run=prompt_run,
+                    output=prompt_run.output,
                     echo=echo,
                     echoed=[] if echoed is None else shown.of_prompt(token_ids, echoed, prepared.params.logprobs or 0),
                     ranked=None if given is None or count is None else shown.ranked(token_ids, given, count),
@@ -76,7 +77,7 @@ class AnswerMaker:
             )
         return found
 
-    def _generated(self, prompt: _Prompt, choice: Choice, *, index: int) -> GeneratedChoice:
+    def _generated(self, prompt: _Prompt, choice: ChildOutput, *, index: int) -> GeneratedChoice:
         assert choice.finish_reason is not None, "the line is finished"
         logprobs = None
         if choice.has_logprobs:
@@ -89,7 +90,7 @@ class AnswerMaker:
             prompt_logprobs=prompt.ranked,
         )
 
-    def _with_calls(self, generated: GeneratedChoice, choice: Choice, prepared: PreparedLine) -> GeneratedChoice:
+    def _with_calls(self, generated: GeneratedChoice, choice: ChildOutput, prepared: PreparedLine) -> GeneratedChoice:
         """Move the tool calls of an output out of its text, up to the first stop string."""
         if prepared.calls is None:
             return generated
@@ -107,7 +108,7 @@ class AnswerMaker:
 class _Prompt:
     """What the choices of one prompt share in the answer."""
 
-    run: PromptRun
+    output: RequestProgress
     echo: str
     echoed: list[TokenLogprob]
     ranked: PromptLogprobs | None

@@ -121,6 +121,13 @@ def test_a_stop_token_after_a_stop_string_hides_no_token_before_it(tokenizer: An
     assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"] == "STOP"
 
 
+def test_a_stop_string_that_only_the_end_completes_is_the_reason_of_it(tokenizer: Any) -> None:
+    run, _ = start(tokenizer, max_tokens=50, stop=["\ufffd"])
+    feed(run, tokenizer.encode("a漢", add_special_tokens=False)[:-1], end=FinishReason.LENGTH)
+    (choice,) = answer(tokenizer, run)["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("a", "stop")
+
+
 @pytest.mark.parametrize("stop", [[], ["TOP"]])
 def test_an_answer_made_twice_says_the_same(tokenizer: Any, stop: list[str]) -> None:
     run, _ = start(tokenizer, max_tokens=50, stop=stop)

@@ -1,0 +1,152 @@
+"""What a request has generated so far, child by child: tokens, log-probabilities, text, and the end at a stop string.
+
+Token deltas in; knows a tokenizer's `decode`, and neither the engine that sends the deltas nor who asks for the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
+from engine.params import SamplingParams
+from engine.text import TextStream, Tokenizer
+
+
+class ChildOutput:
+    """One child as it grows. Text is made of it on the way only where a stop string is to be found."""
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Without a tokenizer there is no text, and no stop string is looked for."""
+        self._tokenizer = tokenizer
+        self._prompt_token_ids = prompt_token_ids
+        self._params = params
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, to begin again."""
+        self.token_ids: list[int] = []
+        """Those after a stop string are left out."""
+        self.logprobs: list[TokenLogprobs] = []
+        """One for each token, or none at all."""
+        self.finish_reason: FinishReason | None = None
+        """Set once it has ended."""
+        self.stop_reason: int | str | None = None
+        """The stop token or stop string that ended it."""
+        self.error: str | None = None
+        self.ended_before_engine = False
+        """A stop string ended it: the engine knows nothing of those and computes on until it is told."""
+        self._ends_with_stop_token = False
+        self._searched = self._new_stream() if self._params.stop else None
+
+    def resume(self, token_ids: Sequence[int]) -> None:
+        """Begin with the output of an earlier run, in which no stop string was complete."""
+        self.clear()
+        self.token_ids = list(token_ids)
+        if self._searched is not None:
+            self._searched.push(self.token_ids)
+
+    def add(self, delta: TokenDelta) -> None:
+        """Add new tokens, up to the one that completes a stop string. After its end nothing counts."""
+        if self.finish_reason is not None:
+            return  # under way when its stop string was found
+        if self._searched is not None and self._ends_at_stop_string(self._searched, delta):
+            return
+        self.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self.logprobs += delta.logprobs
+        if delta.finish_reason is not None:
+            self._end(delta)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Tell whether log-probabilities were asked for."""
+        return self._params.logprobs is not None
+
+    @property
+    def shown_token_ids(self) -> list[int]:
+        """Return the tokens that are text: all but the stop or end-of-sequence token that ended them."""
+        return self.token_ids[:-1] if self._ends_with_stop_token else self.token_ids
+
+    def text(self) -> str:
+        """Return the whole text, once it has ended; without stop strings it is decoded here, by whoever asks."""
+        stream = self._searched
+        if stream is None:
+            stream = self._new_stream()
+            if stream is not None:
+                stream.push(self.token_ids, ends_with_stop_token=self._ends_with_stop_token)
+                stream.finish()
+        return "" if stream is None else stream.text
+
+    def _ends_at_stop_string(self, stream: TextStream, delta: TokenDelta) -> bool:
+        """Write the text of new tokens; where one completes a stop string, keep those up to it and end there."""
+        ends_with_stop_token = delta.finish_reason is FinishReason.STOP
+        last = len(delta.token_ids) - 1
+        for index, token_id in enumerate(delta.token_ids):  # one by one, so that none after a stop string is counted
+            stream.push([token_id], ends_with_stop_token=index == last and ends_with_stop_token)
+            if stream.matched_stop is not None:
+                self.token_ids += delta.token_ids[: index + 1]
+                self.logprobs += (delta.logprobs or [])[: index + 1]
+                self.finish_reason, self.stop_reason = FinishReason.STOP, stream.matched_stop
+                self.ended_before_engine = delta.finish_reason is None
+                return True
+        return False
+
+    def _end(self, delta: TokenDelta) -> None:
+        self.finish_reason, self.stop_reason, self.error = delta.finish_reason, delta.stop_reason, delta.error
+        self._ends_with_stop_token = delta.finish_reason is FinishReason.STOP
+        if self._searched is not None:
+            self._searched.finish()
+            if self._searched.matched_stop is not None:  # in text that was held back
+                self.finish_reason, self.stop_reason = FinishReason.STOP, self._searched.matched_stop
+
+    def _new_stream(self) -> TextStream | None:
+        if self._tokenizer is None:
+            return None
+        return TextStream(self._tokenizer, self._prompt_token_ids, self._params)
+
+
+class RequestProgress:
+    """The children of one request, and what they share."""
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        self.children = [ChildOutput(tokenizer, prompt_token_ids, params) for _ in range(params.n)]
+        self.num_cached_tokens = 0
+        """Of the prompt, found in the prefix cache."""
+        self.prompt_logprobs: list[TokenLogprobs] | None = None
+        """Where asked for: one entry for each prompt token from the second on."""
+        self.error: str | None = None
+        """Why the request was refused or given up."""
+
+    def add(self, delta: TokenDelta) -> bool:
+        """Add new tokens; True when a stop string has just ended their child, which the engine still computes."""
+        child = self.children[delta.index]
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        if delta.error is not None:
+            self.error = delta.error
+        if child.has_ended:
+            return False
+        if delta.index == 0:  # the others share what the first one has computed, which was not in the cache before
+            self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
+        child.add(delta)
+        return child.ended_before_engine
+
+    def resume(self, token_ids: Sequence[int]) -> None:
+        """Begin again with the output of an earlier run; without any, from the prompt."""
+        self.num_cached_tokens = 0
+        for child in self.children:
+            child.resume(token_ids)
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether nothing more is to come, but of children that the engine has yet to stop."""
+        return self.error is not None or all(child.has_ended for child in self.children)
+
+    @property
+    def is_in_engine(self) -> bool:
+        """Tell whether the engine may still compute something of it."""
+        return not self.has_ended or any(child.ended_before_engine for child in self.children)
