@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.plan import SchedulerLimits
+from engine.scheduling.request import NewRequest
 from engine.scheduling.step_load import StepLoad, load_of
 
 
@@ -93,7 +94,7 @@ def _replay(
         while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
             asked = requests[num_added]
             params = SamplingParams(temperature=0.0, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos)
-            engine.add(next(request_ids), asked.prompt_token_ids, params=params)
+            engine.add(NewRequest(request_id=next(request_ids), prompt_token_ids=asked.prompt_token_ids, params=params))
             num_added += 1
         if engine.has_work:
             _measure_step(engine, run, clock)

@@ -22,6 +22,7 @@ from engine.core import Engine
 from engine.errors import EngineError
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
+from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats, Histogram, measured
 
 
@@ -236,7 +237,7 @@ def render(reports: list[ThroughputReport]) -> str:
 
 def _add(engine: Engine, request_id: int, request: WorkloadRequest) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=request.ignore_eos)
-    engine.add(request_id, request.prompt_token_ids, params=params)
+    engine.add(NewRequest(request_id=request_id, prompt_token_ids=request.prompt_token_ids, params=params))
 
 
 def _short(request: WorkloadRequest) -> WorkloadRequest:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from engine.outputs import CompletionOutput, Logprob, RequestOutput
     from engine.params import SamplingParams
     from engine.process.parent import EngineProcess
+    from engine.scheduling.request import NewRequest
     from engine.stats import EngineStats
     from engine.structured import StructuredOutput
 
@@ -43,6 +44,7 @@ _HOME = {
     "InvalidRequestError": "errors",
     "Logprob": "outputs",
     "ModelLoadError": "errors",
+    "NewRequest": "scheduling.request",
     "RequestOutput": "outputs",
     "SamplingParams": "params",
     "StructuredOutput": "structured",
@@ -64,6 +66,7 @@ __all__ = [
     "InvalidRequestError",
     "Logprob",
     "ModelLoadError",
+    "NewRequest",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutput",

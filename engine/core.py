@@ -7,7 +7,6 @@ request that cannot run is answered by an error delta in the next step; it never
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as AnySequence
 
 from engine.config import EngineConfig, Speculation
 from engine.device.energy import EnergyMeter
@@ -19,7 +18,6 @@ from engine.grammars.waiting import GrammarQueue
 from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
 from engine.models.config import CheckpointConfig, load_model_config
 from engine.outputs import FinishReason, TokenDelta
-from engine.params import SamplingParams
 from engine.pending import PendingTokens
 from engine.recorder import Recorder
 from engine.runner import Runner
@@ -27,7 +25,7 @@ from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decisions import Decision
 from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.policies import make_policy
-from engine.scheduling.request import Request, Sequence, derive_seed
+from engine.scheduling.request import NewRequest, Request, Sequence, derive_seed
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.drafter import make_drafter
 from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
@@ -87,49 +85,30 @@ class Engine:
         """Tell whether a step would do or report anything."""
         return bool(self._untold) or self.scheduler.has_work or len(self._grammars) > 0
 
-    def add(
-        self,
-        request_id: int,
-        prompt_token_ids: AnySequence[int],
-        *,
-        params: SamplingParams,
-        priority: int = 0,
-        deadline: float | None = None,
-        salt: str = "",
-        output_token_ids: AnySequence[int] = (),
-    ) -> None:
-        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child.
-
-        `output_token_ids` are what an earlier run of the same request (n = 1) generated: this run goes on after them
-        and reports only what is new. With the same seed they are the tokens that the earlier run would have taken.
-        """
+    def add(self, new: NewRequest) -> None:
+        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child."""
+        request_id, params = new.request_id, new.params
         try:
-            max_tokens = resolve_max_tokens(prompt_token_ids, params, self.info)
-            check_output_so_far(output_token_ids, params, vocab_size=self.info.vocab_size)
+            max_tokens = resolve_max_tokens(new.prompt_token_ids, params, self.info)
+            check_output_so_far(new.output_token_ids, params, vocab_size=self.info.vocab_size)
         except InvalidRequestError as error:
             self._end_all(request_id, params.n, FinishReason.ERROR, error=str(error))
             return
-        has_all = 0 < max_tokens <= len(output_token_ids)  # of a run with more room than there is here
+        has_all = 0 < max_tokens <= len(new.output_token_ids)  # of a run with more room than there is here
         if has_all or (max_tokens == 0 and params.prompt_logprobs is None):
             self._end_all(request_id, params.n, FinishReason.LENGTH)
             return
         self._num_arrivals += 1
-        self._recorder.counters.num_prompt_tokens += len(prompt_token_ids)
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=list(prompt_token_ids),
-            output_token_ids=tuple(output_token_ids),
-            params=params,
+        self._recorder.counters.num_prompt_tokens += len(new.prompt_token_ids)
+        request = Request.accept(
+            new,
             max_tokens=max_tokens,
             seed=derive_seed(self.config.seed, request_id) if params.seed is None else params.seed,
             eos_token_ids=frozenset(self.model.eos_token_ids),
             arrival=self._num_arrivals,
-            priority=priority,
-            deadline=deadline,
-            salt=salt,
         )
         pool = self.scheduler.pool
-        sequences = [Sequence(request, index, pool.chain(salt)) for index in range(params.n)]
+        sequences = [Sequence(request, index, pool.chain(new.tenant)) for index in range(params.n)]
         for sequence in sequences:
             sequence.arrived_at = self.scheduler.pace.now()
         if params.structured is None or max_tokens == 0:

@@ -16,6 +16,7 @@ from engine.errors import InvalidRequestError
 from engine.models.config import resolve_model_path
 from engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from engine.params import SamplingParams
+from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 from engine.text import with_bad_words_as_tokens
 from engine.tokenizer import load_tokenizer
@@ -95,7 +96,9 @@ class LLM:
     def _run(self, jobs: list[_Job]) -> list[RequestOutput]:
         by_id = {job.request_id: job for job in jobs}
         for own in jobs:
-            self.engine.add(own.request_id, own.prompt_token_ids, params=own.params)
+            self.engine.add(
+                NewRequest(request_id=own.request_id, prompt_token_ids=own.prompt_token_ids, params=own.params)
+            )
         try:
             while self.engine.has_work:
                 for delta in self.engine.step():

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.errors import InvalidParamsError
+from engine.scheduling.request import NewRequest
 from jobs.batches import missing_inputs
 from jobs.chunks import checkpoints, leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -31,7 +32,7 @@ from jobs.storage import Storage
 from workers.answers import AnswerMaker
 from workers.chunk_lease import RETRY_SECONDS, Abandoned, ChunkLease
 from workers.drain import Drain
-from workers.engine_host import EngineHost, EngineRequest
+from workers.engine_host import EngineHost
 from workers.line_results import ResultMaker
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine, PromptMaker
@@ -157,15 +158,17 @@ class ChunkRun:
             run.prompt_runs[0].resume(output)
         self._in_engine[prepared.line.line_no] = run
         for index, (prompt, prompt_run) in enumerate(zip(prepared.prompts, run.prompt_runs, strict=True)):
-            request = EngineRequest(
+            new = NewRequest(
+                request_id=self._parts.host.next_request_id(),
                 prompt_token_ids=prompt,
                 params=prepared.params_of(index),
                 priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
                 deadline=self._claim.expires_at.timestamp(),
-                salt=self._claim.tenant_id,
+                tenant=self._claim.tenant_id,
                 output_token_ids=prompt_run.resumed_token_ids,
             )
-            prompt_run.request_id = self._parts.host.submit(request, prompt_run)
+            self._parts.host.submit(new, prompt_run)
+            prompt_run.request_id = new.request_id
 
     # --- results out -------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from itertools import count
 from typing import Protocol
 
 from engine.errors import EngineDied, EngineStartError
-from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.scheduling.decisions import outcome
+from engine.scheduling.request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +32,7 @@ class Engine(Protocol):
     """What the host needs of `engine.process.parent.EngineProcess`; tests hand in a fake."""
 
     def start(self) -> Ready: ...
-    def add(
-        self,
-        request_id: int,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        deadline: float | None = None,
-        salt: str = "",
-        output_token_ids: Sequence[int] = (),
-    ) -> None: ...
+    def add(self, new: NewRequest) -> None: ...
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None: ...
     def poll(self, timeout_seconds: float) -> Progress | None: ...
@@ -63,28 +53,16 @@ class Owner(Protocol):
         """Forget all tokens since the submission: the engine died and the request runs again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
-    """One prompt to run. Lower `priority` runs first; `deadline` is in seconds since the epoch.
-
-    `output_token_ids` are tokens that an earlier run generated; the owner hears only of those after them.
-    """
-
-    prompt_token_ids: Sequence[int]
-    params: SamplingParams
-    priority: int = 0
-    deadline: float | None = None
-    salt: str = ""
-    output_token_ids: Sequence[int] = ()
-
-
 @dataclass(slots=True, eq=False)
 class _Flight:
-    request_id: int
-    request: EngineRequest
+    request: NewRequest
     owner: Owner
     open_children: int
     crashes: int = 0
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
 
 
 class EngineHost:
@@ -137,18 +115,21 @@ class EngineHost:
         """
         return 0.0 if self._is_restarting else self._monotonic() - self._last_progress
 
-    def submit(self, request: EngineRequest, owner: Owner) -> int:
-        """Hand a request over and return its id. Refusals arrive at the owner as a delta with an error.
+    def next_request_id(self) -> int:
+        """Return an id that no other request has."""
+        return next(self._ids)
+
+    def submit(self, new: NewRequest, owner: Owner) -> None:
+        """Hand a request over. Refusals arrive at the owner as a delta with an error.
 
         What cannot be sent at all is raised here, and nothing is kept of it.
         """
         with self._lock:
-            flight = _Flight(next(self._ids), request, owner, request.params.n)
+            flight = _Flight(new, owner, new.params.n)
             if self._is_restarting or self._suspects or self._is_isolating():
                 self._held.append(flight)
             else:
                 self._add(flight)
-            return flight.request_id
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Drop requests: their owners hear nothing more of them."""
@@ -174,21 +155,10 @@ class EngineHost:
         return any(flight.crashes > 1 for flight in self._in_engine.values())
 
     def _add(self, flight: _Flight) -> None:
-        request = flight.request
         self._in_engine[flight.request_id] = flight
-        flight.open_children = request.params.n
+        flight.open_children = flight.request.params.n
         try:
-            self._call_engine(
-                lambda: self._engine.add(
-                    flight.request_id,
-                    request.prompt_token_ids,
-                    request.params,
-                    priority=request.priority,
-                    deadline=request.deadline,
-                    salt=request.salt,
-                    output_token_ids=request.output_token_ids,
-                )
-            )
+            self._call_engine(lambda: self._engine.add(flight.request))
         except Exception:
             del self._in_engine[flight.request_id]
             raise

@@ -19,6 +19,7 @@ from benchmarks.static_batching import Batching, batching_of, load_engine
 from engine.config import EngineConfig, LoadFormat
 from engine.core import Engine
 from engine.params import SamplingParams
+from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 
 BLOCK_SIZE = 16
@@ -109,7 +110,7 @@ def add_asks(engine: Engine, asks: list[Ask], *, first_id: int) -> None:
     """Hand greedy requests over that run to exactly their length."""
     for number, ask in enumerate(asks, start=first_id):
         params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens, ignore_eos=True)
-        engine.add(number, ask.prompt_token_ids, params=params)
+        engine.add(NewRequest(request_id=number, prompt_token_ids=ask.prompt_token_ids, params=params))
 
 
 def settings_text(engine: Engine) -> str:

@@ -155,7 +155,7 @@ class Simulator:
             arrival=number,
             priority=asked.priority,
             deadline=asked.deadline,
-            salt=asked.tenant,
+            tenant=asked.tenant,
         )
         self.scheduler.add([SimulatedSequence(request, asked, self.scheduler.pool.block_size)])
 

@@ -123,15 +123,7 @@ def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception
             return True
         is_idle = False
         if isinstance(message, Add):
-            engine.add(
-                message.request_id,
-                message.prompt_token_ids,
-                params=message.params,
-                priority=message.priority,
-                deadline=message.deadline,
-                salt=message.salt,
-                output_token_ids=message.output_token_ids,
-            )
+            engine.add(message.new)
         elif isinstance(message, Abort):
             engine.abort(message.request_ids)
         elif isinstance(message, AbortChildren):

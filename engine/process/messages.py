@@ -9,8 +9,8 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
-from engine.params import SamplingParams
 from engine.scheduling.decisions import Decision
+from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 
 __all__ = [
@@ -41,19 +41,10 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     config: EngineConfig
 
 
-class Add(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Hand a request over. Lower `priority` runs first, then the earlier `deadline` (seconds since the epoch).
+class Add(msgspec.Struct, frozen=True, tag=True):
+    """Hand a request over."""
 
-    Requests share cached prefixes only under the same `salt`. `output_token_ids` are what an earlier run generated.
-    """
-
-    request_id: int
-    prompt_token_ids: list[int]
-    params: SamplingParams
-    priority: int = 0
-    deadline: float | None = None
-    salt: str = ""
-    output_token_ids: list[int] = []
+    new: NewRequest
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

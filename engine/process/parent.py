@@ -13,13 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
-from engine.params import SamplingParams
 from engine.process.messages import (
     Abort,
     AbortChildren,
@@ -33,6 +32,7 @@ from engine.process.messages import (
     decode_from_engine,
     encode,
 )
+from engine.scheduling.request import NewRequest
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _EXIT_WAIT_SECONDS = 5.0
@@ -134,31 +134,12 @@ class EngineProcess:
         with self._state_lock:
             return tuple(self._open_children)
 
-    def add(
-        self,
-        request_id: int,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        deadline: float | None = None,
-        salt: str = "",
-        output_token_ids: Sequence[int] = (),
-    ) -> None:
+    def add(self, new: NewRequest) -> None:
         """Hand a request over; a refusal comes back as a delta with finish_reason "error". Raises EngineDied."""
-        message = Add(
-            request_id=request_id,
-            prompt_token_ids=list(prompt_token_ids),
-            params=params,
-            priority=priority,
-            deadline=deadline,
-            salt=salt,
-            output_token_ids=list(output_token_ids),
-        )
-        payload = encode(message)  # first: what cannot be sent is not in flight
+        payload = encode(Add(new))  # first: what cannot be sent is not in flight
         with self._state_lock:
-            assert request_id not in self._open_children, f"request {request_id} is already in flight"
-            self._open_children[request_id] = params.n
+            assert new.request_id not in self._open_children, f"request {new.request_id} is already in flight"
+            self._open_children[new.request_id] = new.params.n
         self._send(payload)
 
     def abort(self, request_ids: Iterable[int]) -> None:

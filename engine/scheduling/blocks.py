@@ -5,7 +5,7 @@ sit in one intrusive LRU list; a cached block is found again until it is handed 
 never handed out: padded rows may point at it.
 
 A full block's digest is sha-256 over its parent's digest and its own tokens; the first block's content starts with the
-request's salt, so two salts never share. A hit is checked against the stored content and the identity of the block
+tenant's name, so two tenants never share. A hit is checked against the stored content and the identity of the block
 before it, so a hash collision costs a miss and never a wrong answer.
 """
 
@@ -37,8 +37,8 @@ class PrefixChain:
 
     __slots__ = ("_block_size", "_contents", "_digest", "_digests", "_salt")
 
-    def __init__(self, salt: str, block_size: int, digest: Callable[[bytes], bytes]) -> None:
-        self._salt = salt.encode() + b"\0"
+    def __init__(self, tenant: str, block_size: int, digest: Callable[[bytes], bytes]) -> None:
+        self._salt = tenant.encode() + b"\0"
         self._block_size = block_size
         self._digest = digest
         self._contents: list[bytes] = []
@@ -97,9 +97,9 @@ class BlockPool:
         """Return how many blocks, owned or not, can be found by content."""
         return len(self._by_digest)
 
-    def chain(self, salt: str) -> PrefixChain:
+    def chain(self, tenant: str) -> PrefixChain:
         """Return an empty chain for one sequence."""
-        return PrefixChain(salt, self.block_size, self._digest)
+        return PrefixChain(tenant, self.block_size, self._digest)
 
     def allocate(self, count: int) -> list[int]:
         """Hand out blocks, the longest unused first; what they cached is forgotten. Needs `num_available ≥ count`."""

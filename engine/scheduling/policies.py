@@ -177,10 +177,10 @@ class DeadlinePolicy(Policy):
 class FairPolicy(Policy):
     """The tenant that was served the fewest tokens first; within a tenant the earlier arrival.
 
-    Tenants are told apart by their requests' `salt`. A tenant is charged the prompt tokens not found in the cache when
-    its request first starts, so that a burst of starts is spread too, and its output tokens after each step; what a
-    preemption makes the engine compute again is not charged. A tenant that comes back after a pause is counted as if
-    it had been served as much as the last one that was picked: idle time earns nothing.
+    A tenant is charged the prompt tokens not found in the cache when its request first starts, so that a burst of
+    starts is spread too, and its output tokens after each step; what a preemption makes the engine compute again is not
+    charged. A tenant that comes back after a pause is counted as if it had been served as much as the last one that was
+    picked: idle time earns nothing.
     """
 
     has_moving_ranks = True
@@ -192,7 +192,7 @@ class FairPolicy(Policy):
         self._floor = 0
 
     def push(self, sequence: Sequence) -> None:
-        tenant = sequence.request.salt
+        tenant = sequence.request.tenant
         if tenant not in self._lines:
             self._lines[tenant] = KeyedLine()
             self._served[tenant] = max(self._served.get(tenant, 0), self._floor)
@@ -213,19 +213,19 @@ class FairPolicy(Policy):
                 return self._lines[tenant].peek()
 
     def discard(self, sequence: Sequence) -> None:
-        self._lines[sequence.request.salt].discard(sequence)
+        self._lines[sequence.request.tenant].discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
-        return (self._served[sequence.request.salt], *_age(sequence))
+        return (self._served[sequence.request.tenant], *_age(sequence))
 
     def on_seat(self, sequence: Sequence) -> None:
         if not sequence.num_preemptions:
-            self._served[sequence.request.salt] += sequence.num_prompt_tokens - sequence.num_cached_tokens
+            self._served[sequence.request.tenant] += sequence.num_prompt_tokens - sequence.num_cached_tokens
             sequence.num_charged_tokens = sequence.num_tokens
 
     def on_step(self, plan: StepPlan) -> None:
         for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
-            self._served[sequence.request.salt] += sequence.num_tokens - sequence.num_charged_tokens
+            self._served[sequence.request.tenant] += sequence.num_tokens - sequence.num_charged_tokens
             sequence.num_charged_tokens = sequence.num_tokens
 
 

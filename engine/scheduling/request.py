@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence as AnySequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 from engine.outputs import FinishReason, TokenLogprobs
@@ -34,20 +35,42 @@ class Matcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for, already checked. `max_tokens` is resolved; `arrival` orders requests by when they came."""
+class NewRequest:
+    """One prompt to run, as it is handed over: from the worker to its engine process and on to the engine."""
 
     request_id: int
-    prompt_token_ids: list[int]
+    prompt_token_ids: AnySequence[int]
     params: SamplingParams
+    priority: int = 0
+    """The lowest runs first."""
+    deadline: float | None = None
+    """In seconds since the epoch; of one priority the earliest runs first."""
+    tenant: str = ""
+    """Whom it is run for; only requests of one tenant share cached prefixes."""
+    output_token_ids: AnySequence[int] = ()
+    """What an earlier run of the same request (n = 1) generated: it goes on after them and reports only what is new.
+
+    With the same seed these are the tokens that the earlier run would have taken.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(NewRequest):
+    """A request that the engine has checked and accepted, with what was left open resolved."""
+
     max_tokens: int
     seed: int
     eos_token_ids: frozenset[int]
     arrival: int
-    priority: int = 0
-    deadline: float | None = None
-    salt: str = ""
-    output_token_ids: tuple[int, ...] = ()
+    """Orders requests by when they came."""
+
+    @classmethod
+    def accept(
+        cls, new: NewRequest, *, max_tokens: int, seed: int, eos_token_ids: frozenset[int], arrival: int
+    ) -> Request:
+        """Return the new request with what the engine resolved."""
+        asked = {field.name: getattr(new, field.name) for field in fields(NewRequest)}
+        return cls(**asked, max_tokens=max_tokens, seed=seed, eos_token_ids=eos_token_ids, arrival=arrival)
 
     @property
     def stop_token_ids(self) -> frozenset[int]:

@@ -105,7 +105,7 @@ def test_it_takes_the_very_steps_that_the_engine_takes(
         max_tokens = num_outputs if has_known_length else min(num_outputs + rng.randint(0, 40), 50)
         deadline = None if place % 3 == 0 else float(rng.randint(20, 300))
         asked = {"priority": place % 2, "deadline": deadline}
-        engine.add(prompt, max_tokens, salt=f"t{place % 3}", stop_token_ids=stop, **asked)
+        engine.add(prompt, max_tokens, tenant=f"t{place % 3}", stop_token_ids=stop, **asked)
         given = {"has_known_length": has_known_length, "prefix": "shared", "num_prefix_tokens": num_shared, **asked}
         requests.append(one(len(prompt), num_outputs, max_tokens=max_tokens, tenant=f"t{place % 3}", **given))
     steps = engine.run()

@@ -10,6 +10,7 @@ from engine.config import EngineConfig, Speculation
 from engine.core import Engine
 from engine.outputs import TokenDelta
 from engine.params import SamplingParams
+from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 from tests.engine.tiny_models import TinyModel, TinyModels
 
@@ -42,7 +43,7 @@ def tokens(deltas: dict[tuple[int, int], list[TokenDelta]]) -> list[list[int]]:
 
 def run_greedily(engine: Engine, model: TinyModel) -> list[list[int]]:
     for number, (prompt, max_tokens) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
-        engine.add(number, prompt, params=SamplingParams(temperature=0.0, max_tokens=max_tokens))
+        engine.add(new_request(number, prompt, params=SamplingParams(temperature=0.0, max_tokens=max_tokens)))
     return tokens(run(engine))
 
 
@@ -153,7 +154,7 @@ def test_penalties_scores_and_siblings_get_the_same_tokens(model: TinyModel) -> 
         engine = engine_of(model, batching)
         assert batching_of(engine) is batching
         for number, params in enumerate(asked):
-            engine.add(number, model.prompts[number], params=params)
+            engine.add(new_request(number, model.prompts[number], params=params))
         found.append(run(engine))
     assert tokens(found[1]) == tokens(found[0])
     for scored in (deltas[2, 0][0].prompt_logprobs for deltas in found):
@@ -163,6 +164,6 @@ def test_penalties_scores_and_siblings_get_the_same_tokens(model: TinyModel) -> 
 
 def test_speculation_is_left_out(model: TinyModel) -> None:
     engine = engine_of(model, speculation=Speculation.NGRAM)
-    engine.add(0, [7, 8] * 9, params=SamplingParams(temperature=0.0, allowed_token_ids=[7], max_tokens=20))
+    engine.add(new_request(0, [7, 8] * 9, params=SamplingParams(temperature=0.0, allowed_token_ids=[7], max_tokens=20)))
     run(engine)
     assert engine.stats().speculation.num_drafted == 0

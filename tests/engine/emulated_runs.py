@@ -23,7 +23,7 @@ from engine.models.step_model import KvCache, StepTensors
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
-from tests.engine.builders import KINDS, make_engine, run_all, run_to_end
+from tests.engine.builders import KINDS, make_engine, new_request, run_all, run_to_end
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, TinyModel, TinyModels, answered
 
 from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda, is_on_device
@@ -78,7 +78,7 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyMod
         engine = make_engine(model, **{**SMALL, "device": name, "num_kv_blocks": 6, "admission": "prompt"})
         for request_id, kind in enumerate(KINDS):
             params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
-            engine.add(request_id, model.prompts[request_id % 5], params=params)
+            engine.add(new_request(request_id, model.prompts[request_id % 5], params=params))
         device.waits.clear()
         told = run_to_end(engine)
         found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in told.items()})

@@ -66,7 +66,7 @@ class SimulatedEngine:
         n: int = 1,
         priority: int = 0,
         deadline: float | None = None,
-        salt: str = "",
+        tenant: str = "",
         stop_token_ids: tuple[int, ...] = (),
     ) -> int:
         arrival = next(self._arrivals)
@@ -80,10 +80,10 @@ class SimulatedEngine:
             arrival=arrival,
             priority=priority,
             deadline=deadline,
-            salt=salt,
+            tenant=tenant,
         )
         pool = self.scheduler.pool
-        self.scheduler.add([Sequence(request, index, pool.chain(salt)) for index in range(n)])
+        self.scheduler.add([Sequence(request, index, pool.chain(tenant)) for index in range(n)])
         return arrival
 
     def step(self) -> list[tuple[Sequence, int]]:

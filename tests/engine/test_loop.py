@@ -24,7 +24,7 @@ from engine.scheduling.blocks import BlockPool
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.lookup_drafter import LookupDrafter
 from engine.structured import StructuredOutput
-from tests.engine.builders import FreeRows
+from tests.engine.builders import FreeRows, new_request
 
 from .hashing_device import VOCAB_SIZE, HashingRunner, UnhurriedGrammars, expected_end
 
@@ -130,13 +130,15 @@ class Trial:
         request_id = len(self.asked)
         self.asked[request_id] = asked
         self.engine.add(
-            request_id,
-            prompt,
-            params=params,
-            priority=rng.randrange(3),
-            deadline=None if rng.random() < 0.5 else self.now + rng.randrange(80),
-            salt=rng.choice(["", "a", "b"]),
-            output_token_ids=asked.output,
+            new_request(
+                request_id,
+                prompt,
+                params=params,
+                priority=rng.randrange(3),
+                deadline=None if rng.random() < 0.5 else self.now + rng.randrange(80),
+                tenant=rng.choice(["", "a", "b"]),
+                output_token_ids=asked.output,
+            )
         )
 
     def _earlier_output(self, prompt: list[int], params: SamplingParams) -> list[int]:

@@ -19,7 +19,7 @@ from engine.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.speculation.lookup_drafter import LookupDrafter
-from tests.engine.builders import FreeRows
+from tests.engine.builders import FreeRows, new_request
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, answered
 
 MODELS = {**VARIANTS, **THROUGH_TRANSFORMERS}
@@ -132,7 +132,9 @@ def engine_for(case: Case, path: Path) -> Engine:
 def run(engine: Engine, model: TinyModel) -> list[list[int]]:
     outputs: list[list[int]] = [[] for _ in model.prompts]
     for index, (prompt, limit) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
-        engine.add(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=limit, ignore_eos=True))
+        engine.add(
+            new_request(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=limit, ignore_eos=True))
+        )
     while engine.has_work:
         for delta in engine.step():
             assert delta.error is None

@@ -11,7 +11,7 @@ from engine.errors import InvalidConfigError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
-from tests.engine.builders import add_all, make_engine, run_to_end
+from tests.engine.builders import add_all, make_engine, new_request, run_to_end
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 from tests.engine.tiny_models import TinyModel, TinyModels
 
@@ -52,7 +52,7 @@ def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel
 
 def test_tokens_are_told_one_step_later(model: TinyModel) -> None:
     engine = make_engine(model, overlap=True)
-    engine.add(0, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True))
+    engine.add(new_request(0, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)))
     told = [[len(delta.token_ids) for delta in engine.step()] for _ in range(4)]
     assert told == [[], [1], [1], [1]]
     assert not engine.has_work
@@ -61,7 +61,9 @@ def test_tokens_are_told_one_step_later(model: TinyModel) -> None:
 def test_a_seat_is_free_as_soon_as_the_last_token_is_being_drawn(model: TinyModel) -> None:
     engine = make_engine(model, overlap=True, max_num_seqs=1)
     for request_id in range(2):
-        engine.add(request_id, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
+        engine.add(
+            new_request(request_id, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
+        )
     num_steps = 0
     while engine.has_work:
         engine.step()

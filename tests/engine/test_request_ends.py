@@ -6,7 +6,7 @@ import pytest
 
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
-from tests.engine.builders import deltas_of, greedy, make_engine, outputs_of, tokens_of
+from tests.engine.builders import deltas_of, greedy, make_engine, new_request, outputs_of, tokens_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 
@@ -21,8 +21,8 @@ def seeded(seed: int) -> SamplingParams:
 
 def test_a_request_larger_than_the_pool_fails_and_the_others_finish(model: TinyModel) -> None:
     engine = make_engine(model, num_kv_blocks=4)
-    engine.add(0, [5] * 60, params=greedy(30))
-    engine.add(1, [5] * 60, params=greedy(5))
+    engine.add(new_request(0, [5] * 60, params=greedy(30)))
+    engine.add(new_request(1, [5] * 60, params=greedy(5)))
     deltas = deltas_of(engine)
     assert [delta.finish_reason for delta in deltas[0, 0]] == [FinishReason.ERROR]
     assert "pool holds 64" in str(deltas[0, 0][0].error)
@@ -45,14 +45,14 @@ def test_a_request_ends_at_its_own_limit_or_where_the_context_is_full(
     *, free: int, max_tokens: int, reason: FinishReason, count: int, context: int, model: TinyModel
 ) -> None:
     engine = make_engine(model, max_model_len=context)
-    engine.add(0, [7] * (context - free), params=greedy(max_tokens))
+    engine.add(new_request(0, [7] * (context - free), params=greedy(max_tokens)))
     deltas = deltas_of(engine)[0, 0]
     assert (deltas[-1].finish_reason, len(tokens_of(deltas))) == (reason, count)
 
 
 def test_a_prompt_without_tokens_is_an_error(model: TinyModel) -> None:
     engine = make_engine(model)
-    engine.add(0, [], params=greedy(5))
+    engine.add(new_request(0, [], params=greedy(5)))
     (delta,) = deltas_of(engine)[0, 0]
     assert (delta.finish_reason, delta.token_ids) == (FinishReason.ERROR, [])
 
@@ -63,7 +63,7 @@ def test_a_stop_token_as_the_last_allowed_one_is_a_stop(model: TinyModel) -> Non
     first = model.expected[index].index(token)
     engine = make_engine(model)
     params = SamplingParams(temperature=0.0, max_tokens=first + 1, stop_token_ids=[token])
-    engine.add(0, model.prompts[index], params=params)
+    engine.add(new_request(0, model.prompts[index], params=params))
     deltas = deltas_of(engine)[0, 0]
     assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == (FinishReason.STOP, token)
 
@@ -72,7 +72,7 @@ def test_a_stop_token_as_the_last_allowed_one_is_a_stop(model: TinyModel) -> Non
 def test_eos_as_the_last_allowed_token_is_a_stop_too(max_tokens: int, reason: FinishReason, model: TinyModel) -> None:
     engine = make_engine(model)
     params = greedy(max_tokens, min_tokens=4, logit_bias={2: 100.0}, ignore_eos=False)
-    engine.add(0, model.prompts[0], params=params)
+    engine.add(new_request(0, model.prompts[0], params=params))
     deltas = deltas_of(engine)[0, 0]
     assert (deltas[-1].finish_reason, len(tokens_of(deltas))) == (reason, max_tokens)
     assert (tokens_of(deltas)[-1] == 2) == (reason is FinishReason.STOP)
@@ -83,7 +83,7 @@ def test_min_tokens_holds_back_stop_tokens(model: TinyModel) -> None:
     engine = make_engine(model)
     params = SamplingParams(temperature=0.0, max_tokens=20, min_tokens=6, stop_token_ids=stops)
     for index, prompt in enumerate(model.prompts):
-        engine.add(index, prompt, params=params)
+        engine.add(new_request(index, prompt, params=params))
     tokens: dict[int, list[int]] = {}
     while engine.has_work:
         for delta in engine.step():
@@ -99,7 +99,7 @@ def test_an_abort_at_any_step_gives_no_late_token_and_changes_no_other(
 ) -> None:
     engine = make_engine(model, max_num_batched_tokens=16, num_kv_blocks=12, admission="prompt", overlap=overlap)
     for request_id in range(8):
-        engine.add(request_id, model.prompts[request_id], params=seeded(request_id))
+        engine.add(new_request(request_id, model.prompts[request_id], params=seeded(request_id)))
     early = [delta for _ in range(num_steps) for delta in engine.step()]
     unfinished = {(0, index) for index in (0, 1)} - {
         (delta.request_id, delta.index) for delta in early if delta.finish_reason
@@ -112,6 +112,6 @@ def test_an_abort_at_any_step_gives_no_late_token_and_changes_no_other(
     before = {child: [delta for delta in early if (delta.request_id, delta.index) == child] for child in deltas}
     others = make_engine(model)
     for request_id in range(1, 8):
-        others.add(request_id, model.prompts[request_id], params=seeded(request_id))
+        others.add(new_request(request_id, model.prompts[request_id], params=seeded(request_id)))
     expected = outputs_of(others)
     assert {child: tokens_of(before[child] + deltas[child]) for child in expected} == expected

@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
+from tests.engine.builders import new_request
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -29,8 +30,8 @@ def run(
     config = EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=200, warm_up=False, **settings)
     engine = Engine(config)
     for index in range(others):
-        engine.add(index + 1, model.prompts[index + 1], params=GREEDY)
-    engine.add(0, model.prompts[0], params=params, output_token_ids=output)
+        engine.add(new_request(index + 1, model.prompts[index + 1], params=GREEDY))
+    engine.add(new_request(0, model.prompts[0], params=params, output_token_ids=output))
     deltas = []
     while engine.has_work:
         deltas += [delta for delta in engine.step() if delta.request_id == 0]

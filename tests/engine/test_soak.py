@@ -14,6 +14,7 @@ import pytest
 from engine import LLM, SamplingParams
 from engine.outputs import FinishReason
 from engine.scheduling.request import Sequence
+from tests.engine.builders import new_request
 from tests.engine.texts import byte_level
 from tests.engine.tiny_models import save_tiny
 
@@ -88,7 +89,9 @@ def run_round(llm: LLM, rng: random.Random, stems: list[list[int]], first_id: in
     """Answer some requests while others, already on their way, are aborted; every one gets its end."""
     aborted = range(-first_id, -first_id - NUM_ABORTED, -1)
     for request_id in aborted:
-        llm.engine.add(request_id, prompt(rng, stems), params=SamplingParams(max_tokens=60, ignore_eos=True, n=2))
+        llm.engine.add(
+            new_request(request_id, prompt(rng, stems), params=SamplingParams(max_tokens=60, ignore_eos=True, n=2))
+        )
     for _ in range(rng.randint(1, 5)):
         llm.engine.step()
     llm.engine.abort(aborted)

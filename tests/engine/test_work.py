@@ -15,6 +15,7 @@ from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.stats import BOUNDS_SECONDS, Histogram
 from engine.work import WorkCounter
+from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine
 from tests.engine.tiny_models import TinyModels
 
@@ -51,7 +52,7 @@ def test_more_work_than_the_largest_integer_of_a_message_is_counted_on() -> None
 def test_both_decoders_tell_the_same_sizes(impl: str, tiny_models: TinyModels) -> None:
     path = str(tiny_models["llama-gqa"].path)
     engine = Engine(EngineConfig(model=path, model_impl=impl, num_kv_blocks=50, warm_up=False))  # type: ignore[arg-type]
-    engine.add(0, [5, 6, 7], params=SamplingParams(max_tokens=1))
+    engine.add(new_request(0, [5, 6, 7], params=SamplingParams(max_tokens=1)))
     engine.step()
     stats = engine.stats()
     # 3 layers of 48 × (2 · 48 + 2 · 16) attention and 3 · 48 · 96 MLP weights; norms are no products.

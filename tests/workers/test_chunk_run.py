@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineStats, FinishReason, TokenDelta
+from engine.scheduling.request import NewRequest
 from jobs.batches import lifecycle
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -25,7 +27,7 @@ from jobs.tables import Batch, Tenant
 from workers.answers import Answer, AnswerMaker
 from workers.chunk_run import LONG_LINE_BYTES, STALL_SECONDS, ChunkRun, WorkerParts
 from workers.drain import Drain
-from workers.engine_host import EngineRequest, Owner
+from workers.engine_host import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine, PromptMaker
 
@@ -37,22 +39,24 @@ class FakeHost:
         self.instant = instant
         self.silence = 0.0
         self.num_silent_checks = 0
-        self.waiting: dict[int, tuple[EngineRequest, Owner]] = {}
+        self.waiting: dict[int, tuple[NewRequest, Owner]] = {}
         self.aborted: list[int] = []
         self.stopped: list[tuple[int, int]] = []
         self.prompts: list[list[int]] = []
         self.stats = EngineStats()
         self._changed = threading.Condition()
+        self._ids = itertools.count()
 
-    def submit(self, request: EngineRequest, owner: Owner) -> int:
+    def next_request_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, new: NewRequest, owner: Owner) -> None:
         with self._changed:
-            request_id = len(self.prompts)
-            self.prompts.append(list(request.prompt_token_ids))
-            self.waiting[request_id] = (request, owner)
+            self.prompts.append(list(new.prompt_token_ids))
+            self.waiting[new.request_id] = (new, owner)
             self._changed.notify_all()
         if self.instant:
             self.answer(1)
-        return request_id
 
     def wait_for(self, count: int) -> None:
         with self._changed:
@@ -344,11 +348,11 @@ def test_a_line_that_the_engine_process_cannot_be_sent_fails_alone(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     class Picky(FakeHost):
-        def submit(self, request: EngineRequest, owner: Owner) -> int:
+        def submit(self, new: NewRequest, owner: Owner) -> None:
             if len(self.prompts) == 1:
                 self.prompts.append([])
                 raise OverflowError("too large for a message")
-            return super().submit(request, owner)
+            super().submit(new, owner)
 
     submit_valid([line(number) for number in range(3)])
     bench.parts = WorkerParts(**{**_fields(bench.parts), "host": Picky(instant=True)})
@@ -553,7 +557,7 @@ def test_priority_deadline_and_tenant_reach_the_engine(
     bench.start(claim)
     host.wait_for(1)
     request, _ = host.waiting[0]
-    assert (request.priority, request.salt) == (1, tenant.id)
+    assert (request.priority, request.tenant) == (1, tenant.id)
     assert request.deadline == claim.expires_at.timestamp()
     host.answer(1)
     bench.join()

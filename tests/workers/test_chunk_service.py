@@ -10,13 +10,14 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineStats, FinishReason, Ready, TokenDelta
+from engine.scheduling.request import NewRequest
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker
 from workers.chunk_run import WorkerParts
 from workers.chunk_service import ChunkService
 from workers.drain import Drain
-from workers.engine_host import EngineRequest, Owner
+from workers.engine_host import Owner
 from workers.prompts import PromptMaker
 
 
@@ -30,9 +31,11 @@ class InstantHost:
             num_kv_blocks=8, block_size=16, max_model_len=512, vocab_size=9, eos_token_ids=[1], device="cpu", dtype="f"
         )
 
-    def submit(self, request: EngineRequest, owner: Owner) -> int:
-        owner.take(TokenDelta(request_id=1, token_ids=[40], finish_reason=FinishReason.LENGTH))
+    def next_request_id(self) -> int:
         return 1
+
+    def submit(self, new: NewRequest, owner: Owner) -> None:
+        owner.take(TokenDelta(request_id=new.request_id, token_ids=[40], finish_reason=FinishReason.LENGTH))
 
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_child(self, request_id: int, index: int) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -13,7 +13,8 @@ from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
 from engine.scheduling.decisions import Reason
-from workers.engine_host import WEDGED_SECONDS, EngineHost, EngineRequest
+from engine.scheduling.request import NewRequest
+from workers.engine_host import WEDGED_SECONDS, EngineHost, Owner
 
 POISON = 666
 
@@ -44,21 +45,11 @@ class FakeEngine:
             num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=[1], device="cpu", dtype="f"
         )
 
-    def add(
-        self,
-        request_id: int,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        deadline: float | None = None,
-        salt: str = "",
-        output_token_ids: Sequence[int] = (),
-    ) -> None:
+    def add(self, new: NewRequest) -> None:
         assert self._is_ready, "the first message of a new engine is its configuration"
-        assert request_id not in self._requests, f"request {request_id} was handed over twice"
-        self._requests[request_id] = list(prompt_token_ids)
-        self.generations[-1].append(prompt_token_ids[0])
+        assert new.request_id not in self._requests, f"request {new.request_id} was handed over twice"
+        self._requests[new.request_id] = list(new.prompt_token_ids)
+        self.generations[-1].append(new.prompt_token_ids[0])
 
     def abort(self, request_ids: Iterable[int]) -> None:
         assert self._is_ready, "the first message of a new engine is its configuration"
@@ -115,6 +106,13 @@ class Recorder:
         return self.deltas[-1]
 
 
+def submit(host: EngineHost, token: int, owner: Owner, *, n: int = 1) -> int:
+    """Hand a prompt of one token over; return the request's id."""
+    new = NewRequest(request_id=host.next_request_id(), prompt_token_ids=[token], params=SamplingParams(n=n))
+    host.submit(new, owner)
+    return new.request_id
+
+
 class Stage:
     """A host on a fake engine; `settle` lets the engine work until every recorder has finished."""
 
@@ -131,7 +129,7 @@ class Stage:
 
     def submit(self, token: int, name: str = "") -> Recorder:
         recorder = Recorder(name)
-        self.host.submit(EngineRequest(prompt_token_ids=[token], params=SamplingParams()), recorder)
+        submit(self.host, token, recorder)
         return recorder
 
     def settle(self, recorders: Iterable[Recorder]) -> None:
@@ -183,7 +181,7 @@ def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -
 def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stage) -> None:
     """Chunks go on submitting and giving up while the engine loads its model anew."""
     first, given_up, newcomers = stage.submit(1), Recorder(), []
-    given_up_id = stage.host.submit(EngineRequest(prompt_token_ids=[2], params=SamplingParams()), given_up)
+    given_up_id = submit(stage.host, 2, given_up)
 
     def meanwhile() -> None:
         newcomers.append(stage.submit(5))
@@ -224,7 +222,7 @@ def test_newcomers_wait_while_suspects_run_and_then_finish(stage: Stage) -> None
 
 def test_an_aborted_request_is_not_heard_of_again(stage: Stage) -> None:
     recorder, other = Recorder(), stage.submit(2)
-    request_id = stage.host.submit(EngineRequest(prompt_token_ids=[1], params=SamplingParams()), recorder)
+    request_id = submit(stage.host, 1, recorder)
     stage.host.abort([request_id])
     stage.engine.kill()
     stage.settle([other])
@@ -247,7 +245,7 @@ def test_an_engine_silent_for_too_long_is_ended_and_its_requests_run_again() -> 
     host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
     host.start()
     recorder = Recorder()
-    host.submit(EngineRequest(prompt_token_ids=[3], params=SamplingParams()), recorder)
+    submit(host, 3, recorder)
     clock[0] += WEDGED_SECONDS + 1
     while len(engine.generations) < 2:
         threading.Event().wait(0.01)
@@ -265,12 +263,12 @@ class StuckEngine(FakeEngine):
         self.is_waited_for = threading.Event()
         self._closed = threading.Event()
 
-    def add(self, request_id: int, prompt_token_ids: Sequence[int], params: SamplingParams, **given: object) -> None:
+    def add(self, new: NewRequest) -> None:
         if len(self.generations) == 1:
             self.is_waited_for.set()
             assert self._closed.wait(30), "nobody closes the engine"
-            raise EngineDied(None, [request_id])
-        super().add(request_id, prompt_token_ids, params)
+            raise EngineDied(None, [new.request_id])
+        super().add(new)
 
     def close(self) -> None:
         self._closed.set()
@@ -283,8 +281,7 @@ def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_
     host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
     host.start()
     recorder = Recorder()
-    request = EngineRequest(prompt_token_ids=[3], params=SamplingParams())
-    submitting = threading.Thread(target=host.submit, args=(request, recorder), daemon=True)
+    submitting = threading.Thread(target=submit, args=(host, 3, recorder), daemon=True)
     submitting.start()
     assert engine.is_waited_for.wait(10)
     clock[0] += WEDGED_SECONDS + 1
@@ -298,10 +295,10 @@ def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_
 class ChoosyEngine(FakeEngine):
     """Cannot send prompts that begin with 0."""
 
-    def add(self, request_id: int, prompt_token_ids: Sequence[int], params: SamplingParams, **given: object) -> None:
-        if prompt_token_ids[0] == 0:
+    def add(self, new: NewRequest) -> None:
+        if new.prompt_token_ids[0] == 0:
             raise TypeError("no such type")
-        super().add(request_id, prompt_token_ids, params)
+        super().add(new)
 
 
 def test_a_request_that_cannot_be_sent_is_raised_and_forgotten() -> None:
@@ -330,8 +327,7 @@ def test_a_request_that_cannot_be_sent_after_a_restart_fails_alone() -> None:
 
 def test_one_child_is_stopped_and_its_request_goes_on(stage: Stage) -> None:
     recorder = Recorder()
-    params = SamplingParams(n=2)
-    request_id = stage.host.submit(EngineRequest(prompt_token_ids=[5], params=params), recorder)
+    request_id = submit(stage.host, 5, recorder, n=2)
     stage.host.abort_child(request_id, 1)
     stage.host.abort_child(request_id + 1, 0)  # unknown
     assert stage.engine.aborted_children == [(request_id, 1)]

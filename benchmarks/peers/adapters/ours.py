@@ -11,6 +11,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
+from engine.scheduling.request import NewRequest
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def generate(engine: Engine, requests: list[dict[str, Any]], *, first_id: int) -
     """Run the requests together; return the tokens of each."""
     for place, request in enumerate(requests):
         params = SamplingParams(temperature=0.0, max_tokens=request["max_tokens"], ignore_eos=True)
-        engine.add(first_id + place, request["prompt_token_ids"], params=params)
+        engine.add(NewRequest(request_id=first_id + place, prompt_token_ids=request["prompt_token_ids"], params=params))
     outputs: list[list[int]] = [[] for _ in requests]
     while engine.has_work:
         for delta in engine.step():

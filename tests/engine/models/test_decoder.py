@@ -10,7 +10,7 @@ import torch
 from engine.config import PolicyName
 from engine.scheduling.plan import StepPlan
 from kernels.write_kv import write_kv
-from tests.engine.builders import deltas_of, greedy, make_engine, run_all
+from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all
 from tests.engine.tiny_models import VARIANTS, TinyModels
 
 
@@ -95,7 +95,7 @@ def test_stale_blocks_full_of_nan_are_never_read(name: str, tiny_models: TinyMod
     for _ in range(2):  # the second time over blocks that were used
         engine._runner.fill_cache(float("nan"))
         assert run_all(engine, model) == model.expected
-    engine.add(0, model.prompts[0], params=greedy(logprobs=3))
+    engine.add(new_request(0, model.prompts[0], params=greedy(logprobs=3)))
     entries = [entry for delta in deltas_of(engine)[0, 0] for entry in delta.logprobs or []]
     assert np.isfinite([value for entry in entries for value in (entry.logprob, *entry.top_logprobs)]).all()
 

@@ -14,6 +14,7 @@ from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.models.random_weights import RandomWeights
 from engine.params import SamplingParams
+from tests.engine.builders import new_request
 from tests.engine.tiny_shape import TINY_SHAPE
 
 LLAMA = replace(TINY_SHAPE, tie_word_embeddings=False)
@@ -43,7 +44,9 @@ def tokens(path: Path, seed: int) -> list[int]:
         )
     )
     # The second token depends on the first through every layer; greedy, so that only the weights decide.
-    engine.add(1, [5, 9, 33], params=SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=0))
+    engine.add(
+        new_request(1, [5, 9, 33], params=SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=0))
+    )
     found: list[int] = []
     while engine.has_work:
         for delta in engine.step():

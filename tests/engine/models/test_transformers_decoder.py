@@ -20,6 +20,7 @@ from engine.models.step_model import new_cache
 from engine.models.transformers_checks import probe_tokens
 from engine.models.transformers_decoder import TransformersDecoder, _probe_step
 from engine.params import SamplingParams
+from tests.engine.builders import new_request
 
 CPU = torch.device("cpu")
 
@@ -82,7 +83,9 @@ def decoder(path: Path) -> TransformersDecoder:
 
 def tokens_of(engine: Engine, prompts: list[list[int]], **params: Any) -> list[list[int]]:
     for index, prompt in enumerate(prompts):
-        engine.add(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, **params))
+        engine.add(
+            new_request(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, **params))
+        )
     outputs: list[list[int]] = [[] for _ in prompts]
     while engine.has_work:
         for delta in engine.step():

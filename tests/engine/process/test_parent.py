@@ -20,6 +20,7 @@ from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.process.parent import EngineProcess
 from engine.scheduling.decisions import Decision, Reason
+from tests.engine.builders import new_request
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,7 +73,7 @@ def poll_until_tokens(engine: EngineProcess) -> None:
 
 def add_until_it_raises(engine: EngineProcess, prompt: list[int]) -> None:
     for index in range(1000):  # what was sent just before the end is not noticed until the pipe is
-        engine.add(index, prompt, SamplingParams())
+        engine.add(new_request(index, prompt, params=SamplingParams()))
         engine.poll(0.1)
 
 
@@ -88,7 +89,7 @@ def test_tokens_through_the_pipe_equal_transformers(process: EngineProcess, mode
     assert process.info.num_kv_blocks == 200
     assert process.info.eos_token_ids == [2]
     for index, (prompt, limit) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
-        process.add(index, prompt, SamplingParams(temperature=0.0, max_tokens=limit))
+        process.add(new_request(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=limit)))
     tokens: list[list[int]] = [[] for _ in model.prompts]
     for delta in collect(process):
         tokens[delta.request_id] += delta.token_ids
@@ -96,7 +97,7 @@ def test_tokens_through_the_pipe_equal_transformers(process: EngineProcess, mode
 
 
 def test_the_schedulers_decisions_come_along(process: EngineProcess, model: TinyModel) -> None:
-    process.add(31, model.prompts[0], SamplingParams(max_tokens=2))
+    process.add(new_request(31, model.prompts[0], params=SamplingParams(max_tokens=2)))
     decisions: list[Decision] = []
     while process.running_request_ids:
         progress = process.poll(1.0)
@@ -107,14 +108,14 @@ def test_the_schedulers_decisions_come_along(process: EngineProcess, model: Tiny
 @pytest.mark.parametrize("is_asked_for", [True, False])
 def test_an_engine_reports_decisions_where_they_are_asked_for(*, is_asked_for: bool, model: TinyModel) -> None:
     engine = Engine(config_for(model.path, report_decisions=is_asked_for))
-    engine.add(1, model.prompts[0], params=SamplingParams(max_tokens=1))
+    engine.add(new_request(1, model.prompts[0], params=SamplingParams(max_tokens=1)))
     engine.step()
     assert bool(engine.new_decisions()) is is_asked_for
     assert engine.new_decisions() == []
 
 
 def test_a_refused_request_is_an_error_delta_and_the_loop_lives(process: EngineProcess) -> None:
-    process.add(1, [5] * 400, SamplingParams(max_tokens=4))
+    process.add(new_request(1, [5] * 400, params=SamplingParams(max_tokens=4)))
     (delta,) = collect(process)
     assert delta.finish_reason is FinishReason.ERROR
     assert "400 tokens" in str(delta.error)
@@ -122,14 +123,14 @@ def test_a_refused_request_is_an_error_delta_and_the_loop_lives(process: EngineP
 
 
 def test_an_abort_ends_all_children(process: EngineProcess, model: TinyModel) -> None:
-    process.add(1, model.prompts[0], SamplingParams(n=3, max_tokens=190, ignore_eos=True))
+    process.add(new_request(1, model.prompts[0], params=SamplingParams(n=3, max_tokens=190, ignore_eos=True)))
     process.abort([1, 77])
     deltas = collect(process)
     assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.ABORT] * 3
 
 
 def test_an_abort_may_end_one_child(process: EngineProcess, model: TinyModel) -> None:
-    process.add(1, model.prompts[0], SamplingParams(n=2, max_tokens=190, ignore_eos=True))
+    process.add(new_request(1, model.prompts[0], params=SamplingParams(n=2, max_tokens=190, ignore_eos=True)))
     process.abort_children([(1, 1), (1, 5), (77, 0)])
     ends = {delta.index: delta.finish_reason for delta in collect(process) if delta.finish_reason}
     assert ends == {0: FinishReason.LENGTH, 1: FinishReason.ABORT}
@@ -146,7 +147,7 @@ def test_a_killed_child_is_reported_with_what_was_in_flight_and_can_be_started_a
     process: EngineProcess, model: TinyModel
 ) -> None:
     for index in (3, 4):
-        process.add(index, model.prompts[index], SamplingParams(max_tokens=180, ignore_eos=True))
+        process.add(new_request(index, model.prompts[index], params=SamplingParams(max_tokens=180, ignore_eos=True)))
     poll_until_tokens(process)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
@@ -156,13 +157,15 @@ def test_a_killed_child_is_reported_with_what_was_in_flight_and_can_be_started_a
     assert set(caught.value.request_ids) == {3, 4}
     assert not process.is_alive
     process.start()
-    process.add(3, model.prompts[3], SamplingParams(temperature=0.0, max_tokens=model.max_tokens[3]))
+    process.add(
+        new_request(3, model.prompts[3], params=SamplingParams(temperature=0.0, max_tokens=model.max_tokens[3]))
+    )
     assert [token for delta in collect(process) for token in delta.token_ids] == model.expected[3]
 
 
 def add_until_it_is_over(engine: EngineProcess) -> None:
     for index in range(200):  # more than a pipe holds
-        engine.add(index, [5] * 20_000, SamplingParams(max_tokens=1))
+        engine.add(new_request(index, [5] * 20_000, params=SamplingParams(max_tokens=1)))
 
 
 def outcome_in_a_thread(call: Callable[[], None]) -> Future[None]:
@@ -215,14 +218,14 @@ def test_a_process_that_does_not_read_in_time_counts_as_dead(model: TinyModel) -
 
 def test_a_request_that_cannot_be_sent_is_not_in_flight(process: EngineProcess) -> None:
     with pytest.raises(TypeError):
-        process.add(1, [object()], SamplingParams())  # type: ignore[list-item]
+        process.add(new_request(1, [object()], params=SamplingParams()))  # type: ignore[list-item]
     assert process.running_request_ids == ()
-    process.add(1, [5], SamplingParams(max_tokens=1))
+    process.add(new_request(1, [5], params=SamplingParams(max_tokens=1)))
     assert [delta.request_id for delta in collect(process)] == [1]
 
 
 def test_a_message_that_the_child_cannot_read_ends_it_with_the_reason(process: EngineProcess) -> None:
-    process.add(1, [True, 5], SamplingParams(max_tokens=1))
+    process.add(new_request(1, [True, 5], params=SamplingParams(max_tokens=1)))
     with pytest.raises(EngineDied, match="Expected `int`, got `bool`"):
         collect(process, timeout_seconds=20)
     process.start()
@@ -238,7 +241,7 @@ def test_a_dead_engine_raises_on_add_and_close_may_be_called_again(process: Engi
     process.close()
     assert not is_running(pid)
     with pytest.raises(EngineDied):
-        process.add(0, model.prompts[0], SamplingParams())
+        process.add(new_request(0, model.prompts[0], params=SamplingParams()))
 
 
 @pytest.mark.parametrize(

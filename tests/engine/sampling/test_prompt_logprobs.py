@@ -10,7 +10,7 @@ import torch
 from engine import LLM
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from tests.engine.builders import deltas_of, greedy, make_engine, tokens_of
+from tests.engine.builders import deltas_of, greedy, make_engine, new_request, tokens_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 
@@ -44,8 +44,8 @@ def test_each_prompt_token_has_the_log_probability_that_transformers_gives_it(ti
     model = tiny_models["qwen3"]
     engine = make_engine(model)
     prompt = model.prompts[49]
-    engine.add(0, prompt, params=asking())
-    engine.add(1, prompt[:1], params=asking())
+    engine.add(new_request(0, prompt, params=asking()))
+    engine.add(new_request(1, prompt[:1], params=asking()))
     deltas = deltas_of(engine)
     assert_right(scores(deltas[0, 0]), model, prompt)
     assert scores(deltas[1, 0]) == []
@@ -68,7 +68,7 @@ def test_chunks_parts_and_preemptions_change_no_log_probability(
     plain, other = make_engine(model), make_engine(model, **settings)
     for engine in (plain, other):
         for request_id, prompt in enumerate(prompts):
-            engine.add(request_id, prompt, params=asking(max_tokens=12, seed=1))
+            engine.add(new_request(request_id, prompt, params=asking(max_tokens=12, seed=1)))
     expected, found = deltas_of(plain), deltas_of(other)
     for request_id, prompt in enumerate(prompts):
         entries = scores(found[request_id, 0])
@@ -84,12 +84,12 @@ def test_the_second_identical_request_still_gets_all_of_them(tiny_models: TinyMo
     engine = make_engine(model)
     found = []
     for request_id in range(2):
-        engine.add(request_id, model.prompts[49], params=asking())
+        engine.add(new_request(request_id, model.prompts[49], params=asking()))
         found.append(deltas_of(engine)[request_id, 0])
     assert scores(found[1]) == scores(found[0])
     assert len(scores(found[0])) == len(model.prompts[49]) - 1
     assert found[1][0].num_cached_tokens == 0
-    engine.add(2, model.prompts[49], params=asking(prompt_logprobs=None))
+    engine.add(new_request(2, model.prompts[49], params=asking(prompt_logprobs=None)))
     assert deltas_of(engine)[2, 0][0].num_cached_tokens > 0
 
 
@@ -97,10 +97,12 @@ def test_those_of_sampled_tokens_are_raw_as_those_of_a_prompt(tiny_models: TinyM
     model = tiny_models["llama-gqa"]
     engine, prompt = make_engine(model), model.prompts[49]
     edits: dict[str, Any] = {"temperature": 3.0, "logit_bias": {9: 50.0}, "top_k": 5, "repetition_penalty": 1.5}
-    engine.add(0, prompt, params=SamplingParams(seed=5, max_tokens=12, ignore_eos=True, logprobs=4, **edits))
+    engine.add(
+        new_request(0, prompt, params=SamplingParams(seed=5, max_tokens=12, ignore_eos=True, logprobs=4, **edits))
+    )
     deltas = deltas_of(engine)[0, 0]
     decoded = [entry for delta in deltas for entry in delta.logprobs or []]
-    engine.add(1, [*prompt, *tokens_of(deltas)], params=greedy(1, prompt_logprobs=4))
+    engine.add(new_request(1, [*prompt, *tokens_of(deltas)], params=greedy(1, prompt_logprobs=4)))
     prefilled = (deltas_of(engine)[1, 0][0].prompt_logprobs or [])[-len(decoded) :]
     # A prompt is not sampled, so what equals its values is raw: before temperature, filters, bias and penalties.
     assert [entry.logprob for entry in decoded] == pytest.approx([entry.logprob for entry in prefilled], abs=1e-3)
@@ -110,7 +112,7 @@ def test_those_of_sampled_tokens_are_raw_as_those_of_a_prompt(tiny_models: TinyM
 def test_children_share_one_list(tiny_models: TinyModels) -> None:
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
-    engine.add(0, model.prompts[49], params=asking(n=3, temperature=1.0, seed=2))
+    engine.add(new_request(0, model.prompts[49], params=asking(n=3, temperature=1.0, seed=2)))
     deltas = deltas_of(engine)
     assert_right(scores(deltas[0, 0]), model, model.prompts[49])
     assert all(delta.prompt_logprobs is None for index in (1, 2) for delta in deltas[0, index])
@@ -120,7 +122,9 @@ def test_children_share_one_list(tiny_models: TinyModels) -> None:
 def test_without_max_tokens_only_the_prompt_is_computed(tiny_models: TinyModels) -> None:
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
-    engine.add(0, model.prompts[49], params=asking(max_tokens=0, logprobs=2, stop_token_ids=list(range(256))))
+    engine.add(
+        new_request(0, model.prompts[49], params=asking(max_tokens=0, logprobs=2, stop_token_ids=list(range(256))))
+    )
     (delta,) = deltas_of(engine)[0, 0]
     assert (delta.token_ids, delta.logprobs, delta.finish_reason) == ([], None, FinishReason.LENGTH)
     assert_right(scores([delta]), model, model.prompts[49])

@@ -20,6 +20,7 @@ from tests.engine.builders import (
     deltas_of,
     greedy,
     make_engine,
+    new_request,
     no_guess,
     outputs_of,
     run_with_drafts,
@@ -48,13 +49,13 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(
 ) -> None:
     model = tiny_models["llama-gqa"]
     alone = make_engine(model)
-    alone.add(0, model.prompts[0], params=seeded(**filters))
+    alone.add(new_request(0, model.prompts[0], params=seeded(**filters)))
     expected = outputs_of(alone)[0, 0]
     crowd = make_engine(model, max_num_batched_tokens=16, overlap=overlap)
     for index, prompt in enumerate(model.prompts[:20]):
         edits = EDITS[index % len(EDITS)] if index % 2 else {}
-        crowd.add(100 + index, prompt, params=SamplingParams(**{"max_tokens": 9, "top_k": index, **edits}))
-    crowd.add(0, model.prompts[0], params=seeded(**filters))
+        crowd.add(new_request(100 + index, prompt, params=SamplingParams(**{"max_tokens": 9, "top_k": index, **edits})))
+    crowd.add(new_request(0, model.prompts[0], params=seeded(**filters)))
     assert outputs_of(crowd)[0, 0] == expected
 
 
@@ -65,7 +66,7 @@ def test_a_seed_gives_the_same_tokens_after_preemption(tiny_models: TinyModels, 
     edits = [{}, *EDITS]
     for engine in (ample, tiny):
         for index, prompt in enumerate(model.prompts[:20]):
-            engine.add(index, prompt, params=seeded(**{"seed": index, **edits[index % len(edits)]}))
+            engine.add(new_request(index, prompt, params=seeded(**{"seed": index, **edits[index % len(edits)]})))
     assert outputs_of(ample) == outputs_of(tiny)
     assert tiny.stats().scheduler.num_preemptions > 0
 
@@ -89,9 +90,11 @@ def test_edits_look_back_on_the_drafts_before_them(edits: dict[str, Any], tiny_m
 def test_a_request_is_penalised_for_what_it_has_said(tiny_models: TinyModels) -> None:
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
-    engine.add(0, model.prompts[0], params=seeded(temperature=0.0, max_tokens=40, allowed_token_ids=[3, 4, 5, 6]))
+    engine.add(
+        new_request(0, model.prompts[0], params=seeded(temperature=0.0, max_tokens=40, allowed_token_ids=[3, 4, 5, 6]))
+    )
     few = {"allowed_token_ids": [3, 4, 5, 6], "frequency_penalty": 2.0, "max_tokens": 40}
-    engine.add(1, model.prompts[0], params=seeded(temperature=0.0, **few))
+    engine.add(new_request(1, model.prompts[0], params=seeded(temperature=0.0, **few)))
     tokens = outputs_of(engine)
     free, penalised = (Counter(tokens[request_id, 0]) for request_id in (0, 1))
     assert max(free.values()) > max(penalised.values())
@@ -109,7 +112,7 @@ def test_penalties_count_every_token_up_to_the_one_before(
     engine = make_engine(model, speculation=speculation, overlap=overlap)
     if engine.drafter is not None:
         engine.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
-    engine.add(0, prompt, params=params)
+    engine.add(new_request(0, prompt, params=params))
     found = outputs_of(engine)[0, 0]
     assert (engine.stats().speculation.num_drafted > 0) == (speculation == "ngram")
     oracle = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
@@ -125,8 +128,8 @@ def test_a_bad_word_is_never_said_and_an_allowed_token_always(tiny_models: TinyM
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
     params = {"allowed_token_ids": [3, 4, 5], "max_tokens": 60, "temperature": 5.0}
-    engine.add(0, model.prompts[0], params=seeded(bad_words_token_ids=[[3, 4], [4, 5, 5]], **params))
-    engine.add(1, model.prompts[0], params=seeded(**params))
+    engine.add(new_request(0, model.prompts[0], params=seeded(bad_words_token_ids=[[3, 4], [4, 5, 5]], **params)))
+    engine.add(new_request(1, model.prompts[0], params=seeded(**params)))
     tokens = outputs_of(engine)
     pairs = set(pairwise(tokens[0, 0]))
     assert pairs == {(3, 3), (3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (5, 5)}
@@ -144,7 +147,7 @@ def test_no_end_before_min_tokens_and_the_very_next_may_be_one(temperature: floa
         params = SamplingParams(
             temperature=temperature, seed=1, stop_token_ids=ends, min_tokens=min_tokens, max_tokens=12
         )
-        engine.add(request_id, model.prompts[1], params=params)
+        engine.add(new_request(request_id, model.prompts[1], params=params))
     tokens = outputs_of(engine)
     for request_id, min_tokens in enumerate((0, 1, 6, 12)):
         own = tokens[request_id, 0]
@@ -161,7 +164,7 @@ def test_eos_and_a_stop_token_end_a_request_right_after_min_tokens(tiny_models: 
         {"logit_bias": {stop: 100.0}, "stop_token_ids": [stop]},
     ]
     for request_id, end in enumerate(ends):
-        engine.add(request_id, prompt, params=greedy(20, min_tokens=5, **end))
+        engine.add(new_request(request_id, prompt, params=greedy(20, min_tokens=5, **end)))
     found = deltas_of(engine)
     for request_id, end_token in enumerate((eos, stop)):
         own = tokens_of(found[request_id, 0])
@@ -171,10 +174,10 @@ def test_eos_and_a_stop_token_end_a_request_right_after_min_tokens(tiny_models: 
 
 def test_a_request_whose_every_token_is_forbidden_is_refused(tiny_models: TinyModels) -> None:
     engine = make_engine(tiny_models["llama-gqa"])
-    engine.add(0, [5], params=SamplingParams(allowed_token_ids=[2], min_tokens=1))
-    engine.add(1, [5], params=SamplingParams(bad_words=["x"]))
-    engine.add(2, [5], params=SamplingParams(logit_bias={256: 1.0}))
-    engine.add(3, [5], params=SamplingParams(bad_words_token_ids=[[token] for token in range(256)]))
+    engine.add(new_request(0, [5], params=SamplingParams(allowed_token_ids=[2], min_tokens=1)))
+    engine.add(new_request(1, [5], params=SamplingParams(bad_words=["x"])))
+    engine.add(new_request(2, [5], params=SamplingParams(logit_bias={256: 1.0})))
+    engine.add(new_request(3, [5], params=SamplingParams(bad_words_token_ids=[[token] for token in range(256)])))
     errors = [delta.error or "" for delta in engine.step()]
     parts = ("min_tokens", "bad_words", "256", "bad word")
     assert [part in error for part, error in zip(parts, errors, strict=True)] == [True] * 4
@@ -195,10 +198,10 @@ def test_a_row_with_no_token_left_ends_with_the_reason_and_alone(
     for is_joined in (False, True):
         engine = make_engine(model)
         for index, params in enumerate(others):
-            engine.add(index, model.prompts[index], params=params)
+            engine.add(new_request(index, model.prompts[index], params=params))
         if is_joined:
             forbidden = {"allowed_token_ids": [5], "bad_words_token_ids": [[5, 5]], "max_tokens": 15}
-            engine.add(9, model.prompts[9], params=SamplingParams(**forbidden, **extra))
+            engine.add(new_request(9, model.prompts[9], params=SamplingParams(**forbidden, **extra)))
         runs.append(deltas_of(engine))
     alone, joined = runs
     stuck = joined.pop((9, 0))
@@ -219,18 +222,18 @@ def test_a_run_that_goes_on_after_a_restart_takes_the_same_tokens(
 ) -> None:
     model = tiny_models["llama-gqa"]
     whole, rest = make_engine(model), make_engine(model)
-    whole.add(0, model.prompts[0], params=seeded(**edits))
+    whole.add(new_request(0, model.prompts[0], params=seeded(**edits)))
     tokens = outputs_of(whole)[0, 0]
-    rest.add(7, model.prompts[0], params=seeded(**edits), output_token_ids=tokens[:6])
+    rest.add(new_request(7, model.prompts[0], params=seeded(**edits), output_token_ids=tokens[:6]))
     assert outputs_of(rest)[7, 0] == tokens[6:]
 
 
 def test_child_i_of_n_uses_seed_plus_i(tiny_models: TinyModels) -> None:
     model = tiny_models["llama-gqa"]
     engine = make_engine(model)
-    engine.add(0, model.prompts[0], params=seeded(n=4))
+    engine.add(new_request(0, model.prompts[0], params=seeded(n=4)))
     for index in range(4):
-        engine.add(1 + index, model.prompts[0], params=seeded(seed=5 + index))
+        engine.add(new_request(1 + index, model.prompts[0], params=seeded(seed=5 + index)))
     tokens = outputs_of(engine)
     assert [tokens[0, index] for index in range(4)] == [tokens[1 + index, 0] for index in range(4)]
     assert len({tuple(tokens[0, index]) for index in range(4)}) == 4
@@ -242,7 +245,7 @@ def test_requests_without_a_seed_differ_and_repeat_with_the_engine_seed(tiny_mod
     for engine_seed in (0, 0, 1):
         engine = make_engine(model, seed=engine_seed)
         for index in range(3):
-            engine.add(index, model.prompts[0], params=seeded(seed=None))
+            engine.add(new_request(index, model.prompts[0], params=seeded(seed=None)))
         runs.append(outputs_of(engine))
     assert runs[0] == runs[1] != runs[2]
     assert len({tuple(tokens) for tokens in runs[0].values()}) == 3
@@ -260,12 +263,12 @@ def test_logprobs_of_a_decode_equal_those_of_a_prefill(tiny_models: TinyModels) 
     model = tiny_models["qwen3"]
     greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=5)
     engine = make_engine(model)
-    engine.add(0, model.prompts[0], params=greedy)
+    engine.add(new_request(0, model.prompts[0], params=greedy))
     decoded = logprobs_of(engine, 0)
     assert [entry.rank for entry in decoded] == [1] * 8
     grown = list(model.prompts[0])
     for index, entry in enumerate(decoded):
-        engine.add(1 + index, grown, params=SamplingParams(temperature=0.0, max_tokens=1, logprobs=5))
+        engine.add(new_request(1 + index, grown, params=SamplingParams(temperature=0.0, max_tokens=1, logprobs=5)))
         (prefilled,) = logprobs_of(engine, 1 + index)
         assert prefilled.top_token_ids == entry.top_token_ids
         assert prefilled.top_logprobs == pytest.approx(entry.top_logprobs, abs=1e-3)
@@ -277,8 +280,8 @@ def test_logprobs_survive_a_prefix_hit(tiny_models: TinyModels) -> None:
     engine = make_engine(model)
     prompt = model.prompts[49]
     greedy = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, logprobs=3)
-    engine.add(0, prompt, params=greedy)
+    engine.add(new_request(0, prompt, params=greedy))
     first = logprobs_of(engine, 0)
-    engine.add(1, prompt, params=greedy)
+    engine.add(new_request(1, prompt, params=greedy))
     second = logprobs_of(engine, 1)
     assert [entry.top_token_ids for entry in first] == [entry.top_token_ids for entry in second]

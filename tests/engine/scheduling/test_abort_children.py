@@ -7,7 +7,7 @@ import pytest
 from engine.core import Engine
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
-from tests.engine.builders import make_engine
+from tests.engine.builders import make_engine, new_request
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 from tests.engine.tiny_models import TinyModels
 
@@ -48,12 +48,14 @@ def test_a_child_reports_its_end_and_takes_no_more_tokens(tiny_models: TinyModel
     model = tiny_models["llama-gqa"]
     params = SamplingParams(n=3, seed=4, max_tokens=12, ignore_eos=True)
     engine = make_engine(model)
-    engine.add(0, model.prompts[0], params=params)
+    engine.add(new_request(0, model.prompts[0], params=params))
     found = run(engine)
     assert (len(found[1][0]), found[1][1]) == (3, FinishReason.ABORT)
     for index in (0, 2):
         alone = make_engine(model)
-        alone.add(0, model.prompts[0], params=SamplingParams(seed=4 + index, max_tokens=12, ignore_eos=True))
+        alone.add(
+            new_request(0, model.prompts[0], params=SamplingParams(seed=4 + index, max_tokens=12, ignore_eos=True))
+        )
         assert found[index] == run(alone)[0]
     assert engine.stats().requests.num_finished == 3
     assert engine.stats().requests.num_output_tokens == 12 + 3 + 12

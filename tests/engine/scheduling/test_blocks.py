@@ -69,7 +69,7 @@ def test_a_double_release_is_noticed() -> None:
         pool.release(blocks)
 
 
-def test_two_salts_never_share_a_block() -> None:
+def test_two_tenants_never_share_a_block() -> None:
     pool, blocks = cached_pool()
     assert pool.match(pool.chain("other"), TOKENS, 3)[0] == []
     assert pool.match(pool.chain(""), TOKENS, 3)[0] == blocks

@@ -23,7 +23,7 @@ def add_mixed(engine: SimulatedEngine, count: int) -> dict[int, tuple[list[int],
     work = {}
     for place, (prompt, max_tokens) in enumerate(mixed_work(count, seed=5)):
         deadline = None if place % 3 == 0 else float(20 + place * 7 % 90)
-        request_id = engine.add(prompt, max_tokens, priority=place % 3, deadline=deadline, salt=f"t{place % 4}")
+        request_id = engine.add(prompt, max_tokens, priority=place % 3, deadline=deadline, tenant=f"t{place % 4}")
         work[request_id] = (prompt, max_tokens)
     return work
 
@@ -73,11 +73,11 @@ def test_preemption_does_not_thrash_and_the_best_one_always_advances(policy: Pol
 def test_the_oldest_request_starts_within_its_bound_however_many_come_later(policy: PolicyName) -> None:
     engine = one_seat(policy, max_passed_over=5)
     # Under its policy each of these would wait for as long as better ones keep coming.
-    oldest = engine.add([1] * 8, 40, priority=9, deadline=None, salt="greedy")
+    oldest = engine.add([1] * 8, 40, priority=9, deadline=None, tenant="greedy")
     engine.step()
-    starved = engine.add([2] * 8, 40, priority=9, deadline=None, salt="greedy")
+    starved = engine.add([2] * 8, 40, priority=9, deadline=None, tenant="greedy")
     for _ in range(400):
-        engine.add([3] * 8, 1, priority=0, deadline=engine.now + 1000.0, salt=f"t{engine.now}")
+        engine.add([3] * 8, 1, priority=0, deadline=engine.now + 1000.0, tenant=f"t{engine.now}")
         engine.step()
         if starved in engine.finished:
             break
@@ -162,8 +162,8 @@ def test_an_idle_engine_does_not_count_the_pause_as_a_step() -> None:
 
 def test_a_tenant_with_many_requests_does_not_hold_up_one_with_few() -> None:
     engine = one_seat(PolicyName.FAIR)
-    many = [engine.add([1] * 4, 6, salt="many") for _ in range(6)]
-    few = [engine.add([2] * 4, 6, salt="few") for _ in range(2)]
+    many = [engine.add([1] * 4, 6, tenant="many") for _ in range(6)]
+    few = [engine.add([2] * 4, 6, tenant="few") for _ in range(2)]
     order = finish_order(engine)
     assert order[:4] == [many[0], few[0], many[1], few[1]] or order[:4] == [few[0], many[0], few[1], many[1]]
 
@@ -171,14 +171,14 @@ def test_a_tenant_with_many_requests_does_not_hold_up_one_with_few() -> None:
 def test_tenants_are_served_tokens_and_not_requests_in_equal_measure() -> None:
     engine = one_seat(PolicyName.FAIR, num_blocks=200)
     for _ in range(10):
-        engine.add([1] * 10, 30, salt="long")
+        engine.add([1] * 10, 30, tenant="long")
         for _ in range(4):
-            engine.add([2] * 4, 6, salt="short")
+            engine.add([2] * 4, 6, tenant="short")
     for _ in range(250):
         engine.step()
     served = {"long": 0, "short": 0}
     for sequences in engine.finished.values():
-        served[sequences[0].request.salt] += sequences[0].num_tokens
+        served[sequences[0].request.tenant] += sequences[0].num_tokens
     # One unfinished request of the longer kind is the most that the two may be apart.
     assert abs(served["long"] - served["short"]) <= 40
     assert min(served.values()) > 60
@@ -187,10 +187,10 @@ def test_tenants_are_served_tokens_and_not_requests_in_equal_measure() -> None:
 def test_idle_time_earns_a_tenant_nothing() -> None:
     engine = one_seat(PolicyName.FAIR)
     for _ in range(20):
-        engine.add([1] * 4, 6, salt="steady")
+        engine.add([1] * 4, 6, tenant="steady")
     for _ in range(60):
         engine.step()
-    late = [engine.add([2] * 4, 6, salt="late") for _ in range(8)]
+    late = [engine.add([2] * 4, 6, tenant="late") for _ in range(8)]
     already = len(engine.finished)
     order = finish_order(engine)[already:]
     first = [request_id in late for request_id in order[:8]]
@@ -199,8 +199,8 @@ def test_idle_time_earns_a_tenant_nothing() -> None:
 
 def test_the_tenant_served_most_is_preempted_first() -> None:
     engine = SimulatedEngine(num_blocks=9, policy=PolicyName.FAIR, admission=Admission.PROMPT)
-    engine.add([1] * 12, 18, salt="heavy")
-    light = engine.add([2] * 4, 18, salt="light")
+    engine.add([1] * 12, 18, tenant="heavy")
+    light = engine.add([2] * 4, 18, tenant="light")
     engine.run()
     assert engine.scheduler.counters.num_preemptions > 0
     assert engine.finished[light][0].num_preemptions == 0

@@ -77,10 +77,10 @@ def test_a_conversation_is_found_again_though_its_beginning_was_evicted_once(num
     assert engine.finished[ids[1]][0].num_cached_tokens == (len(second_turn) - 1) // 4 * 4
 
 
-def test_two_salts_never_wait_for_each_other() -> None:
+def test_two_tenants_never_wait_for_each_other() -> None:
     engine = SimulatedEngine(max_num_batched_tokens=128)
-    engine.add(PREFIX, 2, salt="a")
-    engine.add(PREFIX, 2, salt="b")
+    engine.add(PREFIX, 2, tenant="a")
+    engine.add(PREFIX, 2, tenant="b")
     engine.step()
     assert engine.scheduler.num_running == 2
 
@@ -88,16 +88,16 @@ def test_two_salts_never_wait_for_each_other() -> None:
 def test_tenants_share_no_blocks_and_do_not_see_what_others_have_asked() -> None:
     engine = SimulatedEngine(max_num_batched_tokens=64)
     prompt = list(range(20))
-    ids = {salt: engine.add(prompt, 9, salt=salt) for salt in ("one", "other")}
+    ids = {tenant: engine.add(prompt, 9, tenant=tenant) for tenant in ("one", "other")}
     engine.step()
-    again = engine.add(prompt, 9, salt="one")
+    again = engine.add(prompt, 9, tenant="one")
     engine.step()
     blocks = {running.request.request_id: set(running.block_ids) for running in engine.scheduler.running_sequences()}
     assert not blocks[ids["one"]] & blocks[ids["other"]]
     assert blocks[ids["one"]] & blocks[again]
     engine.run()
     # Whether a prompt was seen before shows in the time to its first token: another tenant must compute all of it.
-    stranger = engine.add(prompt, 1, salt="third")
+    stranger = engine.add(prompt, 1, tenant="third")
     engine.run()
     assert engine.finished[stranger][0].num_cached_tokens == 0
     assert engine.finished[again][0].num_cached_tokens == 16
@@ -131,7 +131,7 @@ def test_a_shared_block_holds_what_it_is_shared_for(digest: Callable[[bytes], by
     engine = SimulatedEngine(num_blocks=40, max_num_batched_tokens=24, digest=digest)
     for _ in range(300):
         blocks = [[9, 9, 9, 4 * depth + rng.randrange(4)] for depth in range(rng.randint(1, 4))]
-        engine.add([*itertools.chain(*blocks), 7], rng.randint(1, 6), salt=rng.choice("ab"))
+        engine.add([*itertools.chain(*blocks), 7], rng.randint(1, 6), tenant=rng.choice("ab"))
     held: dict[int, tuple[str, list[int]]] = {}
 
     def compare(plan: StepPlan) -> None:
@@ -139,7 +139,7 @@ def test_a_shared_block_holds_what_it_is_shared_for(digest: Callable[[bytes], by
             num_computed = sequence.num_computed_tokens
             for index in range((num_computed + count) // engine.block_size):
                 end = (index + 1) * engine.block_size
-                needed = (sequence.request.salt, sequence.token_ids[:end])
+                needed = (sequence.request.tenant, sequence.token_ids[:end])
                 assert held.get(sequence.block_ids[index]) == needed or end > num_computed
                 held[sequence.block_ids[index]] = needed
 

@@ -53,7 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         seconds_left=st.none() | st.integers(0, 80),
         has_stop=st.booleans(),
-        salt=st.sampled_from(["", "other", "third"]),
+        tenant=st.sampled_from(["", "other", "third"]),
     )
     def add(
         self,
@@ -64,14 +64,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         seconds_left: int | None,
         has_stop: bool,
-        salt: str,
+        tenant: str,
     ) -> None:
         if self.engine.scheduler.can_ever_hold(len(prompt) + max_tokens - 1):
             # A stop token that never comes makes the length unknown to the forecast.
             stop = (1000,) if has_stop else ()
             deadline = None if seconds_left is None else self.engine.now + seconds_left
             request_id = self.engine.add(
-                prompt, max_tokens, n=n, priority=priority, deadline=deadline, salt=salt, stop_token_ids=stop
+                prompt, max_tokens, n=n, priority=priority, deadline=deadline, tenant=tenant, stop_token_ids=stop
             )
             self.asked[request_id] = (prompt, max_tokens)
 

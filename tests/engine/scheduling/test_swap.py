@@ -14,6 +14,7 @@ from engine.device.host_cache import HostCache, seconds_per_block
 from engine.params import SamplingParams
 from engine.scheduling.plan import BlockCopy
 from engine.scheduling.swap import SwapRule, SwapSpace
+from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 from tests.engine.tiny_models import TinyModels
 
@@ -119,7 +120,7 @@ def test_the_model_gives_the_same_tokens_over_swapped_blocks(
         engine.scheduler.pool.check_integrity([])
         tokens: list[list[int]] = [[] for _ in model.prompts]
         for index, prompt in enumerate(model.prompts):
-            engine.add(index, prompt, params=SamplingParams(max_tokens=20, ignore_eos=True, **params))
+            engine.add(new_request(index, prompt, params=SamplingParams(max_tokens=20, ignore_eos=True, **params)))
         while engine.has_work:
             for delta in engine.step():
                 tokens[delta.request_id] += delta.token_ids

@@ -14,7 +14,7 @@ from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
 from engine.speculation.lookup_drafter import LookupDrafter
 from engine.stats import EngineStats
-from tests.engine.builders import FreeRows
+from tests.engine.builders import FreeRows, new_request
 from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
@@ -50,7 +50,7 @@ def run(
             max_drafts=config.num_speculative_tokens, min_match=1, max_match=8, clock=FreeRows()
         )
     for request_id, (prompt, params) in enumerate(requests):
-        engine.add(request_id, prompt, params=params)
+        engine.add(new_request(request_id, prompt, params=params))
     outputs: _Outputs = {}
     while engine.has_work:
         for delta in engine.step():
@@ -182,7 +182,7 @@ def test_an_aborted_request_leaves_the_others_and_the_pool_as_they_were(tiny_mod
     engine = Engine(EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=128, warm_up=False))
     engine.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=FreeRows())
     for request_id, (prompt, params) in enumerate(requests):
-        engine.add(request_id, prompt, params=params)
+        engine.add(new_request(request_id, prompt, params=params))
     tokens: dict[int, list[int]] = {request_id: [] for request_id in range(len(requests))}
     num_steps = 0
     while engine.has_work:
