@@ -30,7 +30,8 @@ from kernels.cpu.runtime.memory import FASTMATH
 
 COUNTER, FAULT, NUM_TASKS, FIRST_WORD = 0, 1, 2, 3  # of every parameter block; a kernel's own words start at the last
 _CPU_FOLDER = Path(__file__).resolve().parents[1]
-_SIGNATURE = types.void(types.CPointer(types.int64))
+SIGNATURE = types.void(types.CPointer(types.int64))
+COMPILE_OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy"}
 _compile_lock = threading.Lock()
 
 
@@ -158,16 +159,15 @@ def compile_cached(function: Callable[[Any], None]) -> Any:
     numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
     package, so that a change in an inlined function is never missed.
     """
-    options = {"fastmath": FASTMATH, "error_model": "numpy"}
     directory = _cache_directory()
     if directory is None:
-        return numba.cfunc(_SIGNATURE, **options)(function)
+        return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
     with _compile_lock:
         before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
         try:
-            return numba.cfunc(_SIGNATURE, cache=True, **options)(function)
+            return numba.cfunc(SIGNATURE, cache=True, **COMPILE_OPTIONS)(function)
         except (OSError, RuntimeError):  # disk full, directory taken away: a cache must never stop the work
-            return numba.cfunc(_SIGNATURE, **options)(function)
+            return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
         finally:
             numba.config.CACHE_DIR = before
 

@@ -13,9 +13,10 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-# No nnan and no ninf: a NaN in an input must come out as NaN. No reassoc: beside contract, it lets LLVM round the same
-# formula otherwise in another place, and a row's result would depend on how many rows are computed beside it.
-FASTMATH = {"contract", "arcp", "nsz"}
+# Multiply-adds may be fused, and nothing else, so that a row's bits are the same on every CPU with FMA (README.md).
+# `arcp` makes 1 / sqrt the CPU's own estimate, and no two makers estimate alike; `reassoc` sums in as many lanes as the
+# CPU has, and for four rows otherwise than for one; under `nnan` a NaN in an input need not come out as NaN.
+FASTMATH = {"contract"}
 
 # A helper is always made part of the kernel that calls it. Left to itself, numba links a kernel that was just compiled
 # to the helpers' own code, and one read from the cache to a copy of it that was optimised once more and so rounds
@@ -24,9 +25,6 @@ jit = njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)
 # For the long functions of a kernel, each called in one place: part of their caller before either is compiled, so that
 # LLVM goes over them once and not once for every caller's caller. Attention compiles in half the time.
 jit_once = njit(fastmath=FASTMATH, error_model="numpy", inline="always")
-
-# For sums whose terms are all one row's own: in vectors of partial sums.
-jit_sum = njit(fastmath=FASTMATH | {"reassoc"}, error_model="numpy", forceinline=True)
 
 
 def _address_cast(target: Any) -> Any:
