@@ -109,8 +109,9 @@ def test_an_index_out_of_range_is_reported_and_touches_nothing(layer_case: Any, 
     assert case.key_cache[1:].isnan().all()
     batch = attention_case([(1, 5)])
     batch.tensors[3][0, 0] = 1 << 20
+    tensors = batch.as_written()  # held until the program has run: the recording keeps outputs alone
     with record() as recording:
-        batch.run(paged_attention)
+        paged_attention(*tensors, scale=1.0, window=None, max_query_len=1, max_context_len=5)
     program.place([0], recording, own=np.zeros((1, 0), dtype=np.int64), renamed={})
     assert program.run()
 
