@@ -1,4 +1,4 @@
-"""Draw what `python -m benchmarks.gpu --json FILE` measured: each figure as a share of its ideal, beside its goal.
+"""Draw what `python -m benchmarks.gpu --json FILE` measured: each figure as a share of its ideal.
 
 python -m benchmarks.gpu_plot gpu-1.json gpu-2.json -o docs/gpu.png
 """
@@ -15,52 +15,43 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-_MET, _MISSED, _FREE = "#059669", "#dc2626", "#6b7280"
+_COLOR = "#059669"
 _ROW_INCHES = 0.42
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One figure: `share` of its ideal, and the share that it should reach, if any."""
+    """One figure as a share of its ideal."""
 
     name: str
     share: float
-    goal: float | None
-    is_met: bool | None
 
 
 def bars_of(reports: Sequence[dict[str, Any]]) -> list[Bar]:
     """Return the figures that have an ideal, in the order measured. Raises ValueError where there are none."""
     rows = [row for report in reports for section in report["sections"] for row in section["rows"]]
-    bars = [
-        Bar(name=row["what"], share=row["share"], goal=row["goal_share"], is_met=row["is_met"])
-        for row in rows
-        if row["share"] is not None
-    ]
+    bars = [Bar(name=row["what"], share=row["share"]) for row in rows if row["share"] is not None]
     if not bars:
         raise ValueError("no section of these files has a figure with an ideal; measure `attention` or a load.")
     return bars
 
 
 def draw(bars: Sequence[Bar], *, device: str) -> Figure:
-    """Return one bar for each figure, green where its goal is met and red where not, the goal as a mark."""
+    """Return one bar for each figure."""
     figure = Figure(figsize=(9, 1.2 + _ROW_INCHES * len(bars)), layout="constrained")
     axes = figure.add_subplot()
     places = range(len(bars))
-    colors = [{True: _MET, False: _MISSED, None: _FREE}[bar.is_met] for bar in bars]
-    axes.barh(places, [bar.share for bar in bars], color=colors, height=0.6)
+    axes.barh(places, [bar.share for bar in bars], color=_COLOR, height=0.6)
     for place, bar in zip(places, bars, strict=True):
         axes.annotate(
             f"{bar.share:.0%} ", (0, place), xytext=(6, 0), textcoords="offset points", va="center", color="white"
         )
-        if bar.goal is not None:
-            axes.plot([bar.goal] * 2, [place - 0.42, place + 0.42], color="black", linewidth=1.6)
     axes.set_yticks(list(places), [bar.name for bar in bars])
     axes.invert_yaxis()
     axes.set_xlim(0, max(1.08, *(bar.share + 0.08 for bar in bars)))
     axes.set_xticks([share / 10 for share in range(0, 11, 2)], [f"{share * 10} %" for share in range(0, 11, 2)])
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"Share of the ideal, {device} (the mark is the goal)", loc="left", fontweight="bold", fontsize=11)
+    axes.set_title(f"Share of the ideal, {device}", loc="left", fontweight="bold", fontsize=11)
     return figure
 
 

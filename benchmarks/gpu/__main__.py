@@ -37,21 +37,11 @@ def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list
     """
 
     def section(name: str, seconds: float, measure: Callable[[], list[Row]], *, num_loads: int = 1) -> Section:
-        estimate = seconds + num_loads * _LOADING_SECONDS if scale.is_judged else _SMALL_ESTIMATE_SECONDS
+        estimate = seconds + num_loads * _LOADING_SECONDS if scale.needs_cuda else _SMALL_ESTIMATE_SECONDS
         return Section(name=name, estimate_seconds=estimate, measure=measure)
 
-    def run(  # a load and its goal
-        name: str,
-        load: Load,
-        seconds: float,
-        *,
-        shape: Shape,
-        goal_share: float | None = None,
-        goal: float | None = None,
-    ) -> Section:
-        measure = partial(
-            measure_load, scale, device, shape=shape, load=load.cut(fraction), goal_share=goal_share, goal=goal
-        )
+    def run(name: str, load: Load, seconds: float, *, shape: Shape) -> Section:
+        measure = partial(measure_load, scale, device, shape=shape, load=load.cut(fraction))
         return section(name, seconds * fraction, measure)
 
     def static(name: str, load: HeavyLoad, seconds: float, *, shape: Shape | OptShape) -> Section:
@@ -65,13 +55,13 @@ def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list
         section("forward", 5, partial(measure_forward, scale, device)),
         section("decode-step", 15, partial(measure_decode_step, scale, device)),
         section("idle", 20, partial(measure_idle, scale, device), num_loads=3),
-        run("1000-1000", scale.long, 40, shape=scale.llama, goal_share=0.75),
-        run("qwen3-0.6b", scale.small_model, 10, shape=scale.qwen, goal=20_000),
+        run("1000-1000", scale.long, 40, shape=scale.llama),
+        run("qwen3-0.6b", scale.small_model, 10, shape=scale.qwen),
         static("static", scale.heavy, 60, shape=scale.llama),
         section("transformers", 70 * fraction, against, num_loads=2),
-        run("2048-128", scale.prompts, 100, shape=scale.llama, goal_share=0.65),
+        run("2048-128", scale.prompts, 100, shape=scale.llama),
         static("static-opt", scale.heavy_opt, 100, shape=scale.opt),
-        run("500-2000", scale.longest, 230, shape=scale.llama, goal_share=0.75),
+        run("500-2000", scale.longest, 230, shape=scale.llama),
     ]
 
 
@@ -83,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     scale = SCALES[arguments.scale]
     try:
         sections = chosen(all_sections(scale, device, fraction=arguments.fraction), arguments.sections)
-        if scale.is_judged and not has_cuda:
+        if scale.needs_cuda and not has_cuda:
             raise ValueError("torch finds no CUDA device. Give --scale small to try the command without one.")
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

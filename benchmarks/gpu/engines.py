@@ -1,4 +1,4 @@
-"""Engines of random weights, and the loads they run. Knows no goals."""
+"""Engines of random weights, and the loads they run."""
 
 from __future__ import annotations
 

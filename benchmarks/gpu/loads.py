@@ -27,8 +27,6 @@ def measure_load(
     *,
     shape: Shape,
     load: Load,
-    goal_share: float | None = None,
-    goal: float | None = None,
 ) -> list[Row]:
     """Run a load to the end and compare its output tokens per second with the roofline of the same requests."""
     asks = asks_of(load, vocab_size=shape.vocab_size)
@@ -44,13 +42,10 @@ def measure_load(
             measured=run.tokens_per_second,
             unit="tok/s",
             ideal=ideal,
-            goal_share=goal_share,
-            goal=goal,
             settings=settings,
             note=f"{run.output_tokens} tokens in {run.seconds:.1f} s, mean batch {run.stats.scheduler.mean_batch:.0f} "
             f"(the ideal's {batch:.0f}), {run.stats.scheduler.num_preemptions} preemptions; with as many requests as "
             f"fit in memory the ideal would be {full:,.0f} tok/s, of which this is {run.tokens_per_second / full:.1%}",
-            is_judged=scale.is_judged,
         )
     ]
 
@@ -67,11 +62,9 @@ def measure_against_transformers(scale: Scale, device: torch.device, *, load: Lo
             what=f"ours / transformers, {_name(load)}",
             measured=ours.tokens_per_second / rate,
             unit="x",
-            goal=3.0,
             settings=f"ours: {settings}; transformers: {their_settings}",
             note=f"ours {ours.tokens_per_second:,.0f} tok/s in {ours.seconds:.1f} s, transformers {rate:,.0f} tok/s "
             f"in {theirs:.1f} s",
-            is_judged=scale.is_judged,
         )
     ]
 

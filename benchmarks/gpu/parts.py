@@ -54,7 +54,7 @@ def measure_attention(scale: Scale, device: torch.device) -> list[Row]:
     """Measure paged decode attention of one layer against this device's own copy bandwidth."""
     bandwidth = copy_bandwidth(device, num_bytes=scale.copy_bytes)
     return [
-        _attention_row(scale, device, context, heads=heads, kv_heads=kv_heads, bandwidth=bandwidth, goal_share=0.85)
+        _attention_row(scale, device, context, heads=heads, kv_heads=kv_heads, bandwidth=bandwidth)
         for heads, kv_heads in scale.attention_heads
         for context in scale.attention_contexts
     ]
@@ -96,7 +96,6 @@ def _attention_row(
     heads: int,
     kv_heads: int,
     bandwidth: float,
-    goal_share: float | None = None,
 ) -> Row:
     run = _attention(scale.attention_batch, context, heads=heads, kv_heads=kv_heads, device=device)
     seconds = seconds_per_call(run, device, calls=10)
@@ -108,10 +107,8 @@ def _attention_row(
         measured=read / seconds / GB,
         unit="GB/s",
         ideal=bandwidth / GB,
-        goal_share=goal_share,
         settings=f"batch {scale.attention_batch}, bf16, blocks of {BLOCK_SIZE} in random order",
         note=f"{seconds * 1e6:.0f} us a call; the ideal is this device's copy bandwidth",
-        is_judged=scale.is_judged,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.gpu.sections import Outcome, Row
 
-_HEADER = ("section", "what", "measured", "ideal", "share", "goal", "met")
+_HEADER = ("section", "what", "measured", "ideal", "share")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -30,12 +30,9 @@ def brief(outcome: Outcome) -> str:
 
 
 def as_values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return everything, shares and verdicts included, for JSON."""
+    """Return everything, shares included, for JSON."""
     return [
-        {
-            **asdict(outcome),
-            "rows": [{**asdict(row), "share": row.share, "is_met": row.is_met} for row in outcome.rows],
-        }
+        {**asdict(outcome), "rows": [{**asdict(row), "share": row.share} for row in outcome.rows]}
         for outcome in outcomes
     ]
 
@@ -43,10 +40,7 @@ def as_values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 def _cells(name: str, row: Row) -> tuple[str, ...]:
     ideal = "" if row.ideal is None else f"{_number(row.ideal)} {row.unit}"
     share = "" if row.share is None else f"{row.share:.1%}"
-    goals = [] if row.goal_share is None else [f">= {row.goal_share:.0%}"]
-    goals += [] if row.goal is None else [f">= {_number(row.goal)} {row.unit}"]
-    met = {True: "yes", False: "NO", None: ""}[row.is_met]
-    return (name, row.what, f"{_number(row.measured)} {row.unit}", ideal, share, ", ".join(goals), met)
+    return (name, row.what, f"{_number(row.measured)} {row.unit}", ideal, share)
 
 
 def _remarks(outcome: Outcome) -> list[str]:

@@ -1,4 +1,4 @@
-"""How large everything is: the sizes that goals are set for, and tiny ones that show on any machine that it runs."""
+"""How large everything is: the sizes of real models, and tiny ones that show on any machine that it runs."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class HeavyLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Every size of every section. `is_judged` tells whether figures are held against the goals."""
+    """Every size of every section. `needs_cuda` where a CPU would take forever."""
 
     name: str
-    is_judged: bool
+    needs_cuda: bool
     limits: DeviceLimits
     llama: Shape
     qwen: Shape
@@ -63,7 +63,7 @@ class Scale:
 
 FULL = Scale(
     name="full",
-    is_judged=True,
+    needs_cuda=True,
     limits=H200,
     llama=SHAPES["llama-8b"],
     qwen=SHAPES["qwen3-0.6b"],
@@ -104,7 +104,7 @@ def _tiny(shape: Shape) -> Shape:
 
 SMALL = Scale(
     name="small",
-    is_judged=False,
+    needs_cuda=False,
     limits=H200,
     llama=_tiny(SHAPES["llama-8b"]),
     qwen=_tiny(SHAPES["qwen3-0.6b"]),

@@ -14,35 +14,19 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure; more is better. `goal_share` is of the ideal, `goal` is in the figure's own unit.
-
-    `is_judged` is False where the figure cannot be held against a goal, as at tiny shapes.
-    """
+    """One figure, and its ideal in the same unit; more is better."""
 
     what: str
     measured: float
     unit: str
     ideal: float | None = None
-    goal_share: float | None = None
-    goal: float | None = None
     settings: str = ""
     note: str = ""
-    is_judged: bool = True
 
     @property
     def share(self) -> float | None:
         """Return the figure as a share of the ideal."""
         return None if self.ideal is None else self.measured / self.ideal
-
-    @property
-    def is_met(self) -> bool | None:
-        """Tell whether every goal is met; None where there is none, or it cannot be judged."""
-        checks = []
-        if self.goal_share is not None and self.share is not None:
-            checks.append(self.share >= self.goal_share)
-        if self.goal is not None:
-            checks.append(self.measured >= self.goal)
-        return all(checks) if checks and self.is_judged else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,11 +45,9 @@ def measure_decode_step(scale: Scale, device: torch.device) -> list[Row]:
             measured=read / median / GB,
             unit="GB/s",
             ideal=ideal / GB,
-            goal_share=0.85,
             settings=settings_text(engine),
             note=f"median of {len(seconds)} steps {median * 1e3:.2f} ms, ideal {read / ideal * 1e3:.2f} ms; "
             f"{scale.step_batch / median:,.0f} tok/s",
-            is_judged=scale.is_judged,
         )
     ]
 

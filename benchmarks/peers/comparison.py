@@ -1,4 +1,4 @@
-"""Ratios between the runs of one workload, and the goals they are held against. Runs nothing, prints nothing."""
+"""Ratios between the runs of one workload. Runs nothing, prints nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.runs import Failure, Run
-
-# How many times the best peer's tokens per second ours shall reach, by the name of the workload file.
-GOALS = {"S_W1": 1.15, "S_W2": 1.10, "S_W3": 1.20, "T_W1": 1.10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +40,13 @@ class Comparison:
     drift: float | None
     best_peer: str | None
     best_ratio: float | None
-    goal: float | None
-
-    @property
-    def is_goal_met(self) -> bool | None:
-        """Return None where there is no goal or no ratio to hold against it."""
-        if self.goal is None or self.best_ratio is None:
-            return None
-        return self.best_ratio >= self.goal
 
     @property
     def has_failures(self) -> bool:
         return any(row.failure is not None for row in self.rows)
 
 
-def compare(workload: str, runs: Sequence[Run | Failure], *, goal: float | None) -> Comparison:
+def compare(workload: str, runs: Sequence[Run | Failure]) -> Comparison:
     """Put the runs of one workload, in the order they were made, beside ours."""
     names = list(dict.fromkeys([OURS.name, *(run.peer for run in runs)]))
     ours = [run for run in runs if run.peer == OURS.name and isinstance(run, Run)]
@@ -71,7 +60,6 @@ def compare(workload: str, runs: Sequence[Run | Failure], *, goal: float | None)
         drift=ours[-1].tokens_per_second / ours[0].tokens_per_second if len(ours) > 1 else None,
         best_peer=best.peer if best else None,
         best_ratio=best.ratio if best else None,
-        goal=goal,
     )
 
 

@@ -14,7 +14,7 @@ from benchmarks.peers.comparison import Comparison, Row
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the table of one workload, the verdict and what failed."""
+    """Print the table of one workload, what failed and the summary."""
     console = Console()
     table = Table(title=comparison.workload, title_justify="left")
     for name in ("engine", "version"):
@@ -27,18 +27,15 @@ def print_comparison(comparison: Comparison) -> None:
     for row in comparison.rows:
         if row.failure is not None:
             console.print(escape(f"{row.peer} failed: {row.failure}"), soft_wrap=True)
-    console.print(escape(verdict(comparison)), soft_wrap=True)
+    console.print(escape(summary(comparison)), soft_wrap=True)
 
 
-def verdict(comparison: Comparison) -> str:
-    """Return one line: the ratio to the best peer, the goal, and how steady the machine was."""
+def summary(comparison: Comparison) -> str:
+    """Return one line: the ratio to the best peer, and how steady the machine was."""
     if comparison.best_ratio is None:
         said = f"{comparison.workload}: nothing to compare with"
     else:
         said = f"{comparison.workload}: {comparison.best_ratio:.2f} × the best peer, {comparison.best_peer}"
-    if comparison.goal is not None:
-        met = {True: "met", False: "missed", None: "not checked"}[comparison.is_goal_met]
-        said += f"; goal {comparison.goal:.2f} {met}"
     if comparison.drift is not None:
         said += f"; our last run had {comparison.drift:.2f} × the speed of our first"
     return said + "."
@@ -46,7 +43,7 @@ def verdict(comparison: Comparison) -> str:
 
 def as_json(comparisons: Sequence[Comparison], *, settings: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
     """Return everything measured; `settings` are those that each engine says it ran with."""
-    workloads = [{**asdict(comparison), "is_goal_met": comparison.is_goal_met} for comparison in comparisons]
+    workloads = [asdict(comparison) for comparison in comparisons]
     return {"workloads": workloads, "settings": settings, "missing": list(missing)}
 
 
