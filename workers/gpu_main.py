@@ -27,8 +27,8 @@ from jobs.storage import Storage
 from workers import logs
 from workers.answers import AnswerMaker
 from workers.app import RUN_CHUNK_TASK, make_app, model_queue
-from workers.chunk_run import WorkerParts
-from workers.chunk_service import ChunkService
+from workers.chunks.parts import WorkerParts
+from workers.chunks.service import ChunkService
 from workers.control import run_worker
 from workers.drain import Drain
 from workers.engine_host import EngineHost

@@ -14,7 +14,7 @@ from engine.errors import EngineStartError
 from jobs.errors import ServiceError
 
 if TYPE_CHECKING:
-    from workers.chunk_service import ChunkService
+    from workers.chunks.service import ChunkService
 
 log = logging.getLogger(__name__)
 

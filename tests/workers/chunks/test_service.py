@@ -14,8 +14,8 @@ from engine.scheduling.request import NewRequest
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker
-from workers.chunk_run import WorkerParts
-from workers.chunk_service import ChunkService
+from workers.chunks.parts import WorkerParts
+from workers.chunks.service import ChunkService
 from workers.drain import Drain
 from workers.engine_host import Owner
 from workers.prompts import PromptMaker

@@ -19,7 +19,8 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
-from workers.chunk_run import ChunkRun, WorkerParts
+from workers.chunks.parts import WorkerParts
+from workers.chunks.run import ChunkRun
 from workers.drain import Drain
 from workers.engine_host import EngineHost
 from workers.engine_metrics import engine_metrics

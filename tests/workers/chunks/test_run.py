@@ -25,7 +25,10 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.answers import Answer, AnswerMaker
-from workers.chunk_run import LONG_LINE_BYTES, STALL_SECONDS, ChunkRun, WorkerParts
+from workers.chunks.ends import STALL_SECONDS
+from workers.chunks.feeder import LONG_LINE_BYTES
+from workers.chunks.parts import WorkerParts
+from workers.chunks.run import ChunkRun
 from workers.drain import Drain
 from workers.engine_host import Owner
 from workers.line_run import LineRun

@@ -1,0 +1,84 @@
+"""The lines of one chunk that the engine runs. Knows no results, no lease, no SQL."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+
+from engine.scheduling.request import NewRequest
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.states import Priority
+from workers.chunks.parts import WorkerParts
+from workers.line_run import LineRun
+from workers.prompts import PreparedLine
+
+ENGINE_PRIORITY = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2}
+
+
+class EngineLines:
+    """Starts lines, waits for their ends, aborts them. `len()` is how many run."""
+
+    def __init__(self, claim: ClaimedChunk, parts: WorkerParts) -> None:
+        self._claim = claim
+        self._parts = parts
+        self._runs: dict[int, LineRun] = {}  # by line_no
+        self._finished: queue.SimpleQueue[LineRun] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def start(self, prepared: PreparedLine, output: Sequence[int]) -> None:
+        """Hand a line to the engine, to go on after the output that an earlier worker left."""
+        run = LineRun(
+            prepared,
+            self._parts.tokenizer,
+            batch_id=self._claim.batch_id,
+            on_done=self._finished.put,
+            on_stopped=self._parts.host.abort_child,
+        )
+        if output:
+            run.prompt_runs[0].resume(output)
+        self._runs[prepared.line.line_no] = run
+        for index, (prompt, prompt_run) in enumerate(zip(prepared.prompts, run.prompt_runs, strict=True)):
+            new = NewRequest(
+                request_id=self._parts.host.next_request_id(),
+                prompt_token_ids=prompt,
+                params=prepared.params_of(index),
+                priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
+                deadline=self._claim.expires_at.timestamp(),
+                tenant=self._claim.tenant_id,
+                output_token_ids=prompt_run.resumed_token_ids,
+            )
+            self._parts.host.submit(new, prompt_run)
+            prompt_run.request_id = new.request_id
+
+    def wait_finished(self, timeout_seconds: float) -> Iterator[LineRun]:
+        """Wait for the end of a line, then yield all that have ended."""
+        try:
+            yield self._finished.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return
+        yield from self.finished()
+
+    def finished(self) -> Iterator[LineRun]:
+        """Yield the lines that have ended since they were last asked for."""
+        while not self._finished.empty():
+            yield self._finished.get()
+
+    def drop(self, line_no: int) -> None:
+        """Forget a line, and abort what the engine still computes of it: what comes after a stop string, or all."""
+        run = self._runs.pop(line_no, None)
+        if run is not None:
+            self._abort([run])
+
+    def drop_all(self) -> list[LineRun]:
+        """Forget and abort every line, and return them."""
+        runs = list(self._runs.values())
+        self._runs.clear()
+        self._abort(runs)
+        return runs
+
+    def _abort(self, runs: Sequence[LineRun]) -> None:
+        request_ids = [request_id for run in runs for request_id in run.request_ids_in_engine]
+        if request_ids:
+            self._parts.host.abort(request_ids)

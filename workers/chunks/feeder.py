@@ -1,0 +1,99 @@
+"""Feeds the lines of a claimed chunk to the engine: those that have no result yet, each from where it was left."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from sqlalchemy.orm import Session
+
+from engine.errors import InvalidParamsError
+from jobs.batches import missing_inputs
+from jobs.chunks import checkpoints, leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.errors import NotFoundError, ServiceError
+from jobs.lines import reading
+from jobs.lines.body_checks import BodyError
+from jobs.lines.reading import InputLine, RawLine
+from workers.chunks.ends import ChunkEnds
+from workers.chunks.engine_lines import EngineLines
+from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
+from workers.chunks.parts import WorkerParts
+from workers.chunks.results import ChunkResults
+from workers.prompts import PreparedLine
+
+LONG_LINE_BYTES = 64 * 1024
+"""From here on a line is prepared beside the thread that holds the lease. 8 MB take 10 to 14 s to tokenise (demo model,
+2 cores, November 2026), and several chunks may do so at once; a shorter line is not worth another thread."""
+
+
+class ChunkFeeder:
+    """Reads, parses and prepares lines, and starts them; one that cannot be run has its result at once."""
+
+    def __init__(
+        self,
+        claim: ClaimedChunk,
+        parts: WorkerParts,
+        *,
+        lease: ChunkLease,
+        lines: EngineLines,
+        results: ChunkResults,
+        ends: ChunkEnds,
+    ) -> None:
+        self._claim = claim
+        self._parts = parts
+        self._lease = lease
+        self._lines = lines
+        self._results = results
+        self._ends = ends
+
+    def feed(self) -> None:
+        """Hand over every line, holding the lease on the way. Raises Abandoned."""
+        content = self._read_content()
+        done, kept = self._lease.run(self._read_progress)
+        for raw in self._claim.split(content):
+            if raw.line_no not in done:
+                self._feed_line(raw, kept.get(raw.line_no, []))
+            self._ends.hold_lease_if_due()
+
+    def _read_content(self) -> bytes:
+        claim = self._claim
+        try:
+            return self._parts.storage.read_range(claim.object_key, claim.byte_start, claim.byte_end)
+        except ServiceError as error:
+            # Given back and not left to expire: a store that is away must not count as a loss of these lines.
+            time.sleep(RETRY_SECONDS)
+            self._lease.run(leasing.release)
+            raise Abandoned(str(error)) from None
+        except NotFoundError as error:
+            self._lease.run(missing_inputs.give_up_claim)
+            raise Abandoned(str(error)) from None
+
+    def _read_progress(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], dict[int, list[int]]]:
+        """Return the lines that have a result, and the output that others of them have so far."""
+        kept = checkpoints.read(session, claim, model_fingerprint=self._parts.model_fingerprint)
+        return leasing.lines_done(session, claim), kept
+
+    def _feed_line(self, raw: RawLine, output: list[int]) -> None:
+        assert raw.content is not None, "validation refused over-long lines"
+        try:
+            line = reading.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
+            self._start_or_refuse(line, output, size_bytes=len(raw.content))
+        except Abandoned:
+            raise
+        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            self._results.give_up(raw.line_no, reading.custom_id_of(raw.content), error)
+
+    def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int) -> None:
+        try:
+            prepared = self._prepare(line, size_bytes=size_bytes)
+        except (BodyError, InvalidParamsError) as error:
+            self._results.refuse(line, error)
+        else:
+            self._lines.start(prepared, output)
+
+    def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
+        prepare = functools.partial(
+            self._parts.prompts.prepare, line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id
+        )
+        return prepare() if size_bytes < LONG_LINE_BYTES else self._ends.hold_lease_during(prepare)

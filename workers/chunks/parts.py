@@ -1,0 +1,34 @@
+"""What the chunks of one worker share. Values only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.settings import Settings
+from jobs.storage import Storage
+from workers.answers import AnswerMaker
+from workers.drain import Drain
+from workers.engine_host import EngineHost
+from workers.prompts import PromptMaker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """One engine, one model's way with text, and the services that chunks are read from and written to."""
+
+    host: EngineHost
+    prompts: PromptMaker
+    answers: AnswerMaker
+    tokenizer: Any
+    sessions: sessionmaker[Session]
+    storage: Storage
+    settings: Settings
+    drain: Drain
+    model_fingerprint: str
+    """Of the files that the engine loaded."""
+    monotonic: Callable[[], float] = time.monotonic

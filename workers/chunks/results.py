@@ -1,0 +1,74 @@
+"""Results of a chunk's lines: made as lines end, held a moment, written together. One line never fails the others."""
+
+from __future__ import annotations
+
+import logging
+
+from engine.errors import InvalidParamsError
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
+from jobs.lines.body_checks import BodyError
+from jobs.lines.reading import InputLine
+from workers.chunks.engine_lines import EngineLines
+from workers.chunks.lease import ChunkLease
+from workers.chunks.line_results import ResultMaker
+from workers.chunks.parts import WorkerParts
+from workers.line_run import LineRun
+
+log = logging.getLogger(__name__)
+
+
+class ChunkResults:
+    """`len()` is how many results are not yet written."""
+
+    def __init__(self, claim: ClaimedChunk, parts: WorkerParts, *, lease: ChunkLease, lines: EngineLines) -> None:
+        self._batch_id = claim.batch_id
+        self._parts = parts
+        self._lease = lease
+        self._lines = lines
+        self._maker = ResultMaker(claim.batch_id, parts.answers)
+        self._unwritten: list[LineResult] = []
+        self._written_at = parts.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._unwritten)
+
+    def refuse(self, line: InputLine, error: BodyError | InvalidParamsError) -> None:
+        """Note that a line's body cannot be run."""
+        self._unwritten.append(self._maker.refusal(line, error))
+
+    def finish(self, run: LineRun) -> None:
+        """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
+        line = run.prepared.line
+        self._lines.drop(line.line_no)
+        try:
+            if run.error is None:
+                self._unwritten.append(self._maker.answer(run))
+            elif run.is_resumed:
+                log.warning("resumed line failed, running its prompt batch_id=%s line=%d", self._batch_id, line.line_no)
+                self._lines.start(run.prepared, [])  # what it went on after may be the reason
+            else:
+                self._unwritten.append(self._maker.failure(line.line_no, line.custom_id, message=run.error))
+        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            self.give_up(line.line_no, line.custom_id, error)
+
+    def give_up(self, line_no: int, custom_id: str | None, error: Exception) -> None:
+        """Fail one line for a fault of ours, and drop what the engine still runs of it."""
+        log.exception("line failed unexpectedly batch_id=%s line_no=%s", self._batch_id, line_no)
+        self._lines.drop(line_no)
+        self._unwritten.append(self._maker.fault(line_no, custom_id, error=error))
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether to write now: there are many, the first is old, or no other will come."""
+        settings, waiting = self._parts.settings, len(self._unwritten)
+        if not waiting:
+            return False
+        is_old = self._parts.monotonic() - self._written_at >= settings.flush_seconds
+        return is_old or waiting >= settings.flush_results or not self._lines
+
+    def write(self) -> None:
+        """Write what is finished, which also extends the lease. Raises Abandoned."""
+        self._lease.flush(self._unwritten)
+        self._unwritten = []
+        self._written_at = self._parts.monotonic()

@@ -1,0 +1,57 @@
+"""Runs one claimed chunk from first line to last: feeds the engine, writes results, holds the lease, completes."""
+
+from __future__ import annotations
+
+import logging
+
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from workers.chunks.ends import ChunkEnds
+from workers.chunks.engine_lines import EngineLines
+from workers.chunks.feeder import ChunkFeeder
+from workers.chunks.lease import Abandoned, ChunkLease
+from workers.chunks.parts import WorkerParts
+from workers.chunks.results import ChunkResults
+
+log = logging.getLogger(__name__)
+
+
+class ChunkRun:
+    """One claim. `run` returns when the chunk is done, given back or lost."""
+
+    def __init__(self, claim: ClaimedChunk, parts: WorkerParts) -> None:
+        self._claim = claim
+        self._parts = parts
+        lease = ChunkLease(claim, sessions=parts.sessions, settings=parts.settings, monotonic=parts.monotonic)
+        lines = EngineLines(claim, parts)
+        results = ChunkResults(claim, parts, lease=lease, lines=lines)
+        ends = ChunkEnds(parts, lease=lease, lines=lines, results=results)
+        self._feeder = ChunkFeeder(claim, parts, lease=lease, lines=lines, results=results, ends=ends)
+        self._lease, self._lines, self._results, self._ends = lease, lines, results, ends
+
+    def run(self) -> None:
+        claim = self._claim
+        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+        try:
+            self._feeder.feed()
+            self._collect()
+            self._lease.run(leasing.complete)
+        except Abandoned as reason:
+            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
+        else:
+            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+        finally:
+            self._lines.drop_all()
+
+    def _collect(self) -> None:
+        """Until every line has its result: finish lines that have ended, flush when due, hold the lease."""
+        while self._lines or self._results:
+            if self._lines:
+                for run in self._lines.wait_finished(self._parts.settings.flush_seconds):
+                    self._results.finish(run)
+            if self._results.is_due:
+                self._results.write()
+                self._ends.end_if_unwanted()
+            self._ends.hold_lease_if_due()
+            if self._lines and self._parts.drain.is_over:
+                self._ends.give_back()
