@@ -13,6 +13,8 @@ from api import batches, files, health, models
 from api.errors import install_error_handlers
 from api.middleware.layers import install_layers
 from api.middleware.metrics import RequestMetrics
+from api.openapi import DescribedApp, failures
+from api.schemas.batches import ResultLine
 from api.services import Services
 from jobs.database import connect, sessions
 from jobs.settings import Settings
@@ -44,8 +46,10 @@ def create_app(settings: Settings) -> FastAPI:
         finally:
             engine.dispose()
 
-    app = FastAPI(
+    app = DescribedApp(
         title="Tokenmill",
+        responses=failures(400, 405, 500),
+        line_models=[ResultLine],
         lifespan=lifespan,
         docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
         redoc_url=None,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import Depends, Header
+from fastapi import Depends
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+from starlette.requests import HTTPConnection
 
 from api.services import Services, ServicesDep, SessionDep
 from jobs.accounts.tenants import authenticate
 from jobs.database import transaction
 from jobs.errors import AuthenticationError
 from jobs.tables import Tenant
-
-AuthorizationHeader = Annotated[str | None, Header()]
 
 
 def read_bearer(authorization: str | None) -> str:
@@ -30,17 +31,30 @@ def read_bearer(authorization: str | None) -> str:
     return secret.strip()
 
 
-def current_tenant(session: SessionDep, authorization: AuthorizationHeader = None) -> Tenant:
+class BearerKey(SecurityBase):
+    """The key of a request, declared to the schema; unlike FastAPI's HTTPBearer it says what is wrong with a header."""
+
+    def __init__(self) -> None:
+        self.model = HTTPBearer(description="A tenant's key, `tm-…`.")
+        self.scheme_name = "key"
+
+    async def __call__(self, request: HTTPConnection) -> str:
+        return read_bearer(request.headers.get("authorization"))
+
+
+Secret = Annotated[str, Depends(BearerKey())]
+
+
+def current_tenant(session: SessionDep, secret: Secret) -> Tenant:
     """Authenticate inside the request's own transaction."""
-    return authenticate(session, read_bearer(authorization))
+    return authenticate(session, secret)
 
 
 TenantDep = Annotated[Tenant, Depends(current_tenant)]
 
 
-async def detached_tenant_id(services: ServicesDep, authorization: AuthorizationHeader = None) -> str:
+async def detached_tenant_id(services: ServicesDep, secret: Secret) -> str:
     """Authenticate in a transaction of its own, so that a slow upload holds no connection."""
-    secret = read_bearer(authorization)
     async with services.session_slots:
         return await anyio.to_thread.run_sync(_tenant_id_of, services, secret)
 

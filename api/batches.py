@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from api.auth import TenantDep
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
-from api.schemas.batches import BatchObject
-from api.schemas.wire import Page
+from api.openapi import failures, lines_of
+from api.schemas.batches import BatchObject, BatchPage, ResultLine
 from api.services import ServicesDep, SessionDep
 from jobs.batches import lifecycle
 from jobs.batches.results import read_finished_lines
@@ -24,10 +24,10 @@ from jobs.tables import Batch
 MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"])
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 503))
 
 
-class CreateBody(StrictModel):
+class CreateBatchBody(StrictModel):
     """The official fields, then ours; the official client sends ours through `extra_body`."""
 
     input_file_id: ObjectId
@@ -54,9 +54,9 @@ IdempotencyKey = Annotated[Storable | None, Header(min_length=1, max_length=255)
 RetryCount = Annotated[int, Header(alias="x-stainless-retry-count", ge=0, le=1000)]
 
 
-@router.post("")
+@router.post("", operation_id="createBatch", responses=failures(404, 409, 413, 429))
 def create(
-    body: CreateBody,
+    body: CreateBatchBody,
     session: SessionDep,
     *,
     tenant: TenantDep,
@@ -80,23 +80,38 @@ def create(
     return _shown(session, lifecycle.create_batch(session, tenant, wanted, services.settings))
 
 
-@router.get("")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> Page[BatchObject]:
+@router.get("", operation_id="listBatches")
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> BatchPage:
     page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
-    return Page[BatchObject].of(_all_shown(session, page.data), has_more=page.has_more)
+    return BatchPage.of(_all_shown(session, page.data), has_more=page.has_more)
 
 
-@router.get("/{batch_id}")
+@router.get("/{batch_id}", operation_id="retrieveBatch", responses=failures(404))
 def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
     return _shown(session, lifecycle.get_batch(session, tenant.id, batch_id))
 
 
-@router.post("/{batch_id}/cancel")
+@router.post("/{batch_id}/cancel", operation_id="cancelBatch", responses=failures(404, 409))
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
     return _shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
 
 
-@router.get("/{batch_id}/results")
+_RESULTS = lines_of(
+    ResultLine,
+    {
+        "x-next-after": "The `after` of the next page.",
+        "x-has-more": "`true` where the next page has lines already, else `false`.",
+        "x-batch-status": "The status that the batch had before the page was read.",
+    },
+)
+
+
+@router.get(
+    "/{batch_id}/results",
+    operation_id="listResults",
+    response_class=Response,
+    responses={200: _RESULTS, **failures(404, 410)},
+)
 def results(
     batch_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ResultsQuery, Query()]
 ) -> Response:

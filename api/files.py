@@ -15,9 +15,9 @@ from pydantic import Field
 from api.auth import DetachedTenantId, TenantDep
 from api.errors import error_response
 from api.fields import ObjectId, Order, StrictModel
+from api.openapi import Responses, bytes_of, failures
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
-from api.schemas.files import DeletedFile, FileObject
-from api.schemas.wire import Page
+from api.schemas.files import DeletedFile, FileObject, FilePage
 from api.services import Services, ServicesDep, SessionDep
 from api.uploads import FORM_SCHEMA, ReceivedFile, receive_upload
 from jobs import files
@@ -30,7 +30,7 @@ from jobs.tables import File
 CONTENT_PIECE_BYTES = 1024 * 1024
 
 logger = logging.getLogger(__name__)
-router = APIRouter(prefix="/v1/files", tags=["files"])
+router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 503))
 
 
 # All that OpenAI documents: a client that asks for a kind that is never stored here gets an empty list.
@@ -54,7 +54,7 @@ class ListQuery(StrictModel):
     purpose: ListedPurpose | None = None
 
 
-@router.post("", openapi_extra={"requestBody": FORM_SCHEMA})
+@router.post("", operation_id="createFile", responses=failures(413), openapi_extra={"requestBody": FORM_SCHEMA})
 async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> FileObject:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
     key = files.new_object_key(tenant_id)
@@ -94,20 +94,20 @@ def _delete_object(storage: Storage, object_key: str) -> None:
         logger.warning("object could not be deleted object_key=%s reason=%s", object_key, error)
 
 
-@router.get("")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> Page[FileObject]:
+@router.get("", operation_id="listFiles")
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> FilePage:
     page = files.list_files(
         session, tenant.id, after=query.after, limit=query.limit, order=query.order, purpose=query.purpose
     )
-    return Page[FileObject].of([FileObject.of(file) for file in page.data], has_more=page.has_more)
+    return FilePage.of([FileObject.of(file) for file in page.data], has_more=page.has_more)
 
 
-@router.get("/{file_id}")
+@router.get("/{file_id}", operation_id="retrieveFile", responses=failures(404))
 def retrieve(file_id: str, session: SessionDep, *, tenant: TenantDep) -> FileObject:
     return FileObject.of(files.get_file(session, tenant.id, file_id))
 
 
-@router.delete("/{file_id}")
+@router.delete("/{file_id}", operation_id="deleteFile", responses=failures(404, 409))
 def delete(
     file_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep, after_commit: BackgroundTasks
 ) -> DeletedFile:
@@ -120,7 +120,24 @@ def delete(
     return DeletedFile(id=file.id)
 
 
-@router.get("/{file_id}/content")
+_SENT = {
+    "accept-ranges": "`bytes`.",
+    "content-disposition": "Names the file.",
+    "content-length": "How many bytes are sent.",
+    "etag": "For `If-Range`: files are immutable, so it never changes.",
+}
+_CONTENT: Responses = {
+    200: bytes_of("The whole file.", _SENT),
+    206: bytes_of("The part that Range asks for.", {**_SENT, "content-range": "Which bytes of how many."}),
+}
+
+
+@router.get(
+    "/{file_id}/content",
+    operation_id="downloadFile",
+    response_class=Response,
+    responses={**_CONTENT, **failures(404, 416)},
+)
 def content(
     file_id: str,
     session: SessionDep,

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import DBAPIError
 
 from api.errors import unavailable_response
+from api.openapi import failures, text_of
 from api.schemas.health import Liveness, Readiness
 from api.services import Services, ServicesDep
 from jobs.database import is_ready, transaction
@@ -24,19 +25,24 @@ logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz")
+@router.get("/healthz", operation_id="isAlive")
 async def healthz() -> Liveness:
     """Answer as long as the event loop turns; needs no thread and no database."""
     return Liveness()
 
 
-@router.get("/readyz", response_model=Readiness)
+@router.get("/readyz", operation_id="isReady", response_model=Readiness, responses=failures(503))
 def readyz(services: ServicesDep) -> Readiness | Response:
     """Answer 200 when Postgres answers and has this code's schema, else 503."""
     return Readiness() if is_ready(services.engine) else unavailable_response()
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    operation_id="readMetrics",
+    response_class=Response,
+    responses={200: text_of("Prometheus' text format.")},
+)
 def metrics(services: ServicesDep) -> Response:
     """Answer this process's counters and the queue's numbers in Prometheus' text format.
 

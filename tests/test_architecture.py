@@ -87,7 +87,7 @@ FLOORS = {
     ],
     "api": [
         ["fields", "multipart", "ranges", "schemas"],
-        ["errors"],
+        ["errors", "openapi"],
         ["middleware", "uploads"],
         ["services"],
         ["auth"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from api.schemas.wire import ListedObject, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.states import BatchState, InvalidLines, Priority
 from jobs.tables import Batch
 
@@ -112,6 +112,10 @@ class BatchObject(ListedObject):
             cost_micros=batch.cost_micros,
             waits_for=waits_for,
         )
+
+
+class BatchPage(Page[BatchObject]):
+    """Newest first."""
 
 
 def _errors_of(batch: Batch) -> BatchErrors | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from api.schemas.wire import ListedObject, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.files import Purpose
 from jobs.tables import File
 
@@ -31,6 +31,10 @@ class FileObject(ListedObject):
             filename=file.filename,
             purpose=file.purpose,
         )
+
+
+class FilePage(Page[FileObject]):
+    """Newest first, unless `order` says otherwise."""
 
 
 class DeletedFile(WireModel):

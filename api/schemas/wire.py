@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -42,11 +42,6 @@ class Page(WireModel, Generic[Listed]):
     def of(cls, data: Sequence[Listed], *, has_more: bool) -> Self:
         first_id, last_id = (data[0].id, data[-1].id) if data else (None, None)
         return cls(data=list(data), first_id=first_id, last_id=last_id, has_more=has_more)
-
-    @classmethod
-    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """Call a page of FileObject `FileObjectPage` in the schema."""
-        return f"{params[0].__name__}Page"
 
 
 def unix_seconds(moment: datetime) -> int:

@@ -24,14 +24,30 @@ from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect
 from jobs.served_models import add_model
 from jobs.settings import Settings
+from tests.api.witness import Witness
 
 MODEL = "org/tiny"
+
+
+_witnesses: list[Witness] = []
+
+
+@pytest.fixture(autouse=True)
+def every_answer_is_documented() -> Iterator[None]:
+    """Fail a test whose calls were answered with something that /openapi.json does not have."""
+    yield
+    surprises = [surprise for witness in _witnesses for surprise in witness.surprises]
+    for witness in _witnesses:
+        witness.surprises.clear()
+    assert surprises == []
 
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[str]:
     """Serve the app on a free port of this machine, in a thread; yield its base URL without /v1."""
-    config = uvicorn.Config(create_app(settings), port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
+    witness = Witness(create_app(settings))
+    _witnesses.append(witness)
+    config = uvicorn.Config(witness, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

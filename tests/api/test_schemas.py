@@ -11,9 +11,9 @@ from openai.types import Model as ClientModel
 
 from api.errors import error_response
 from api.schemas.batches import BatchObject
-from api.schemas.files import DeletedFile, FileObject
+from api.schemas.files import DeletedFile, FileObject, FilePage
 from api.schemas.models import ModelList, ModelObject
-from api.schemas.wire import Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import WireModel, unix_seconds, unix_seconds_or_none
 from jobs.tables import Batch, File, Model
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 999999, tzinfo=UTC)
@@ -111,13 +111,13 @@ def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() ->
         f'{{"id":"org/m","object":"model","created":{SECONDS},"owned_by":"tokenmill","input_price_micros":3,'
         '"output_price_micros":4}'
     )
-    page = Page[FileObject].of([FileObject.of(a_file())], has_more=True)
+    page = FilePage.of([FileObject.of(a_file())], has_more=True)
     ends = '"first_id":"file_1","last_id":"file_1","has_more":true'
     assert page.model_dump_json() == f'{{"object":"list","data":[{file}],{ends}}}'
     models = ModelList(data=[ModelObject.of(a_model())])
     assert models.model_dump_json() == f'{{"object":"list","data":[{model}]}}'
     assert DeletedFile(id="file_1").model_dump_json() == '{"id":"file_1","object":"file","deleted":true}'
-    empty = Page[FileObject].of([], has_more=False)
+    empty = FilePage.of([], has_more=False)
     assert empty.model_dump_json() == '{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}'
 
 

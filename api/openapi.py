@@ -1,0 +1,113 @@
+"""What /openapi.json says beyond FastAPI's reading of the endpoints: failures, and the id that every answer has.
+
+Decides nothing: each route names the failures that it may answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from api.schemas.errors import ErrorEnvelope
+from api.schemas.wire import WireModel
+
+Responses = dict[int | str, dict[str, Any]]
+"""By status, as FastAPI's `responses` of a route, a router or an app."""
+
+_DESCRIPTIONS = {
+    400: "Something of the request is not allowed; `param` names it.",
+    401: "The request has no key, or one that is not known here or was revoked.",
+    404: "There is no such object, or it is another tenant's.",
+    405: "The path does not serve this method.",
+    409: "The object's state does not allow this.",
+    410: "What is asked for is kept no longer.",
+    413: "The body, the file or one of its fields is too large.",
+    416: "The range begins behind the file's last byte.",
+    429: "The tenant's token budget does not cover the work.",
+    500: "A defect; the server's log has the cause under the request id.",
+    503: "Postgres or the object store is away.",
+}
+_FINAL = {"x-should-retry": "`false`: a repetition changes nothing."}
+_HEADERS = {
+    401: {"www-authenticate": "`Bearer`."},
+    405: {"allow": "The methods that the path serves."},
+    409: _FINAL,
+    416: {"content-range": "`bytes */` and the file's size."},
+    429: _FINAL,
+    503: {"retry-after": "Seconds after which another try makes sense."},
+}
+_REF = "#/components/schemas/{model}"
+_UNSENT = ("HTTPValidationError", "ValidationError")
+_REQUEST_ID = {"x-request-id": "The id of this request in the server's log."}
+
+
+def failures(*statuses: int) -> Responses:
+    """Describe answers in the error envelope."""
+    return {
+        status: {
+            "model": ErrorEnvelope,
+            "description": _DESCRIPTIONS[status],
+            "headers": headers(_HEADERS.get(status, {})),
+        }
+        for status in statuses
+    }
+
+
+def bytes_of(description: str, headers_sent: Mapping[str, str]) -> dict[str, Any]:
+    """Describe the content of a file, or of a part of it."""
+    media = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {"description": description, "headers": headers(headers_sent), "content": media}
+
+
+def text_of(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+def lines_of(model: type[WireModel], headers_sent: Mapping[str, str]) -> dict[str, Any]:
+    """Describe an answer with one object a line; the app's `line_models` must have the model."""
+    media = {"application/x-ndjson": {"itemSchema": {"$ref": _REF.format(model=model.__name__)}}}
+    return {"description": f"One {model.__name__} a line.", "headers": headers(headers_sent), "content": media}
+
+
+def headers(descriptions: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        name: {"description": description, "required": True, "schema": {"type": "string"}}
+        for name, description in descriptions.items()
+    }
+
+
+class DescribedApp(FastAPI):
+    """An application whose schema has every failure in the envelope, and the `line_models` that no endpoint returns."""
+
+    def __init__(self, *, line_models: Sequence[type[WireModel]], **options: Any) -> None:
+        super().__init__(**options)
+        self._line_models = line_models
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            schema = super().openapi()
+            components = schema["components"]["schemas"]
+            for unsent in _UNSENT:
+                components.pop(unsent, None)
+            components |= _schemas_of(self._line_models)
+            for path in schema["paths"].values():
+                for operation in path.values():
+                    _complete(operation["responses"])
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def _schemas_of(models: Sequence[type[WireModel]]) -> dict[str, Any]:
+    modes: list[tuple[type[WireModel], Literal["serialization"]]] = [(model, "serialization") for model in models]
+    schemas: dict[str, Any] = models_json_schema(modes, ref_template=_REF)[1]["$defs"]
+    return schemas
+
+
+def _complete(responses: dict[str, Any]) -> None:
+    """FastAPI adds its 422 to every endpoint with a parameter: here that is a 400."""
+    responses.pop("422", None)
+    for response in responses.values():
+        response.setdefault("headers", {}).update(headers(_REQUEST_ID))

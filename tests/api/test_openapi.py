@@ -1,0 +1,108 @@
+"""What /openapi.json tells of the API, and that its answers are as told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.datastructures import Headers
+
+from api.app import create_app
+from jobs.settings import Settings
+from tests.api.witness import Witness
+
+ENVELOPE = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorEnvelope"}}}
+STATUSES = {
+    "createFile": "200 400 401 405 413 500 503",
+    "listFiles": "200 400 401 405 500 503",
+    "retrieveFile": "200 400 401 404 405 500 503",
+    "deleteFile": "200 400 401 404 405 409 500 503",
+    "downloadFile": "200 206 400 401 404 405 416 500 503",
+    "createBatch": "200 400 401 404 405 409 413 429 500 503",
+    "listBatches": "200 400 401 405 500 503",
+    "retrieveBatch": "200 400 401 404 405 500 503",
+    "cancelBatch": "200 400 401 404 405 409 500 503",
+    "listResults": "200 400 401 404 405 410 500 503",
+    "listModels": "200 400 401 405 500 503",
+    "retrieveModel": "200 400 401 404 405 500 503",
+    "isAlive": "200 400 405 500",
+    "isReady": "200 400 405 500 503",
+    "readMetrics": "200 400 405 500",
+}
+"""The names are OpenAI's where it has the operation."""
+
+REQUESTS = {"CreateBatchBody", "ExpiresAfter"}
+
+
+@pytest.fixture(scope="module")
+def witness() -> Witness:
+    return Witness(create_app(Settings(database_url="postgresql://nobody@127.0.0.1:1/nothing")))
+
+
+def operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, item in schema["paths"].items():
+        for operation in item.values():
+            yield path, operation
+
+
+def test_every_operation_documents_the_statuses_that_it_sends(witness: Witness) -> None:
+    found = {told["operationId"]: " ".join(sorted(told["responses"])) for _, told in operations(witness.schema)}
+    assert found == STATUSES
+
+
+def test_every_failure_is_told_as_the_error_envelope(witness: Witness) -> None:
+    for _, told in operations(witness.schema):
+        failures = {status: answer["content"] for status, answer in told["responses"].items() if status >= "400"}
+        assert failures == dict.fromkeys(failures, ENVELOPE)
+    assert {"HTTPValidationError", "ValidationError"}.isdisjoint(witness.schema["components"]["schemas"])
+
+
+def test_a_bearer_key_is_asked_for_where_there_are_tenants(witness: Witness) -> None:
+    scheme = witness.schema["components"]["securitySchemes"]["key"]
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    keyed = {path: told.get("security") for path, told in operations(witness.schema)}
+    assert keyed == {path: [{"key": []}] if path.startswith("/v1/") else None for path in keyed}
+
+
+def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) -> None:
+    other = {}
+    for _, told in operations(witness.schema):
+        (media_type, media), *more = told["responses"]["200"]["content"].items()
+        assert more == []
+        if media_type == "application/json":
+            assert media["schema"]["$ref"].startswith("#/components/schemas/")
+        else:
+            other[told["operationId"]] = media_type
+    assert other == {
+        "downloadFile": "application/octet-stream",
+        "listResults": "application/x-ndjson",
+        "readMetrics": "text/plain",
+    }
+
+
+def test_every_answer_and_every_field_of_an_answer_is_always_there(witness: Witness) -> None:
+    schemas = witness.schema["components"]["schemas"]
+    sent = {name: schema for name, schema in schemas.items() if schema["type"] == "object" and name not in REQUESTS}
+    missing = {name: schema["properties"].keys() - schema["required"] for name, schema in sent.items()}
+    assert {name: fields for name, fields in missing.items() if fields} == {}
+    for _, told in operations(witness.schema):
+        assert all("x-request-id" in answer["headers"] for answer in told["responses"].values())
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "surprise"),
+    [
+        (418, {}, b"", "listModels documents"),
+        (200, {"content-type": "text/html"}, b"", "text/html is not among"),
+        (200, {"content-type": "application/json"}, b'{"object":"list"}', '"data" is a required property'),
+        (503, {"content-type": "application/json"}, b'{"detail":"x"}', "has no retry-after"),
+    ],
+)
+def test_an_answer_that_is_not_documented_is_seen(
+    witness: Witness, status: int, headers: dict[str, str], body: bytes, surprise: str
+) -> None:
+    start = {"status": status, "headers": Headers({"x-request-id": "req_1", **headers}).raw}
+    witness.judge({"method": "GET", "path": "/v1/models"}, start, body)
+    assert surprise in witness.surprises.pop(0)
+    witness.surprises.clear()

@@ -1,0 +1,75 @@
+"""Hold what a served application answers against its own /openapi.json: route, status, type, headers and body."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+
+class Witness:
+    """Stands between a server and the application; `surprises` has every answer that is not documented."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+        self.schema = app.openapi()
+        self.surprises: list[str] = []
+        self._templates = {path: _pattern(path) for path in self.schema["paths"]}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start: Message = {}
+        body = bytearray()
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+            else:
+                body.extend(message.get("body", b""))
+                if not message.get("more_body"):  # before the client has it all, and its test goes on
+                    self.judge(scope, start, bytes(body))
+            await send(message)
+
+        await self.app(scope, receive, watch)
+
+    def judge(self, scope: Scope, start: Message, body: bytes) -> None:
+        status, headers = start["status"], Headers(raw=start["headers"])
+        for problem in self._problems(scope["method"], scope["path"], status=status, headers=headers, body=body):
+            self.surprises.append(f"{scope['method']} {scope['path']} → {status}: {problem}")
+
+    def _problems(self, method: str, path: str, *, status: int, headers: Headers, body: bytes) -> Iterator[str]:
+        item = next((self.schema["paths"][at] for at, found in self._templates.items() if found.fullmatch(path)), None)
+        if item is None:
+            return  # no operation: an unknown URL, or the schema itself
+        operation = item.get(method.lower(), next(iter(item.values())))
+        response = operation["responses"].get(str(status))
+        if response is None:
+            yield f"{operation['operationId']} documents {', '.join(operation['responses'])}"
+            return
+        yield from (f"has no {name}" for name in response["headers"] if name not in headers)
+        media_type = headers.get("content-type", "").partition(";")[0]
+        media = response["content"].get(media_type)
+        if media is None:
+            yield f"{media_type} is not among {list(response['content'])}"
+        elif media_type == "application/json":
+            yield from self._mismatches(media["schema"], body)
+        elif media_type == "application/x-ndjson":
+            for line in body.splitlines():
+                yield from self._mismatches(media["itemSchema"], line)
+
+    def _mismatches(self, schema: dict[str, Any], body: bytes) -> Iterator[str]:
+        validator = jsonschema_rs.validator_for({**schema, "components": self.schema["components"]})
+        yield from (error.message for error in validator.iter_errors(json.loads(body)))
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """A model's name may hold slashes; nothing else follows it."""
+    return re.compile(template.replace("{name}", ".+").replace("{", "(?P<").replace("}", ">[^/]+)"), re.DOTALL)
