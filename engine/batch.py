@@ -1,7 +1,4 @@
-"""Turn a step's plan into flat arrays: token ids, positions, slots, block tables, sampling parameters. numpy only.
-
-What belongs to a seat (parameters, seed) is written once, when a sequence takes it; a step only gathers.
-"""
+"""Turn a step's plan into flat arrays: token ids, positions, slots, block tables, rows to sample. numpy only."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.sampling.edits import EditBook
-from engine.sampling.sampler import GREEDY_BELOW, SamplingRows
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 
@@ -94,65 +89,3 @@ def _last_rows(ends: _Int64, counts: _Int64) -> _Int64:
         return ends[counts > 0] - 1
     first = np.repeat(ends - counts, counts)
     return first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-class Seats:
-    """The sampling parameters of each running sequence, in arrays by row."""
-
-    def __init__(self, num_rows: int) -> None:
-        self._owners: list[Sequence | None] = [None] * num_rows
-        self._is_greedy = np.zeros(num_rows, dtype=np.bool_)
-        self._temperature = np.ones(num_rows, dtype=np.float32)
-        self._top_k = np.zeros(num_rows, dtype=np.int64)
-        self._top_p = np.ones(num_rows, dtype=np.float32)
-        self._min_p = np.zeros(num_rows, dtype=np.float32)
-        self._seeds = np.zeros(num_rows, dtype=np.uint64)
-        self._num_logprobs = np.zeros(num_rows, dtype=np.int64)
-        self._first_free_output = np.zeros(num_rows, dtype=np.int64)
-        self._edits = EditBook()
-
-    def gather(self, plan: StepPlan) -> SamplingRows:
-        """Return the parameters of the plan's sampled rows, in order."""
-        sampled, offsets = _rows_to_sample(plan)
-        for sequence in sampled:
-            if self._owners[sequence.row] is not sequence:
-                self._take(sequence)
-        rows = np.array([sequence.row for sequence in sampled], dtype=np.int64)
-        positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64) + offsets
-        early = np.flatnonzero(positions < self._first_free_output[rows])
-        return SamplingRows(
-            is_greedy=self._is_greedy[rows],
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            min_p=self._min_p[rows],
-            seeds=self._seeds[rows],
-            positions=positions,
-            num_logprobs=self._num_logprobs[rows],
-            edits=self._edits.edits(sampled, offsets, early.tolist()),
-        )
-
-    def _take(self, sequence: Sequence) -> None:
-        row, params = sequence.row, sequence.request.params
-        self._owners[row] = sequence
-        self._is_greedy[row] = params.is_greedy or params.temperature < GREEDY_BELOW
-        self._temperature[row] = max(params.temperature, GREEDY_BELOW)
-        self._top_k[row] = max(params.top_k, 0)
-        self._top_p[row] = params.top_p
-        self._min_p[row] = params.min_p
-        self._seeds[row] = sequence.seed
-        self._num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        # With a grammar the masks hold off the end, where the grammar allows anything else.
-        has_early_rows = sequence.stop_token_ids and sequence.matcher is None
-        self._first_free_output[row] = params.min_tokens if has_early_rows else 0
-        self._edits.take(sequence)
-
-
-def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], _Int64]:
-    """Return the owner of each sampled row, and how many drafts of its own come before it."""
-    owners: list[Sequence] = []
-    offsets: list[int] = []
-    for sequence, num_sampled in plan.sampling():
-        owners += [sequence] * num_sampled
-        offsets += range(num_sampled)
-    return owners, np.array(offsets, dtype=np.int64)

@@ -1,13 +1,13 @@
-"""What a request asks of the sampler: `SamplingParams`, under the names of vLLM's class.
+"""What a request asks of the sampler: `SamplingParams`, under the names of vLLM's class, each with its range.
 
 Knows nothing of models, text or batches; a parameter that is not here is not supported.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 from engine.errors import InvalidParamsError
 from engine.structured import StructuredOutput
@@ -21,72 +21,108 @@ MAX_BIAS = 100.0
 MAX_REPETITION = 1e3
 MIN_REPETITION = 1e-3
 """Below it fp32 logits, divided by it, would overflow for some models."""
+_MAX_INT = 2**31 - 1
+"""Of token ids and of counts of tokens."""
+
+Default = TypeVar("Default")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Whole numbers from `low` to `high`."""
+
+    low: int
+    high: int
+
+    def check(self, name: str, value: object) -> None:
+        """Raise InvalidParamsError unless the value of the parameter is one of these."""
+        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+            raise InvalidParamsError(f"{name} is {value!r}; it must be a whole number from {self.low} to {self.high}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Numbers from `low` to `high`, whole or not."""
+
+    low: float
+    high: float
+
+    def check(self, name: str, value: object) -> None:
+        """Raise InvalidParamsError unless the value of the parameter is one of these."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            raise InvalidParamsError(f"{name} is {value!r}; it must be a number from {self.low:g} to {self.high:g}.")
+
+
+_TOKEN_ID = Whole(0, _MAX_INT)
+_BIAS = Number(-MAX_BIAS, MAX_BIAS)
+
+
+def _within(default: Default, allowed: Whole | Number, *, or_none: bool = False) -> Default:
+    """Declare a number with its range."""
+    return field(default=default, metadata={"range": allowed, "or_none": or_none})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Say how tokens are chosen and when a request ends. Raises InvalidParamsError on a value out of range.
+    """Say how tokens are chosen and when a request ends. Raises InvalidParamsError on a value out of range."""
 
-    `stop` may be given as one string and `stop_token_ids` as any sequence; both are kept as tuples.
-    `max_tokens=None` means up to the model's context. `top_k` 0 or −1, `top_p` 1 and `min_p` 0 switch a filter off.
-    `temperature=0` is greedy. `seed=None` lets the engine derive one per request; child i of n uses seed + i.
-    `logprobs=k` reports the chosen token and the k most likely ones of the raw distribution,
-    `prompt_logprobs=k` the same for each token of the prompt but its first; then max_tokens may be 0.
-    `presence_penalty` and `frequency_penalty` look at the output only, `repetition_penalty` at the prompt too.
-    `logit_bias` maps token ids to what is added to their logits.
-    `bad_words` are strings; the engine takes them as `bad_words_token_ids`, which who holds the tokenizer writes
-    (`engine.text.with_bad_words_as_tokens`). `allowed_token_ids=None` allows every token.
-    `structured` constrains the text; with it, `min_tokens` holds off the end only where the text may go on.
-    """
-
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    n: int = _within(1, Whole(1, MAX_N))
+    """Children of the request, each with its own tokens."""
+    temperature: float = _within(1.0, Number(0.0, 1e6))
+    """0 is greedy."""
+    top_p: float = _within(1.0, Number(0.0, 1.0))
+    """Above 0; 1 switches the filter off."""
+    top_k: int = _within(0, Whole(-1, _MAX_INT))
+    """0 and −1 switch the filter off."""
+    min_p: float = _within(0.0, Number(0.0, 1.0))
+    """0 switches the filter off."""
+    presence_penalty: float = _within(0.0, Number(-MAX_PENALTY, MAX_PENALTY))
+    """Looks at the output only, as `frequency_penalty` does."""
+    frequency_penalty: float = _within(0.0, Number(-MAX_PENALTY, MAX_PENALTY))
+    repetition_penalty: float = _within(1.0, Number(MIN_REPETITION, MAX_REPETITION))
+    """Looks at the prompt, too."""
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    """Maps token ids to what is added to their logits."""
     allowed_token_ids: Sequence[int] | None = None
+    """None allows every token."""
     bad_words: Sequence[str] = ()
+    """The engine takes them as `bad_words_token_ids`."""
     bad_words_token_ids: Sequence[Sequence[int]] = ()
-    seed: int | None = None
+    """Written by who holds the tokenizer (`engine.text.with_bad_words_as_tokens`)."""
+    seed: int | None = _within(None, Whole(-MAX_SEED - 1, MAX_SEED), or_none=True)
+    """None lets the engine derive one per request; child i of n uses seed + i."""
     stop: str | Sequence[str] = ()
+    """May be given as one string; kept as a tuple."""
     stop_token_ids: Sequence[int] = ()
+    """May be given as any sequence; kept as a tuple."""
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    max_tokens: int | None = _within(16, Whole(0, _MAX_INT), or_none=True)
+    """None means up to the model's context; 0 is for `prompt_logprobs` alone."""
+    min_tokens: int = _within(0, Whole(0, _MAX_INT))
+    logprobs: int | None = _within(None, Whole(0, MAX_LOGPROBS), or_none=True)
+    """Report the chosen token and the k most likely ones of the raw distribution."""
+    prompt_logprobs: int | None = _within(None, Whole(0, MAX_LOGPROBS), or_none=True)
+    """The same for each token of the prompt but its first."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     structured: StructuredOutput | None = None
+    """Constrains the text; with it, `min_tokens` holds off the end only where the text may go on."""
 
     def __post_init__(self) -> None:
         _set_tuples(self)
-        _check_int("n", self.n, low=1, high=MAX_N)
-        _check_float("temperature", self.temperature, low=0.0, high=1e6)
-        _check_float("top_p", self.top_p, low=0.0, high=1.0)
+        for name, allowed in RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OR_NONE:
+                allowed.check(name, value)
         if self.top_p == 0.0:
             raise InvalidParamsError("top_p is 0; it must be above 0 and at most 1. Use temperature 0 for greedy.")
-        _check_int("top_k", self.top_k, low=-1, high=2**31 - 1)
-        _check_float("min_p", self.min_p, low=0.0, high=1.0)
-        if self.seed is not None:
-            _check_int("seed", self.seed, low=-MAX_SEED - 1, high=MAX_SEED)
-        if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, low=0, high=2**31 - 1)
-        _check_int("min_tokens", self.min_tokens, low=0, high=2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParamsError(
                 f"min_tokens is {self.min_tokens} and max_tokens is {self.max_tokens}; min_tokens must not be larger."
             )
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                _check_int(name, getattr(self, name), low=0, high=MAX_LOGPROBS)
         self._check_stops()
-        self._check_shifts()
+        self._check_bias()
         self._check_choice_of_tokens()
         if self.structured is not None and self.ignore_eos:
             raise InvalidParamsError(
@@ -98,19 +134,16 @@ class SamplingParams:
             if not isinstance(text, str) or not text:
                 raise InvalidParamsError(f"stop holds {text!r}; every stop string must be a non-empty string.")
         for token_id in self.stop_token_ids:
-            _check_int("stop_token_ids", token_id, low=0, high=2**31 - 1)
+            _TOKEN_ID.check("stop_token_ids", token_id)
         if self.stop and not self.detokenize:
             raise InvalidParamsError("stop is given with detokenize=False; stop strings need the text. Drop one.")
 
-    def _check_shifts(self) -> None:
-        _check_float("presence_penalty", self.presence_penalty, low=-MAX_PENALTY, high=MAX_PENALTY)
-        _check_float("frequency_penalty", self.frequency_penalty, low=-MAX_PENALTY, high=MAX_PENALTY)
-        _check_float("repetition_penalty", self.repetition_penalty, low=MIN_REPETITION, high=MAX_REPETITION)
+    def _check_bias(self) -> None:
         if not isinstance(self.logit_bias, Mapping | None):
             raise InvalidParamsError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers.")
         for token_id, bias in (self.logit_bias or {}).items():
-            _check_int("logit_bias's token id", token_id, low=0, high=2**31 - 1)
-            _check_float("logit_bias", bias, low=-MAX_BIAS, high=MAX_BIAS)
+            _TOKEN_ID.check("logit_bias's token id", token_id)
+            _BIAS.check("logit_bias", bias)
 
     def _check_choice_of_tokens(self) -> None:
         for word in self.bad_words:
@@ -120,11 +153,11 @@ class SamplingParams:
             if not token_ids:
                 raise InvalidParamsError("bad_words_token_ids holds an empty sequence; give at least one token id.")
             for token_id in token_ids:
-                _check_int("bad_words_token_ids", token_id, low=0, high=2**31 - 1)
+                _TOKEN_ID.check("bad_words_token_ids", token_id)
         if self.allowed_token_ids is None:
             return
         for token_id in self.allowed_token_ids:
-            _check_int("allowed_token_ids", token_id, low=0, high=2**31 - 1)
+            _TOKEN_ID.check("allowed_token_ids", token_id)
         if not set(self.allowed_token_ids) - {ids[-1] for ids in self.bad_words_token_ids}:
             # With such a token there is always one that may be taken, whatever came before.
             raise InvalidParamsError(
@@ -154,12 +187,9 @@ def _set_tuples(params: SamplingParams) -> None:
         object.__setattr__(params, "allowed_token_ids", tuple(params.allowed_token_ids))
 
 
-def _check_int(name: str, value: object, *, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidParamsError(f"{name} is {value!r}; it must be a whole number from {low} to {high}.")
+RANGES: Mapping[str, Whole | Number] = {
+    one.name: one.metadata["range"] for one in fields(SamplingParams) if "range" in one.metadata
+}
+"""Of every parameter that is a number."""
 
-
-def _check_float(name: str, value: object, *, low: float, high: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
-        raise InvalidParamsError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}.")
+_OR_NONE = frozenset(one.name for one in fields(SamplingParams) if one.metadata.get("or_none"))

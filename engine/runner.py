@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import Seats, StepArrays, build_arrays
+from engine.batch import StepArrays, build_arrays
 from engine.config import EngineConfig, LoadFormat
 from engine.device.choice import choose_device, choose_dtype, with_limits
 from engine.device.host_cache import HostCache, seconds_per_block
@@ -28,8 +28,9 @@ from engine.models.step_model import KvCache, StepModel, StepTensors, new_cache
 from engine.outputs import TokenLogprobs
 from engine.pending import PendingTokens
 from engine.sampling.edits import edits_of_every_kind
-from engine.sampling.sampler import Samples, SamplingRows, sample
+from engine.sampling.sampler import Samples, sample
 from engine.sampling.scoring import prompt_parts
+from engine.sampling.table import SamplingRows, SamplingTable, neutral_rows
 from engine.scheduling.blocks import NULL_BLOCK
 from engine.scheduling.plan import StepPlan, most_sampled_rows
 from engine.scheduling.swap import SwapRule, SwapSpace
@@ -67,7 +68,7 @@ class Runner:
                 random_seed=config.seed if config.load_format is LoadFormat.RANDOM else None,
             )
         self._cache_dtype = preferred_cache_dtype(self.device.type, self.dtype)
-        self._seats = Seats(config.max_num_seqs)
+        self._sampling = SamplingTable(config.max_num_seqs)
         self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)
         self._cache: KvCache = self._new_cache(2)
         if self.device.type == "cuda":
@@ -132,7 +133,7 @@ class Runner:
             return None
         if rows is not None:
             logits = logits.index_select(0, upload(np.array(rows), self.device))
-        sampling = self._seats.gather(plan)
+        sampling = self._sampling.gather(plan)
         sampling.masks = self._masks.write(plan)  # on the host, while the device computes the step
         return sample(logits, sampling)
 
@@ -308,23 +309,12 @@ def _powers_of_two(first: int, last: int) -> list[int]:
 
 def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:
     """Return parameters under which every path of the sampler runs: with all filters, edits, masks, and without any."""
-    ones = np.ones(count, dtype=np.float32)
-    zeros = np.zeros(count, dtype=np.int64)
-    plain = SamplingRows(
-        is_greedy=np.zeros(count, dtype=np.bool_),
-        temperature=ones,
-        top_k=zeros,
-        top_p=ones,
-        min_p=ones * np.float32(0.0),
-        seeds=np.zeros(count, dtype=np.uint64),
-        positions=zeros,
-        num_logprobs=zeros - 1,
-    )
+    plain = neutral_rows(count)
     return plain, replace(
         plain,
-        top_p=ones * np.float32(0.9),
-        min_p=ones * np.float32(0.01),
-        num_logprobs=zeros + 5,
+        top_p=np.full(count, 0.9, dtype=np.float32),
+        min_p=np.full(count, 0.01, dtype=np.float32),
+        num_logprobs=np.full(count, 5, dtype=np.int64),
         edits=edits_of_every_kind(count),
         masks=masks,
     )

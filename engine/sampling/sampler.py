@@ -17,37 +17,13 @@ import torch
 from torch import Tensor
 
 from engine.device.transfer import Download, upload
-from engine.grammars.masks import RowMasks
 from engine.outputs import NO_TOKEN, TokenLogprobs
-from engine.sampling.edits import Edits
 from engine.sampling.logprobs import LogprobRows
 from engine.sampling.randomness import uniforms
+from engine.sampling.table import SamplingRows
 from kernels.draw_tokens import draw_tokens
 
-GREEDY_BELOW = 1e-5
-"""Temperatures below this are greedy: dividing by them would overflow."""
-
 _FIRST_CANDIDATES = 1024
-
-
-@dataclass(slots=True, kw_only=True)
-class SamplingRows:
-    """Parameters of the rows to sample, one entry per row; `top_k` 0 = off.
-
-    `edits` is what is changed in the logits before, `masks` what their grammars allow; `num_logprobs[i]` is −1 where
-    none are asked for.
-    """
-
-    is_greedy: npt.NDArray[np.bool_]
-    temperature: npt.NDArray[np.float32]
-    top_k: npt.NDArray[np.int64]
-    top_p: npt.NDArray[np.float32]
-    min_p: npt.NDArray[np.float32]
-    seeds: npt.NDArray[np.uint64]
-    positions: npt.NDArray[np.int64]
-    num_logprobs: npt.NDArray[np.int64]
-    edits: Edits | None = None
-    masks: RowMasks | None = None
 
 
 class Samples:

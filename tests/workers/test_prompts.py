@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from engine import params as engine_params
+from engine.params import RANGES, SamplingParams
 from engine.structured import StructuredOutput
 from jobs.lines import body_checks
 from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines.body_checks import BodyError
+from jobs.lines.body_checks import BodyError, Number, Whole
 from jobs.lines.reading import InputLine
+from jobs.lines.sampling import CHECKS, Sampling
 from workers.prompts import PreparedLine, PromptMaker
 from workers.tool_calls.forms import CallForm
 from workers.tool_calls.output import CallReader
@@ -169,14 +171,20 @@ def test_an_echo_brings_the_prompts_text_and_asks_for_its_log_probabilities(toke
     assert prepare(tokenizer, {"prompt": "Total"}, endpoint=COMPLETION_ENDPOINT).echoes is None
 
 
-def test_bodies_and_engine_agree_on_the_limits() -> None:
-    assert body_checks.MAX_PENALTY == engine_params.MAX_PENALTY
-    assert body_checks.MAX_BIAS == engine_params.MAX_BIAS
-    assert body_checks.MIN_REPETITION == engine_params.MIN_REPETITION
-    assert body_checks.MAX_REPETITION == engine_params.MAX_REPETITION
-    assert body_checks.MAX_N == engine_params.MAX_N
-    assert body_checks.MAX_LOGPROBS == engine_params.MAX_LOGPROBS
-    assert body_checks.MAX_SEED == engine_params.MAX_SEED
+def test_the_wire_takes_what_the_engine_does_and_no_temperature_beyond_openai_s() -> None:
+    ranges = {name: (check.low, check.high) for name, check in CHECKS.items() if isinstance(check, Number | Whole)}
+    known = {name: (allowed.low, allowed.high) for name, allowed in RANGES.items()}
+    assert ranges.pop("temperature") == (0.0, 2.0)
+    assert ranges == {name: known[name] for name in ranges}
+    assert known.keys() - ranges.keys() == {"temperature", "top_p", "max_tokens", "logprobs"}  # not ranges on the wire
+    assert (body_checks.MAX_BIAS, body_checks.MAX_LOGPROBS) == (engine_params.MAX_BIAS, engine_params.MAX_LOGPROBS)
+
+
+def test_every_sampling_parameter_of_the_wire_is_one_of_the_engine_with_its_default() -> None:
+    given = {one.name: one.default for one in fields(Sampling)}
+    known = {one.name: one.default for one in fields(SamplingParams)}
+    own = {"logit_bias": (), "max_tokens": None}  # pairs; the endpoint decides
+    assert given == {name: known[name] for name in given} | own
 
 
 def test_a_response_format_becomes_the_engines_structured_output(tokenizer: Any) -> None:

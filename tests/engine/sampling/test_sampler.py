@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,15 @@ from engine.params import SamplingParams
 from engine.sampling.edits import Edits
 from engine.sampling.penalties import Pairs
 from engine.sampling.randomness import uniforms
-from engine.sampling.sampler import SamplingRows, sample
+from engine.sampling.sampler import sample
+from engine.sampling.table import SamplingRows, neutral_rows
 
 
-def rows(count: int, **fields: Any) -> SamplingRows:
+def rows(count: int, *, seed: int = 11, edits: Edits | None = None, **fields: float) -> SamplingRows:
     """Return `count` equal rows; positions run on, so that each draws its own number."""
-    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "num_logprobs": -1, **fields}
-    return SamplingRows(
-        is_greedy=np.full(count, values.get("is_greedy", False)),
-        temperature=np.full(count, values["temperature"], dtype=np.float32),
-        top_k=np.full(count, values["top_k"], dtype=np.int64),
-        top_p=np.full(count, values["top_p"], dtype=np.float32),
-        min_p=np.full(count, values["min_p"], dtype=np.float32),
-        seeds=np.full(count, values.get("seed", 11), dtype=np.uint64),
-        positions=np.arange(count, dtype=np.int64),
-        num_logprobs=np.full(count, values["num_logprobs"], dtype=np.int64),
-        edits=values.get("edits"),
-    )
+    neutral = neutral_rows(count)
+    columns = {name: np.full_like(getattr(neutral, name), value) for name, value in {"seeds": seed, **fields}.items()}
+    return replace(neutral, positions=np.arange(count), edits=edits, **columns)
 
 
 LOGITS = torch.tensor([0.0, 1.0, 2.0, 3.0, 2.5, -1.0])
@@ -140,6 +133,8 @@ def test_random_numbers_are_even_and_differ_between_neighbouring_seeds() -> None
         {"n": 0},
         {"temperature": -1.0},
         {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"temperature": 10**400},
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"top_k": -2},

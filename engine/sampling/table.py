@@ -1,0 +1,134 @@
+"""What each sampled row asks of the sampler: written once, when a sequence takes its seat; a step only gathers.
+
+numpy only; knows no logits. A column is declared once, in `SamplingRows`: the table and the sampler's neutral rows are
+made of these declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.grammars.masks import RowMasks
+from engine.sampling.edits import EditBook, Edits
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.request import Sequence
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: dividing by them would overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the table: its dtype, what a row has that asks for nothing, and what a sequence asks for."""
+
+    dtype: type[np.generic]
+    neutral: float
+    of: Callable[[Sequence], float]
+
+
+def _column(dtype: type[np.generic], neutral: float, of: Callable[[Sequence], float]) -> dict[str, Column]:
+    return {"column": Column(dtype, neutral, of)}
+
+
+def _is_greedy(sequence: Sequence) -> bool:
+    params = sequence.request.params
+    return params.is_greedy or params.temperature < GREEDY_BELOW
+
+
+def _temperature(sequence: Sequence) -> float:
+    return max(sequence.request.params.temperature, GREEDY_BELOW)
+
+
+def _top_k(sequence: Sequence) -> int:
+    return max(sequence.request.params.top_k, 0)
+
+
+def _num_logprobs(sequence: Sequence) -> int:
+    wanted = sequence.request.params.logprobs
+    return -1 if wanted is None else wanted
+
+
+@dataclass(slots=True, kw_only=True)
+class SamplingRows:
+    """Parameters of the rows to sample, one entry per row."""
+
+    is_greedy: npt.NDArray[np.bool_] = field(metadata=_column(np.bool_, 0, _is_greedy))
+    temperature: npt.NDArray[np.float32] = field(metadata=_column(np.float32, 1.0, _temperature))
+    top_k: npt.NDArray[np.int64] = field(metadata=_column(np.int64, 0, _top_k))
+    """0 = off."""
+    top_p: npt.NDArray[np.float32] = field(metadata=_column(np.float32, 1.0, attrgetter("request.params.top_p")))
+    min_p: npt.NDArray[np.float32] = field(metadata=_column(np.float32, 0.0, attrgetter("request.params.min_p")))
+    seeds: npt.NDArray[np.uint64] = field(metadata=_column(np.uint64, 0, attrgetter("seed")))
+    num_logprobs: npt.NDArray[np.int64] = field(metadata=_column(np.int64, -1, _num_logprobs))
+    """−1 where none are asked for."""
+    positions: npt.NDArray[np.int64]
+    """How many tokens of the output come before the row's."""
+    edits: Edits | None = None
+    """What is changed in the logits before."""
+    masks: RowMasks | None = None
+    """What their grammars allow."""
+
+
+_COLUMNS: dict[str, Column] = {
+    one.name: one.metadata["column"] for one in fields(SamplingRows) if "column" in one.metadata
+}
+
+
+def neutral_rows(count: int) -> SamplingRows:
+    """Return rows that are drawn from the whole distribution, each the first of its output."""
+    return SamplingRows(positions=np.zeros(count, dtype=np.int64), **_neutral_columns(count))
+
+
+def _neutral_columns(count: int) -> dict[str, Any]:
+    return {name: np.full(count, column.neutral, dtype=column.dtype) for name, column in _COLUMNS.items()}
+
+
+class SamplingTable:
+    """The sampling parameters of each running sequence, in arrays by seat."""
+
+    def __init__(self, num_seats: int) -> None:
+        self._owners: list[Sequence | None] = [None] * num_seats
+        self._columns = _neutral_columns(num_seats)
+        self._first_free_output = np.zeros(num_seats, dtype=np.int64)
+        self._edits = EditBook()
+
+    def gather(self, plan: StepPlan) -> SamplingRows:
+        """Return the parameters of the plan's sampled rows, in order."""
+        sampled, offsets = _rows_to_sample(plan)
+        for sequence in sampled:
+            if self._owners[sequence.row] is not sequence:
+                self._write(sequence)
+        seats = np.array([sequence.row for sequence in sampled], dtype=np.int64)
+        positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64) + offsets
+        early = np.flatnonzero(positions < self._first_free_output[seats])
+        return SamplingRows(
+            positions=positions,
+            edits=self._edits.edits(sampled, offsets, early.tolist()),
+            **{name: values[seats] for name, values in self._columns.items()},
+        )
+
+    def _write(self, sequence: Sequence) -> None:
+        seat = sequence.row
+        self._owners[seat] = sequence
+        for name, column in _COLUMNS.items():
+            self._columns[name][seat] = column.of(sequence)
+        # With a grammar the masks hold off the end, where the grammar allows anything else.
+        has_early_rows = sequence.stop_token_ids and sequence.matcher is None
+        self._first_free_output[seat] = sequence.request.params.min_tokens if has_early_rows else 0
+        self._edits.take(sequence)
+
+
+def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], npt.NDArray[np.int64]]:
+    """Return the owner of each sampled row, and how many drafts of its own come before it."""
+    owners: list[Sequence] = []
+    offsets: list[int] = []
+    for sequence, num_sampled in plan.sampling():
+        owners += [sequence] * num_sampled
+        offsets += range(num_sampled)
+    return owners, np.array(offsets, dtype=np.int64)
