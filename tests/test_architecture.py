@@ -136,7 +136,7 @@ def room_of(module: str, package: str) -> str | None:
 def upward_arrows(package: str, floors: list[list[str]], root: Path = ROOT) -> list[str]:
     """Return every import inside a package that does not lead to a lower floor, and every room that has none."""
     floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
-    found = {}
+    found: dict[str, None] = {}
     for path in sorted((root / package).rglob("*.py")):
         own = path.relative_to(root / package).parts[0].removesuffix(".py")
         for name, line in imports_of(path):

@@ -18,9 +18,9 @@ def test_the_wheel_lists_every_package_of_the_checkout() -> None:
     assert listed == present
 
 
-def test_mypy_and_the_wheel_agree_on_our_packages() -> None:
+def test_mypy_looks_at_every_package_of_the_wheel_and_at_the_tests() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    assert settings["mypy"]["packages"] == settings["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert set(settings["mypy"]["files"]) == {*settings["hatch"]["build"]["targets"]["wheel"]["packages"], "tests"}
 
 
 def test_transformers_builds_a_llama_with_our_kernels_folder_first_on_the_path() -> None:

@@ -204,11 +204,12 @@ class LosesFirstAnswer(httpx.HTTPTransport):
 
 def test_a_create_whose_first_answer_is_lost_makes_one_batch(deployment: Any, submit: Submit) -> None:
     transport = LosesFirstAnswer()
+    http_client: Any = httpx.Client(transport=transport)  # the client declares another package's of the same form
     with OpenAI(
         base_url=f"{deployment.url}/v1",
         api_key=deployment.new_key(),
         max_retries=2,
-        http_client=httpx.Client(transport=transport),
+        http_client=http_client,
     ) as client:
         batch = submit(client)
         assert transport.num_creates == 2
@@ -241,7 +242,7 @@ def test_creates_at_the_same_time_with_one_idempotency_key_make_one_batch(
         client.batches.create(
             input_file_id=file.id,
             endpoint="/v1/chat/completions",
-            completion_window="1h",
+            completion_window="1h",  # type: ignore[arg-type]  # the client knows one window
             extra_headers={"idempotency-key": "once"},
         )
     assert caught.value.code == "idempotency_key_reused"

@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types import FileObject, FilePurpose
+from openai.types.file_create_params import ExpiresAfter
 
 DAY = 86_400
 
@@ -33,7 +34,7 @@ def test_an_empty_file_can_be_stored(client: OpenAI) -> None:
 
 
 def test_a_file_expires_when_it_was_told_to(client: OpenAI) -> None:
-    expiry = {"anchor": "created_at", "seconds": DAY}
+    expiry: ExpiresAfter = {"anchor": "created_at", "seconds": DAY}
     file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch", expires_after=expiry)
     assert file.expires_at == file.created_at + DAY
 
@@ -168,8 +169,9 @@ def test_a_download_carries_the_name_of_the_file(client: OpenAI) -> None:
 
 
 def test_a_form_without_a_file_or_purpose_is_refused_by_name(http: httpx.Client) -> None:
-    for form, missing in [({"files": {"purpose": (None, "batch")}}, "file"), ({"files": {"file": b"{}"}}, "purpose")]:
-        answer = http.post("/v1/files", **form)
+    forms: list[tuple[dict[str, Any], str]] = [({"purpose": (None, "batch")}, "file"), ({"file": b"{}"}, "purpose")]
+    for form, missing in forms:
+        answer = http.post("/v1/files", files=form)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == missing
         assert answer.json()["error"]["code"] == "missing_required_parameter"

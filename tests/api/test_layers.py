@@ -134,7 +134,8 @@ def test_requests_are_counted_by_route_pattern_and_status() -> None:
 
     def count(route: str, status: str) -> float | None:
         labels = {"method": "GET", "route": route, "status": status}
-        return app.state.registry.get_sample_value("tokenmill_http_requests_total", labels)
+        value: float | None = app.state.registry.get_sample_value("tokenmill_http_requests_total", labels)
+        return value
 
     assert count("/fails/{how}", "409") == 1
     assert count("/fails/{how}", "503") == 1

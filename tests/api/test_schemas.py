@@ -123,5 +123,6 @@ def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() ->
 
 def test_an_error_is_sent_with_all_four_keys() -> None:
     answer = error_response(400, "ö", code=None)
-    assert answer.body.decode() == ('{"error":{"message":"ö","type":"invalid_request_error","param":null,"code":null}}')
+    text = bytes(answer.body).decode()
+    assert text == ('{"error":{"message":"ö","type":"invalid_request_error","param":null,"code":null}}')
     assert answer.headers["content-type"] == "application/json"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_a_sequence_may_end_before_max_tokens() -> None:
 def test_it_takes_the_very_steps_that_the_engine_takes(
     *, policy: PolicyName, admission: Admission, caching: bool, has_known_length: bool
 ) -> None:
-    settings = {"policy": policy, "admission": admission, "enable_prefix_caching": caching}
+    settings: dict[str, Any] = {"policy": policy, "admission": admission, "enable_prefix_caching": caching}
     rng = random.Random(2)
     engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, **settings)
     shared = [rng.randrange(97) for _ in range(20)]
@@ -104,7 +105,7 @@ def test_it_takes_the_very_steps_that_the_engine_takes(
         num_outputs = len(outputs) if has_known_length else outputs.index(outputs[-1]) + 1
         max_tokens = num_outputs if has_known_length else min(num_outputs + rng.randint(0, 40), 50)
         deadline = None if place % 3 == 0 else float(rng.randint(20, 300))
-        asked = {"priority": place % 2, "deadline": deadline}
+        asked: dict[str, Any] = {"priority": place % 2, "deadline": deadline}
         engine.add(prompt, max_tokens, tenant=f"t{place % 3}", stop_token_ids=stop, **asked)
         given = {"has_known_length": has_known_length, "prefix": "shared", "num_prefix_tokens": num_shared, **asked}
         requests.append(one(len(prompt), num_outputs, max_tokens=max_tokens, tenant=f"t{place % 3}", **given))
@@ -223,7 +224,8 @@ def test_a_fit_finds_the_knee_up_to_which_tokens_cost_little() -> None:
     loads = [replace(load, num_tokens=tokens) for tokens, load in enumerate(random_loads(120), start=1)]
     seconds = [0.01 + 1e-4 * max(0, load.num_tokens - 32) for load in loads]
     fitted = fit_linear_cost(loads, seconds)
-    assert (fitted.knee_tokens, fitted.per_token_past_knee) == (32, pytest.approx(1e-4))
+    assert fitted.knee_tokens == 32
+    assert fitted.per_token_past_knee == pytest.approx(1e-4)
     assert fitted.seconds(loads[3]) == pytest.approx(0.01)
 
 

@@ -145,9 +145,10 @@ def test_what_a_batch_leaves_in_the_prefix_cache_is_right(model: TinyModel) -> N
 
 
 def test_penalties_scores_and_siblings_get_the_same_tokens(model: TinyModel) -> None:
+    extras: list[dict[str, Any]] = [{"frequency_penalty": 0.5}, {"logprobs": 2}, {"prompt_logprobs": 1}, {}]
     asked = [
         SamplingParams(seed=place, max_tokens=9 + place, n=1 + place % 3, min_tokens=3, **extra)
-        for place, extra in enumerate([{"frequency_penalty": 0.5}, {"logprobs": 2}, {"prompt_logprobs": 1}, {}])
+        for place, extra in enumerate(extras)
     ]
     found = []
     for batching in Batching:

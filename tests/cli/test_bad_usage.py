@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVER = {"TOKENMILL_BASE_URL": "http://127.0.0.1:1/v1", "TOKENMILL_API_KEY": "tm-none"}
 
 
-def tokenmill(*arguments: str | Path, stdout: int = subprocess.PIPE, **variables: str) -> tuple[int, str]:
+def tokenmill(*arguments: str | Path, **variables: str) -> tuple[int, str]:
     """Run the command as a user does, with nothing of Tokenmill in the environment; return status and stderr."""
+    return run(arguments, variables, stdout=subprocess.PIPE)
+
+
+def run(arguments: Sequence[str | Path], variables: Mapping[str, str], *, stdout: int) -> tuple[int, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", *map(str, arguments)],
         stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60, cwd=ROOT,
-        env=clean | variables,
+        env={**clean, **variables},
     )  # fmt: skip
     return done.returncode, done.stderr
 
@@ -269,7 +273,7 @@ def test_metadata_without_a_value_is_refused(batch_file: Path) -> None:
 
 def test_a_full_disk_behind_the_output_is_one_sentence(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        status, said = tokenmill("--help", stdout=full.fileno())
+        status, said = run(["--help"], {}, stdout=full.fileno())
     assert status == 1
     assert said == "tokenmill: No space left on device: the output. Make room or permit it, then try again.\n"
 

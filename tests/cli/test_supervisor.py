@@ -127,7 +127,7 @@ def test_a_child_that_dies_again_and_again_ends_a_supervisor_with_a_limit(tmp_pa
 def test_a_child_that_cannot_be_started_again_is_tried_later(
     tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
 ) -> None:
-    is_blocked = []
+    is_blocked: list[bool] = []
 
     def block() -> None:
         if is_blocked:
@@ -151,7 +151,7 @@ def test_a_child_that_cannot_be_started_again_is_tried_later(
 def test_a_child_that_never_comes_back_is_tried_again_for_ever(
     tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
 ) -> None:
-    is_blocked = []
+    is_blocked: list[bool] = []
 
     def block() -> None:
         if is_blocked:

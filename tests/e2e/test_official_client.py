@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import jsonschema_rs
 import openai
 import pytest
 
-CHAT = "/v1/chat/completions"
+CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 NUM_LINES = 2_000
 BAD_EVERY = 50  # 40 lines: numbers 7, 57, 107 …
 REFUSED_EVERY = 200  # 10 well-formed lines whose body asks for what is not offered
@@ -108,6 +108,10 @@ def wait(client: openai.OpenAI, batch_id: str) -> Any:
             return batch
         time.sleep(0.3)
     raise AssertionError(f"still {batch.status} {batch.request_counts} after {TIMEOUT_SECONDS} s")
+
+
+def counts_of(client: openai.OpenAI, batch_id: str) -> Any:
+    return client.batches.retrieve(batch_id).request_counts
 
 
 def submit(client: openai.OpenAI, content: bytes, **extra: Any) -> Any:
@@ -237,7 +241,7 @@ def test_a_cancelled_batch_keeps_and_bills_what_was_finished(stack: Any, client:
         line["body"] |= {"max_tokens": 200, "ignore_eos": True, "n": 1}
         line["body"].pop("stop", None)
     batch = submit(client, "\n".join(json.dumps(line) for line in lines).encode())
-    while client.batches.retrieve(batch.id).request_counts.completed == 0:
+    while counts_of(client, batch.id).completed == 0:
         time.sleep(0.1)
     asked_at = time.monotonic()
     assert client.batches.cancel(batch.id).status == "cancelling"
@@ -267,16 +271,13 @@ RECEIPT = {
 def test_structures_are_kept_and_one_that_cannot_be_is_refused_by_name(stack: Any, client: openai.OpenAI) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "receipt", "strict": True, "schema": RECEIPT}}
     lines = [request_line(number) for number in (1, 2, 4, 8)]  # without stops, n or log-probabilities
-    for line, structure in zip(
-        lines,
-        (
-            {"response_format": wanted, "max_tokens": 80},
-            {"structured_outputs": {"choice": ["paid", "open"]}, "max_tokens": 8},
-            {"guided_regex": "[0-9]{3}-[a-f]{2}", "max_tokens": 8},
-            {"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}},
-        ),
-        strict=True,
-    ):
+    structures: tuple[dict[str, Any], ...] = (
+        {"response_format": wanted, "max_tokens": 80},
+        {"structured_outputs": {"choice": ["paid", "open"]}, "max_tokens": 8},
+        {"guided_regex": "[0-9]{3}-[a-f]{2}", "max_tokens": 8},
+        {"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}},
+    )
+    for line, structure in zip(lines, structures, strict=True):
         line["body"] = {"temperature": 1.0, "seed": 3, **line["body"], **structure}
     done = wait(client, submit(client, "\n".join(map(json.dumps, lines)).encode()).id)
     assert done.status == "completed"

@@ -58,7 +58,7 @@ class EmulatedCuda(TorchFunctionMode):
         self.waits: list[str] = []
         self._pinned: set[int] = set()
         self._own: dict[Any, Callable[..., Any]] = {
-            Tensor.device.__get__: lambda tensor: DEVICE if is_on_device(tensor) else torch.device("cpu"),  # type: ignore[attr-defined]
+            Tensor.device.__get__: lambda tensor: DEVICE if is_on_device(tensor) else torch.device("cpu"),
             Tensor.is_cuda.__get__: is_on_device,  # type: ignore[attr-defined]
             Tensor.is_cpu.__get__: lambda tensor: not is_on_device(tensor),  # type: ignore[attr-defined]
             Tensor.pin_memory: self._pin,
@@ -69,10 +69,11 @@ class EmulatedCuda(TorchFunctionMode):
             torch.empty_like: self._empty_like,
             torch._has_compatible_shallow_copy_type: lambda left, right: is_on_device(left) == is_on_device(right),
         }
-        for function in (Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.nonzero):
-            self._own[function] = partial(self._read, function)
-        for function in (Tensor.data_ptr, Tensor.numpy):
-            self._own[function] = partial(self._address, function)
+        reads: list[Callable[..., Any]] = [Tensor.tolist, Tensor.item, Tensor.nonzero]
+        reads += [Tensor.__bool__, Tensor.__int__, Tensor.__float__]
+        addresses: list[Callable[..., Any]] = [Tensor.data_ptr, Tensor.numpy]
+        self._own |= {function: partial(self._read, function) for function in reads}
+        self._own |= {function: partial(self._address, function) for function in addresses}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -119,7 +120,7 @@ class EmulatedCuda(TorchFunctionMode):
         named = {torch.dtype: "dtype", bool: "non_blocking", str: "device", torch.device: "device"}
         options |= {named[type(value)]: value for value in args if value is not None}
         device, is_non_blocking = options.pop("device", None), options.pop("non_blocking", False)
-        moved = to_host(tensor).to(**options) if options else to_host(tensor)
+        moved: Tensor = to_host(tensor).to(**options) if options else to_host(tensor)
         on_device = is_on_device(tensor) if device is None else is_cuda(device)
         if on_device != is_on_device(tensor):
             self._note_copy("to", host=moved if on_device else None, is_non_blocking=is_non_blocking)

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from torch import Tensor
 
@@ -113,7 +114,7 @@ def test_grammars_hold_on_the_device(grammar_model: Path, device: EmulatedCuda) 
 
 
 def test_arrays_that_travel_together_arrive_whole_and_aligned(device: EmulatedCuda) -> None:
-    arrays = [
+    arrays: list[npt.NDArray[Any]] = [
         np.arange(3),
         np.arange(10, dtype=np.int32).reshape(2, 5)[:, 1:4],
         np.zeros(0, dtype=np.int64),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-TINY = {
+TINY: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 48,
     "intermediate_size": 96,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,8 @@ def test_a_database_without_the_schema_is_not_ready(empty_database: str) -> None
 def test_an_unreachable_server_is_one_sentence_with_its_address() -> None:
     engine = database.connect("postgresql://user:secret@127.0.0.1:1/tokenmill")
     assert not database.is_ready(engine)
-    for call in (lambda: database.wait_until_ready(engine, 0), lambda: use(engine)):
+    calls: list[Callable[[], object]] = [lambda: database.wait_until_ready(engine, 0), lambda: use(engine)]
+    for call in calls:
         with pytest.raises(ServiceError, match=r"cannot reach Postgres at 127\.0\.0\.1:1/tokenmill.*DATABASE_URL") as e:
             call()
         assert "secret" not in e.value.message

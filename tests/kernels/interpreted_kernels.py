@@ -32,7 +32,7 @@ DTYPES = [torch.float32, torch.float16]
 
 
 @triton.jit
-def _loop_to_a_loaded_bound(bound, out):
+def _loop_to_a_loaded_bound(bound: Any, out: Any) -> None:
     total = 0
     for index in range(tl.load(bound)):
         total += index
@@ -177,11 +177,14 @@ def test_decodes_that_come_first_have_a_launch_of_their_own(
     attention_case: Any, monkeypatch: pytest.MonkeyPatch, num_decodes: int, window: int | None, splits: int
 ) -> None:
     launched = []
-    monkeypatch.setattr(attention_kernels, "num_splits", lambda **_: splits)
     launch = attention_kernels._launch
-    monkeypatch.setattr(
-        attention_kernels, "_launch", lambda *given, **options: (launched.append(given[-2:]), launch(*given, **options))
-    )
+
+    def noted(*given: Any, **options: Any) -> None:
+        launched.append(given[-2:])
+        launch(*given, **options)
+
+    monkeypatch.setattr(attention_kernels, "num_splits", lambda **_: splits)
+    monkeypatch.setattr(attention_kernels, "_launch", noted)
     case = attention_case([(1, 9), (1, 0), (1, 21), (1, 4), (6, 11), (1, 1), (19, 19), (2, 17)], window=window)
     actual = case.run(partial(paged_attention_triton, num_decodes=num_decodes))
     close(actual, case.run(paged_attention_reference))
@@ -245,7 +248,7 @@ def test_a_16_bit_cache_serves_fp32_queries(attention_case: Any) -> None:
 
 
 SINKS = torch.tensor([0.5, -3.0, 8.0])
-LOGITS = {
+LOGITS: dict[str, dict[str, Any]] = {
     "cap": {"soft_cap": 0.7},
     "sinks": {"sinks": SINKS},
     "no sink": {"sinks": torch.full((3,), -torch.inf)},

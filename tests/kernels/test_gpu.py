@@ -146,7 +146,7 @@ def test_attention_with_a_cap_or_sinks_equals_its_twin(
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": 16}
     case = attention_case(BATCHES[batch], window=window, dtype=dtype, device="cuda", **sizes)
     sinks = randn(heads, dtype=dtype) * 3 if has_sinks else None
-    logits = {"soft_cap": soft_cap, "sinks": sinks}
+    logits: dict[str, Any] = {"soft_cap": soft_cap, "sinks": sinks}
     actual = case.run(partial(paged_attention, **logits))
     assert torch.isfinite(actual).all()
     # The device's exp2 and division, each 2 units in the last place off, make 4e-5 of a cap of 50.

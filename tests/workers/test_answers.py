@@ -29,7 +29,7 @@ def start(
     num_prompt_logprobs: int | None = None,
     calls: CallReader | None = None,
     **params: Any,
-) -> tuple[LineRun, list]:
+) -> tuple[LineRun, list[Any]]:
     line = InputLine(line_no=0, custom_id="a", model="demo", body={})
     prepared = PreparedLine(
         line=line,

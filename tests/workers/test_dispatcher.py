@@ -221,7 +221,12 @@ def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again() -> N
     sender = HintSender(app, lifetime_seconds=10, monotonic=lambda: clock[0])
     sent: list[str] = []
     real = app.send_task
-    app.send_task = lambda *args, **kwargs: (sent.append(args[0]), real(*args, **kwargs))[1]
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        sent.append(args[0])
+        return real(*args, **kwargs)
+
+    app.send_task = noted
     assert not sender.validate("batch_1")
     assert not sender.validate("batch_2")
     assert len(sent) == 1, "no second try during the pause"

@@ -14,7 +14,7 @@ from engine.models.config import load_model_config
 from tests.engine.tiny_models import TinyModels
 
 
-def limits(device: str, **given: int) -> tuple[int, int]:
+def limits(device: str, **given: Any) -> tuple[int, int]:
     config = with_limits(EngineConfig(model="", **given), torch.device(device))
     return config.max_num_seqs, config.max_num_batched_tokens
 

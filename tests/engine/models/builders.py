@@ -22,9 +22,7 @@ _AMPLE, _TINY_POOL = 200, 12
 
 def check_run(model: TinyModel, run: Run, impl: str, *, device: str = "cpu") -> None:
     """Check that an engine set as `run` says gives the tokens of transformers, and holds nothing afterwards."""
-    model = TinyModel(
-        model.path, *(part[: run.num_prompts] for part in (model.prompts, model.max_tokens, model.expected))
-    )
+    model = model.few(run.num_prompts)
     engine = engine_of_run(model.path, run, impl, device=device)
     assert run_all(engine, model) == model.expected, run
     assert engine.stats().load.num_used_blocks == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.models.config import load_model_config
+from engine.models.config import ModelConfig, load_model_config
 from engine.models.decoder import Decoder
 from engine.models.step_model import KvCache, StepTensors
 from kernels.cpu.gemm import can_multiply
@@ -26,6 +26,7 @@ BLOCK_SIZE = 4
 def decoder_of(name: str, path: Path, dtype: torch.dtype = torch.bfloat16) -> Decoder:
     save_tiny(path, VARIANTS[name])
     config = load_model_config(str(path))
+    assert isinstance(config, ModelConfig)
     return Decoder(config, dtype=dtype, device=torch.device("cpu"), max_positions=64)
 
 

@@ -173,7 +173,8 @@ def outcome_in_a_thread(call: Callable[[], None]) -> Future[None]:
 
     def run() -> None:
         try:
-            outcome.set_result(call())
+            call()
+            outcome.set_result(None)
         except Exception as error:  # noqa: BLE001 - the test reads it
             outcome.set_exception(error)
 

@@ -83,7 +83,7 @@ def test_frequency_and_presence_count_the_output_only() -> None:
 
 def test_bias_comes_first_then_repetition_then_frequency_and_presence() -> None:
     logits = logits_of(1)
-    penalties = {"frequency_penalty": 0.5, "presence_penalty": 1.0, "repetition_penalty": 1.5}
+    penalties: dict[str, Any] = {"frequency_penalty": 0.5, "presence_penalty": 1.0, "repetition_penalty": 1.5}
     sequence = seated(PROMPT, OUTPUT, logit_bias={7: 30.0, 5: -9.5, 20: 1.25}, **penalties)
     expected = logits.clone()
     expected[0, [7, 5, 20]] += torch.tensor([30.0, -9.5, 1.25])
@@ -114,7 +114,7 @@ def test_counts_grow_with_the_output_and_with_the_drafts_before_a_row() -> None:
 
 
 def test_a_new_owner_of_a_seat_starts_without_the_old_ones_tokens() -> None:
-    penalties = {"frequency_penalty": 1.0, "repetition_penalty": 2.0}
+    penalties: dict[str, Any] = {"frequency_penalty": 1.0, "repetition_penalty": 2.0}
     book = after_take(old := seated([1, 2], [3, 3], **penalties))
     edited(book, [old], logits_of(1))
     book.take(plain := seated([1, 2], [4]))

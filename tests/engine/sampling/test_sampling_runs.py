@@ -200,7 +200,7 @@ def test_a_row_with_no_token_left_ends_with_the_reason_and_alone(
         for index, params in enumerate(others):
             engine.add(new_request(index, model.prompts[index], params=params))
         if is_joined:
-            forbidden = {"allowed_token_ids": [5], "bad_words_token_ids": [[5, 5]], "max_tokens": 15}
+            forbidden: dict[str, Any] = {"allowed_token_ids": [5], "bad_words_token_ids": [[5, 5]], "max_tokens": 15}
             engine.add(new_request(9, model.prompts[9], params=SamplingParams(**forbidden, **extra)))
         runs.append(deltas_of(engine))
     alone, joined = runs

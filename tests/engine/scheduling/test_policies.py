@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.config import Admission, EngineConfig, PolicyName
@@ -13,7 +15,7 @@ def finish_order(engine: SimulatedEngine) -> list[int]:
     return list(engine.finished)
 
 
-def one_seat(policy: PolicyName, **settings: int) -> SimulatedEngine:
+def one_seat(policy: PolicyName, **settings: Any) -> SimulatedEngine:
     """Make an engine that runs one sequence at a time, so that the order of ending is the order of starting."""
     return SimulatedEngine(policy=policy, max_num_seqs=1, **settings)
 

@@ -145,7 +145,7 @@ def test_a_shared_block_holds_what_it_is_shared_for(digest: Callable[[bytes], by
 
     engine.watch = compare
     engine.run()
-    assert engine.scheduler.counters.num_cached_tokens > 100
+    assert engine.scheduler.cache_counters.num_cached_tokens > 100
 
 
 def ideal_hits(prompts: list[list[int]], *, num_blocks: int, block_size: int) -> int:

@@ -114,7 +114,7 @@ def test_the_model_gives_the_same_tokens_over_swapped_blocks(
             enable_prefix_caching=caching,
             admission=Admission.PROMPT,
             warm_up=False,
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )
         engine = Engine(config)
         engine.scheduler.pool.check_integrity([])

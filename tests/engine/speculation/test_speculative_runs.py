@@ -40,10 +40,8 @@ _Outputs = dict[tuple[int, int], Output]
 def run(
     model: TinyModel, requests: list[tuple[list[int], SamplingParams]], *, speculation: str, **settings: Any
 ) -> tuple[_Outputs, EngineStats]:
-    settings = {"num_kv_blocks": 128, "max_num_batched_tokens": 256, **settings}
-    config = EngineConfig(
-        model=str(model.path), dtype="float32", device="cpu", warm_up=False, speculation=speculation, **settings
-    )
+    settings = {"num_kv_blocks": 128, "max_num_batched_tokens": 256, "speculation": speculation, **settings}
+    config = EngineConfig(model=str(model.path), dtype="float32", device="cpu", warm_up=False, **settings)
     engine = Engine(config)
     if engine.drafter is not None:
         engine.drafter = LookupDrafter(

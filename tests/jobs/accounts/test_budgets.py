@@ -164,7 +164,7 @@ def test_whatever_happens_the_sums_agree(session: Session, make_batch: Callable[
             assert session.scalar(select(func.coalesce(func.sum(Batch.reserved_tokens), 0))) == self.reserved()
 
     template = make_batch()
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Budgets,
         settings=settings(
             max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)

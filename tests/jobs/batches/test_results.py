@@ -146,7 +146,12 @@ def test_files_are_written_block_by_block(
         def writer(self, key: str) -> Iterator[Any]:
             with storage.writer(key) as inner:
                 write = inner.write
-                inner.write = lambda part: (sizes.append(part.count(b"\n")), write(part))  # type: ignore[method-assign]
+
+                def counted(part: bytes) -> None:
+                    sizes.append(part.count(b"\n"))
+                    write(part)
+
+                monkeypatch.setattr(inner, "write", counted)
                 yield inner
 
     monkeypatch.setattr("jobs.batches.finalisation._ROWS_A_FETCH", 10)
@@ -308,7 +313,8 @@ def test_a_line_that_finishes_late_is_on_a_later_page(session: Session, run: Run
 def test_pages_of_any_size_give_every_line_once(session: Session, run: Run) -> None:
     batch = run(10)
     run_to_end(session, batch, failing=frozenset({4}))
-    found, after, has_more = [], 0, True
+    found: list[str] = []
+    after, has_more = 0, True
     while has_more:
         page = read_finished_lines(session, batch, after=after, limit=3)
         found, after, has_more = [*found, *page_ids(page)], page.after, page.has_more

@@ -16,11 +16,11 @@ from jobs.lines.bodies import (
     COMPLETION_ENDPOINT,
     COMPLETION_MAX_TOKENS,
     ENDPOINTS,
-    BodyError,
     ChatRequest,
     CompletionRequest,
     parse_body,
 )
+from jobs.lines.body_checks import BodyError
 from jobs.lines.sampling import Sampling, documented_rows
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
@@ -116,7 +116,8 @@ def test_text_parts_and_the_developer_role_become_plain_messages() -> None:
 
 
 def test_an_answer_pasted_back_with_its_empty_fields_is_accepted() -> None:
-    answer = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None, "annotations": []}
+    answer: dict[str, Any] = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None}
+    answer["annotations"] = []
     assert chat(messages=[*MESSAGES, answer]).messages[1] == {"role": "assistant", "content": "x"}
 
 

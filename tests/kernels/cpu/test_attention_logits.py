@@ -19,7 +19,7 @@ BATCHES = {
     "mixed": [(1, 90), (50, 131), (1, 1), (3, 3), (2, 17), (70, 75), (4, 66)],
 }
 SINKS = torch.tensor([0.5, -3.0, 8.0, 2.0, -torch.inf, 1.0])
-LOGITS = {
+LOGITS: dict[str, dict[str, Any]] = {
     "cap": {"soft_cap": 1.5},
     "loose cap": {"soft_cap": 50.0},
     "sinks": {"sinks": SINKS},

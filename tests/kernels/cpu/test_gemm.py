@@ -23,7 +23,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def weight_of(width: int, depth: int) -> Tensor:
-    return (torch.randn(width, depth) / depth**0.5).bfloat16()
+    weight: Tensor = torch.randn(width, depth) / depth**0.5
+    return weight.bfloat16()
 
 
 def close(actual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -44,11 +44,11 @@ WEATHER = {
     "required": ["city", "days"],
     "additionalProperties": False,
 }
-TOOLS = (
+TOOLS: tuple[dict[str, Any], ...] = (
     {"type": "function", "function": {"name": "weather", "parameters": WEATHER}},
     {"type": "function", "function": {"name": "now"}},
 )
-SCHEMAS = {"weather": WEATHER, "now": {"const": {}}}
+SCHEMAS: dict[str, dict[str, Any]] = {"weather": WEATHER, "now": {"const": {}}}
 
 
 def use(choice: Choice = Choice.REQUIRED, *, is_parallel: bool = True, tools: Any = TOOLS) -> ToolUse:
