@@ -78,7 +78,7 @@ def _name_object(services: Services, tenant_id: str, received: ReceivedFile) -> 
                 filename=received.filename,
                 purpose=received.purpose,
                 size_bytes=received.size_bytes,
-                profile=received.profile,
+                estimate=received.estimate,
                 expires_after_seconds=received.expires_after_seconds,
             )
         except BaseException:

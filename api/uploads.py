@@ -1,4 +1,4 @@
-"""Stream an upload from the socket into the object store, counting and profiling the file on the way.
+"""Stream an upload from the socket into the object store, counting and estimating its requests on the way.
 
 Memory is bounded by one piece of the body and the store's own parts, whatever the size of the file. The row that names
 the object is made afterwards, so an upload that breaks off leaves neither.
@@ -18,7 +18,7 @@ from fastapi import Request
 from api.multipart import UploadReader
 from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
-from jobs.lines.input_estimate import FileProfile, FileProfiler
+from jobs.lines.input_estimate import InputEstimate, InputEstimator
 from jobs.settings import Settings
 from jobs.storage import ObjectWriter, Storage
 
@@ -92,7 +92,7 @@ class ReceivedFile:
     purpose: str
     expires_after_seconds: int | None
     size_bytes: int
-    profile: FileProfile | None  # of a batch input only
+    estimate: InputEstimate | None  # of a batch input only
 
 
 class Upload:
@@ -103,7 +103,7 @@ class Upload:
         self._storage, self._max_file_bytes = storage, settings.max_file_bytes
         checks = {name: field.check for name, field in FORM_FIELDS.items()}
         self._reader = UploadReader(content_type, self, checks=checks)
-        self._profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
+        self._estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
         self._stack = ExitStack()
         self._writer: ObjectWriter | None = None
         self._size_bytes = 0
@@ -117,7 +117,7 @@ class Upload:
         if self._size_bytes > self._max_file_bytes:
             raise too_large(self._size_bytes, self._max_file_bytes)
         self._open_writer().write(data)
-        self._profiler.feed(data)
+        self._estimator.feed(data)
 
     def _open_writer(self) -> ObjectWriter:
         if self._writer is None:
@@ -136,7 +136,7 @@ class Upload:
             purpose=purpose,
             expires_after_seconds=expires_after_seconds,
             size_bytes=self._size_bytes,
-            profile=self._profiler.finish() if purpose == Purpose.BATCH else None,
+            estimate=self._estimator.finish() if purpose == Purpose.BATCH else None,
         )
 
     def abort(self, error: BaseException) -> None:

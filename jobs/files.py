@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
-from jobs.lines.input_estimate import FileProfile
+from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.tables import Batch, File
@@ -40,11 +40,11 @@ def create_file(
     filename: str,
     purpose: str,
     size_bytes: int,
-    profile: FileProfile | None = None,
+    estimate: InputEstimate | None = None,
     expires_after_seconds: int | None = None,
 ) -> File:
-    """Name an object that is in the store already. A batch input comes with its profile."""
-    assert (profile is not None) or purpose != Purpose.BATCH, "a batch input needs its profile"
+    """Name an object that is in the store already. A batch input comes with its estimate."""
+    assert (estimate is not None) or purpose != Purpose.BATCH, "a batch input needs its estimate"
     now = session.scalar(select(func.now()))
     assert now is not None
     expires_at = None if expires_after_seconds is None else now + timedelta(seconds=expires_after_seconds)
@@ -57,9 +57,9 @@ def create_file(
         object_key=object_key,
         created_at=now,
         expires_at=expires_at,
-        num_requests=profile.num_requests if profile else None,
-        estimated_input_tokens=profile.estimated_input_tokens if profile else None,
-        estimated_output_tokens=profile.estimated_output_tokens if profile else None,
+        num_requests=estimate.num_requests if estimate else None,
+        estimated_input_tokens=estimate.estimated_input_tokens if estimate else None,
+        estimated_output_tokens=estimate.estimated_output_tokens if estimate else None,
     )
     session.add(file)
     session.flush()

@@ -96,7 +96,7 @@ class Model(Base):
 
 
 class File(Base):
-    """One immutable object. The profile columns are filled while an input file streams in."""
+    """One immutable object. The columns of the estimate are filled while an input file streams in."""
 
     __tablename__ = "file"
     __table_args__ = (

@@ -122,7 +122,7 @@ def check_file(file: File, settings: Settings) -> None:
             param="input_file_id",
             code="file_too_large",
         )
-    assert file.num_requests is not None, "a batch input has a profile"
+    assert file.num_requests is not None, "a batch input has an estimate"
     if file.num_requests > settings.max_batch_lines:
         raise TooLargeError(
             f"The file has {file.num_requests:,} requests and a batch may have {settings.max_batch_lines:,}. "

@@ -26,7 +26,7 @@ _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileProfile:
+class InputEstimate:
     """What an input file asks for; `num_requests` is exact (blank lines do not count).
 
     `estimated_input_tokens` is prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and
@@ -42,7 +42,7 @@ class FileProfile:
     estimated_output_tokens: int
 
 
-class FileProfiler:
+class InputEstimator:
     """Feed the file in pieces of any size, then finish; holds one line of at most 8 MiB."""
 
     def __init__(self, *, default_max_tokens: int) -> None:
@@ -56,11 +56,11 @@ class FileProfiler:
         for line in self._splitter.feed(piece):
             self._add(line)
 
-    def finish(self) -> FileProfile:
+    def finish(self) -> InputEstimate:
         """Add the last line, which may have no line end, and return the sums."""
         for line in self._splitter.finish():
             self._add(line)
-        return FileProfile(
+        return InputEstimate(
             num_requests=self._num_requests,
             estimated_input_tokens=self._input_tokens,
             estimated_output_tokens=self._output_tokens,
@@ -78,7 +78,7 @@ class FileProfiler:
 
 
 def estimate_tokens(line: bytes, body: Mapping[str, Any], *, default_max_tokens: int) -> int:
-    """Estimate the tokens of one request line, input and output together, as the file's profile does."""
+    """Estimate the tokens of one request line, input and output together, as the file's estimate does."""
     return sum(_estimate(line, body, default_max_tokens))
 
 

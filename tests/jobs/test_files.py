@@ -12,18 +12,18 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import files
 from jobs.accounts import tenants
 from jobs.errors import InputError, NotFoundError
-from jobs.lines.input_estimate import FileProfile
+from jobs.lines.input_estimate import InputEstimate
 from jobs.tables import Tenant
 
 Make = Callable[..., Any]
-PROFILE = FileProfile(num_requests=3, estimated_input_tokens=20, estimated_output_tokens=40)
+ESTIMATE = InputEstimate(num_requests=3, estimated_input_tokens=20, estimated_output_tokens=40)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_file_names_its_object_with_its_profile(session: Session, tenant: Tenant) -> None:
+def test_a_file_names_its_object_with_its_estimate(session: Session, tenant: Tenant) -> None:
     key = files.new_object_key(tenant.id)
     made = files.create_file(
-        session, tenant.id, object_key=key, filename="in.jsonl", purpose="batch", size_bytes=90, profile=PROFILE,
+        session, tenant.id, object_key=key, filename="in.jsonl", purpose="batch", size_bytes=90, estimate=ESTIMATE,
         expires_after_seconds=3600,
     )  # fmt: skip
     session.commit()

@@ -17,7 +17,7 @@ from jobs.batches.submission import CreateBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
-from jobs.lines.input_estimate import FileProfiler
+from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
@@ -76,8 +76,8 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
 
     def submit(lines: list[dict[str, Any]], *, endpoint: str = CHAT_ENDPOINT) -> str:
         content = "\n".join(json.dumps(line) for line in lines).encode()
-        profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
-        profiler.feed(content)
+        estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
+        estimator.feed(content)
         with maker.begin() as session:
             key = f"{tenant.id}/{len(content)}"
             file = files.create_file(
@@ -87,7 +87,7 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
                 filename="in.jsonl",
                 purpose="batch",
                 size_bytes=storage.put(key, content),
-                profile=profiler.finish(),
+                estimate=estimator.finish(),
             )
             wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
             return lifecycle.create_batch(session, tenant, wanted, settings).id

@@ -20,7 +20,7 @@ from jobs.batches.submission import CreateBatch
 from jobs.batches.validation import validate_batch
 from jobs.chunks import leasing
 from jobs.chunks.recording import LineResult
-from jobs.lines.input_estimate import FileProfiler
+from jobs.lines.input_estimate import InputEstimator
 from jobs.lines.output_lines import output_line
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
@@ -51,13 +51,13 @@ def submit(session: Session, storage: Storage, tenant: Tenant, settings: Setting
 
     def submit(lines: Sequence[str], **wishes: Any) -> Batch:
         content = "\n".join(lines).encode()
-        profiler = FileProfiler(default_max_tokens=settings.default_max_tokens)
-        profiler.feed(content)
+        estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
+        estimator.feed(content)
         key = files.new_object_key(tenant.id)
         size = storage.put(key, content)
         file = files.create_file(
             session, tenant.id, object_key=key, filename="in.jsonl", purpose="batch", size_bytes=size,
-            profile=profiler.finish(),
+            estimate=estimator.finish(),
         )  # fmt: skip
         wanted = CreateBatch(input_file_id=file.id, endpoint=CHAT, completion_window="24h", **wishes)
         batch = lifecycle.create_batch(session, tenant, wanted, settings)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.lines.bodies import COMPLETION_ENDPOINT, parse_body
-from jobs.lines.input_estimate import FileProfile, FileProfiler, estimate_tokens
+from jobs.lines.input_estimate import InputEstimate, InputEstimator, estimate_tokens
 
 
-def profile(content: bytes, *, piece: int = 10**9) -> FileProfile:
-    profiler = FileProfiler(default_max_tokens=100)
+def estimate(content: bytes, *, piece: int = 10**9) -> InputEstimate:
+    estimator = InputEstimator(default_max_tokens=100)
     for start in range(0, len(content), piece):
-        profiler.feed(content[start : start + piece])
-    return profiler.finish()
+        estimator.feed(content[start : start + piece])
+    return estimator.finish()
 
 
 def line(**body: Any) -> bytes:
@@ -29,7 +29,7 @@ def chat(text: Any = "x" * 40, **fields: Any) -> bytes:
 
 
 def numbers(content: bytes) -> tuple[int, int, int]:
-    found = profile(content)
+    found = estimate(content)
     return found.num_requests, found.estimated_input_tokens, found.estimated_output_tokens
 
 
@@ -118,8 +118,8 @@ def test_text_parts_count_like_text() -> None:
 def test_blank_lines_bom_crlf_and_a_missing_final_newline_are_no_requests() -> None:
     one = chat()
     content = b"\xef\xbb\xbf" + one + b"\r\n\r\n  \n\n" + one + b"\n" + one
-    assert profile(content).num_requests == 3
-    assert profile(content) == profile(b"\n".join([one] * 3))
+    assert estimate(content).num_requests == 3
+    assert estimate(content) == estimate(b"\n".join([one] * 3))
     assert numbers(b"") == numbers(b"\xef\xbb\xbf\n \n\r\n") == (0, 0, 0)
 
 
@@ -134,7 +134,7 @@ def test_blank_lines_bom_crlf_and_a_missing_final_newline_are_no_requests() -> N
     ],
 )  # fmt: skip
 def test_a_bad_line_counts_as_a_request_and_never_fails(bad: bytes) -> None:
-    found = profile(bad + b"\n" + chat())
+    found = estimate(bad + b"\n" + chat())
     assert found.num_requests == 2
     assert found.estimated_output_tokens in {100 + 16, 100 + 100}
 
@@ -147,34 +147,34 @@ def test_a_prompt_nested_too_deeply_is_estimated_by_its_bytes() -> None:
 
 
 @given(st.lists(st.sampled_from([chat(), line(prompt="x"), b"", b"  ", b"{", b"\r", "é".encode()])), st.integers(1, 50))
-def test_pieces_of_any_size_give_the_same_profile(lines: list[bytes], piece: int) -> None:
+def test_pieces_of_any_size_give_the_same_estimate(lines: list[bytes], piece: int) -> None:
     content = b"\n".join(lines)
-    assert profile(content, piece=piece) == profile(content)
+    assert estimate(content, piece=piece) == estimate(content)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_profiled(content: bytes) -> None:
+def test_any_bytes_are_estimated(content: bytes) -> None:
     kept = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    assert profile(content).num_requests == sum(1 for part in kept if part.strip(b" \t\n\r\x0b\x0c"))
+    assert estimate(content).num_requests == sum(1 for part in kept if part.strip(b" \t\n\r\x0b\x0c"))
 
 
 def test_a_line_too_long_to_hold_is_one_request() -> None:
-    profiler = FileProfiler(default_max_tokens=100)
+    estimator = InputEstimator(default_max_tokens=100)
     for _ in range(12):
-        profiler.feed(b"x" * 1024 * 1024)
-        assert len(profiler._splitter._held) <= 8 * 1024 * 1024
-    profiler.feed(b"\n" + chat(max_tokens=5))
-    found = profiler.finish()
+        estimator.feed(b"x" * 1024 * 1024)
+        assert len(estimator._splitter._held) <= 8 * 1024 * 1024
+    estimator.feed(b"\n" + chat(max_tokens=5))
+    found = estimator.finish()
     assert (found.num_requests, found.estimated_output_tokens) == (2, 105)
     assert found.estimated_input_tokens == 12 * 1024 * 1024 // 4 + 10 + 16
 
 
-def test_profiling_keeps_up_with_an_upload() -> None:
+def test_estimating_keeps_up_with_an_upload() -> None:
     """200,000 lines of 250 bytes; the bound is ten times what two busy cores need."""
     piece = b"".join(chat("word " * 25, max_tokens=50) + b"\n" for _ in range(1000))
-    profiler = FileProfiler(default_max_tokens=100)
+    estimator = InputEstimator(default_max_tokens=100)
     before = time.process_time()
     for _ in range(200):
-        profiler.feed(piece)
-    assert profiler.finish().num_requests == 200_000
+        estimator.feed(piece)
+    assert estimator.finish().num_requests == 200_000
     assert time.process_time() - before < 10
