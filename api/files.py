@@ -19,11 +19,11 @@ from api.openapi import Responses, bytes_of, failures
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.schemas.files import DeletedFile, FileObject, FilePage
 from api.services import Services, ServicesDep, SessionDep
-from api.uploads import FORM_SCHEMA, ReceivedFile, receive_upload
+from api.uploads import FORM_SCHEMA, receive_upload
 from jobs import files
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
-from jobs.files import MAX_PAGE
+from jobs.files import MAX_PAGE, NewFile
 from jobs.storage import Storage
 from jobs.tables import File
 
@@ -64,25 +64,16 @@ async def upload(request: Request, tenant_id: DetachedTenantId, *, services: Ser
         return await run_sync(_name_object, services, tenant_id, received)
 
 
-def _name_object(services: Services, tenant_id: str, received: ReceivedFile) -> FileObject:
+def _name_object(services: Services, tenant_id: str, new: NewFile) -> FileObject:
     """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
 
     A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
     """
     with transaction(services.sessions) as session:
         try:
-            file = files.create_file(
-                session,
-                tenant_id,
-                object_key=received.object_key,
-                filename=received.filename,
-                purpose=received.purpose,
-                size_bytes=received.size_bytes,
-                estimate=received.estimate,
-                expires_after_seconds=received.expires_after_seconds,
-            )
+            file = files.create_file(session, tenant_id, new)
         except BaseException:
-            _delete_object(services.storage, received.object_key)
+            _delete_object(services.storage, new.object_key)
             raise
     return FileObject.of(file)
 

@@ -17,8 +17,8 @@ from fastapi import Request
 
 from api.multipart import UploadReader
 from jobs.errors import InputError, TooLargeError
-from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
-from jobs.lines.input_estimate import InputEstimate, InputEstimator
+from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, NewFile, Purpose
+from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import Settings
 from jobs.storage import ObjectWriter, Storage
 
@@ -83,18 +83,6 @@ FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedFile:
-    """A file whose content is in the object store under `object_key`, and that no row names yet."""
-
-    object_key: str
-    filename: str
-    purpose: str
-    expires_after_seconds: int | None
-    size_bytes: int
-    estimate: InputEstimate | None  # of a batch input only
-
-
 class Upload:
     """One upload under way; its methods block, so they run in worker threads, one after the other."""
 
@@ -124,13 +112,13 @@ class Upload:
             self._writer = self._stack.enter_context(self._storage.writer(self.object_key))
         return self._writer
 
-    def finish(self) -> ReceivedFile:
+    def finish(self) -> NewFile:
         """Check the form and make the object appear. Raises InputError for a form that is incomplete."""
         form = self._reader.finish()
         purpose, expires_after_seconds = read_fields(form.fields)
         self._open_writer()  # an empty file is an object too
         self._stack.close()
-        return ReceivedFile(
+        return NewFile(
             object_key=self.object_key,
             filename=form.filename,
             purpose=purpose,
@@ -144,7 +132,7 @@ class Upload:
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-async def receive_upload(request: Request, object_key: str, *, storage: Storage, settings: Settings) -> ReceivedFile:
+async def receive_upload(request: Request, object_key: str, *, storage: Storage, settings: Settings) -> NewFile:
     """Take in the whole body of `request`.
 
     Raises InputError or TooLargeError as soon as the bytes show it, ClientDisconnect when the client goes away.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -32,31 +33,36 @@ def new_object_key(tenant_id: str) -> str:
     return f"{tenant_id}/{new_id('object')}"
 
 
-def create_file(
-    session: Session,
-    tenant_id: str,
-    *,
-    object_key: str,
-    filename: str,
-    purpose: str,
-    size_bytes: int,
-    estimate: InputEstimate | None = None,
-    expires_after_seconds: int | None = None,
-) -> File:
-    """Name an object that is in the store already. A batch input comes with its estimate."""
-    assert (estimate is not None) or purpose != Purpose.BATCH, "a batch input needs its estimate"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A file whose content is in the object store, and that no row names yet."""
+
+    object_key: str
+    filename: str
+    purpose: str
+    size_bytes: int
+    estimate: InputEstimate | None = None
+    """Of a batch input, and of no other file."""
+    expires_after_seconds: int | None = None
+    """None: it does not expire."""
+
+
+def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
+    """Name an object that is in the store already."""
+    estimate = new.estimate
+    assert estimate is not None or new.purpose != Purpose.BATCH, "a batch input needs its estimate"
     now = session.scalar(select(func.now()))
     assert now is not None
-    expires_at = None if expires_after_seconds is None else now + timedelta(seconds=expires_after_seconds)
+    lasting = new.expires_after_seconds
     file = File(
         id=new_id("file"),
         tenant_id=tenant_id,
-        purpose=purpose,
-        filename=filename,
-        size_bytes=size_bytes,
-        object_key=object_key,
+        purpose=new.purpose,
+        filename=new.filename,
+        size_bytes=new.size_bytes,
+        object_key=new.object_key,
         created_at=now,
-        expires_at=expires_at,
+        expires_at=None if lasting is None else now + timedelta(seconds=lasting),
         num_requests=estimate.num_requests if estimate else None,
         estimated_input_tokens=estimate.estimated_input_tokens if estimate else None,
         estimated_output_tokens=estimate.estimated_output_tokens if estimate else None,

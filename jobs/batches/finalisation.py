@@ -20,7 +20,7 @@ from jobs.chunks import checkpoints
 from jobs.chunks.recording import LineResult, copy_errors
 from jobs.database import stream, try_advisory_lock
 from jobs.errors import NotFoundError, TokenmillError
-from jobs.files import Purpose, create_file, new_object_key
+from jobs.files import NewFile, Purpose, create_file, new_object_key
 from jobs.lines.output_lines import error_line
 from jobs.lines.reading import custom_id_of, iter_lines
 from jobs.partitions import batch_day
@@ -170,15 +170,14 @@ def _write_files(
 def _named(session: Session, batch: Batch, written: _LazyFile, *, title: str) -> File | None:
     if not written.num_lines:
         return None
-    return create_file(
-        session,
-        batch.tenant_id,
+    new = NewFile(
         object_key=written.key,
         filename=f"{batch.id}_{title}.jsonl",
         purpose=Purpose.BATCH_OUTPUT,
         size_bytes=written.size_bytes,
         expires_after_seconds=batch.output_expires_after_seconds,
     )
+    return create_file(session, batch.tenant_id, new)
 
 
 def _end(

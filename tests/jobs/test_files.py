@@ -22,10 +22,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def test_a_file_names_its_object_with_its_estimate(session: Session, tenant: Tenant) -> None:
     key = files.new_object_key(tenant.id)
-    made = files.create_file(
-        session, tenant.id, object_key=key, filename="in.jsonl", purpose="batch", size_bytes=90, estimate=ESTIMATE,
+    new = files.NewFile(
+        object_key=key, filename="in.jsonl", purpose="batch", size_bytes=90, estimate=ESTIMATE,
         expires_after_seconds=3600,
     )  # fmt: skip
+    made = files.create_file(session, tenant.id, new)
     session.commit()
     found = files.get_file(session, tenant.id, made.id)
     assert (found.object_key, found.size_bytes, found.purpose, found.filename) == (key, 90, "batch", "in.jsonl")

@@ -80,15 +80,14 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
         estimator.feed(content)
         with maker.begin() as session:
             key = f"{tenant.id}/{len(content)}"
-            file = files.create_file(
-                session,
-                tenant.id,
+            new = files.NewFile(
                 object_key=key,
                 filename="in.jsonl",
                 purpose="batch",
                 size_bytes=storage.put(key, content),
                 estimate=estimator.finish(),
             )
+            file = files.create_file(session, tenant.id, new)
             wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
             return lifecycle.create_batch(session, tenant, wanted, settings).id
 

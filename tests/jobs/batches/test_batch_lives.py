@@ -55,10 +55,10 @@ def submit(session: Session, storage: Storage, tenant: Tenant, settings: Setting
         estimator.feed(content)
         key = files.new_object_key(tenant.id)
         size = storage.put(key, content)
-        file = files.create_file(
-            session, tenant.id, object_key=key, filename="in.jsonl", purpose="batch", size_bytes=size,
-            estimate=estimator.finish(),
-        )  # fmt: skip
+        new = files.NewFile(
+            object_key=key, filename="in.jsonl", purpose="batch", size_bytes=size, estimate=estimator.finish()
+        )
+        file = files.create_file(session, tenant.id, new)
         wanted = CreateBatch(input_file_id=file.id, endpoint=CHAT, completion_window="24h", **wishes)
         batch = lifecycle.create_batch(session, tenant, wanted, settings)
         session.commit()
