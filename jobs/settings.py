@@ -19,31 +19,52 @@ EXTENSIONS_A_LEASE = 3  # at least: one that is late, or fails, must not end it
 
 
 class Settings(BaseSettings):
-    """Limits are inclusive; sizes are bytes, durations are seconds."""
+    """Limits are inclusive; sizes are bytes, durations are seconds. docs/configuration.md is made from these fields."""
 
-    model_config = SettingsConfigDict(env_prefix="TOKENMILL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="TOKENMILL_", frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
 
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
+    """Postgres, which keeps the truth."""
     redis_url: str = "redis://localhost:6379/0"
+    """Redis or Valkey, which carries hints to the workers; what it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
+    """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`."""
 
     max_batch_lines: int = Field(default=1_000_000, gt=0)
+    """Requests in one batch, at most."""
     max_file_bytes: int = Field(default=8 * GIB, gt=0)
+    """Size of an uploaded file, at most."""
     max_line_bytes: int = Field(default=8 * MIB, gt=0)
+    """Size of one line of an input file, at most."""
     max_listed_errors: int = Field(default=100, gt=0)
-    default_max_tokens: int = Field(default=1024, gt=0)  # the estimate for a line that sets no limit of its own
+    """Bad lines that a failed validation lists; it counts the rest."""
+    default_max_tokens: int = Field(default=1024, gt=0)
+    """Output tokens estimated for a line that sets no limit of its own."""
 
     chunk_lines: int = Field(default=64, gt=0)
+    """Requests that a worker leases at once."""
     lease_seconds: float = Field(default=20.0, gt=0)
+    """How long a chunk stays a worker's that does not extend its lease."""
     heartbeat_seconds: float = Field(default=2.0, gt=0)
+    """How often a worker extends its leases and reports."""
     flush_seconds: float = Field(default=0.2, gt=0)
+    """How long a finished line waits before it is written, at most."""
     flush_results: int = Field(default=64, gt=0)
+    """Finished lines that are written at once, without waiting."""
     hint_again_seconds: float = Field(default=10.0, gt=0)
-    claim_alone_seconds: float = Field(default=3.0, gt=0)  # an idle worker without hints helps itself after this
+    """After how long an unanswered hint is sent again."""
+    claim_alone_seconds: float = Field(default=3.0, gt=0)
+    """After how long without hints an idle worker helps itself."""
     dispatch_seconds: float = Field(default=0.25, gt=0)
-    drain_seconds: float = Field(default=20.0, ge=0)  # what a stopping worker gives its open chunks to finish
-    worker_chunks: int = Field(default=6, gt=0)  # K: chunks one worker keeps open
+    """How often the dispatcher looks for work."""
+    drain_seconds: float = Field(default=20.0, ge=0)
+    """What a stopping worker gives its open chunks to finish."""
+    worker_chunks: int = Field(default=6, gt=0)
+    """Chunks that one worker keeps open."""
     retention_days: int = Field(default=30, gt=0)
+    """Days for which results can be read one by one; the files of a batch have an expiry of their own."""
 
     @model_validator(mode="after")
     def _check_lease(self) -> Self:

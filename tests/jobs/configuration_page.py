@@ -1,0 +1,87 @@
+"""Write docs/configuration.md from the fields of the settings: `python -m tests.jobs.configuration_page`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs.settings import GIB, MIB, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "configuration.md"
+PREFIX = "TOKENMILL_"
+
+CLIENT = {
+    "TOKENMILL_BASE_URL": "Where the commands for users find the API, as `http://127.0.0.1:8000/v1`; "
+    "`tokenmill up` prints it.",
+    "TOKENMILL_API_KEY": "The key of the tenant that they work for.",
+}
+STACK = {
+    "TOKENMILL_DATA_DIR": "Folder in which `tokenmill up` keeps everything; without it `$XDG_DATA_HOME/tokenmill` "
+    "(`~/.local/share/tokenmill`).",
+}
+COMPOSE = {
+    "TOKENMILL_PORT": "Port of the host on which the API listens; 8000 without it.",
+    "TOKENMILL_MODEL_NAME": "Name under which batches ask for the model; `demo` without it.",
+    "TOKENMILL_MODEL_DIR": "The model's folder on the host; the demo model's without it.",
+}
+
+HEAD = """# Configuration
+
+Every variable that Tokenmill reads. `python -m tests.jobs.configuration_page` writes this page from
+[jobs/settings.py](../jobs/settings.py). How a model runs (dtype, memory, sequences) is no variable but an option of its
+worker: `tokenmill worker --help`.
+"""
+
+ROLES = """## Roles
+
+What `tokenmill api`, `control`, `dispatch` and `worker` read. `tokenmill up` starts a Postgres and a Valkey of its own
+where no URL names one, and hands all the rest on. Limits are inclusive, sizes are bytes, durations are seconds.
+"""
+
+COMPOSED = """## docker compose
+
+Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PASSWORD` and `TORCH`.
+"""
+
+
+def variables() -> dict[str, str]:
+    """Return every variable with what it does."""
+    fields = Settings.model_fields.items()
+    settings = {PREFIX + name.upper(): field.description or "" for name, field in fields}
+    return settings | STACK | CLIENT | COMPOSE
+
+
+def configuration_page() -> str:
+    rows = [
+        f"| `{PREFIX}{name.upper()}` | `{shown(field.default)}` | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    parts = [
+        HEAD,
+        ROLES,
+        "\n".join(["| variable | default | |", "|---|---|---|", *rows]) + "\n",
+        "## The embedded stack\n",
+        table(STACK),
+        "## Commands for users\n",
+        table(CLIENT),
+        COMPOSED,
+        table(COMPOSE),
+    ]
+    return "\n".join(parts)
+
+
+def table(meanings: dict[str, str]) -> str:
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in meanings.items()]
+    return "\n".join(["| variable | |", "|---|---|", *rows]) + "\n"
+
+
+def shown(value: object) -> str:
+    """Return a default as one would set it, a size also in words."""
+    if isinstance(value, int) and value >= MIB and value % MIB == 0:
+        size = f"{value // GIB} GiB" if value % GIB == 0 else f"{value // MIB} MiB"
+        return f"{value} ({size})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(configuration_page(), encoding="utf-8")
