@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from benchmarks.model_families import TINY, Family, Refusal, Run
 from engine.config import EngineConfig
 from engine.core import Engine
 from tests.engine.builders import run_all
+from tests.engine.models.families import TINY, Family, Refusal, Run
 from tests.engine.tiny_models import TinyModel
 
 _BLOCK_SIZE = 4

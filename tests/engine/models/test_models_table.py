@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.model_families import (
+from engine import runner
+from engine.errors import UnsupportedModelError
+from engine.models.step_model import StepModel
+from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.models.families import (
     OWN,
     REFUSED,
     RUNS,
@@ -22,11 +26,7 @@ from benchmarks.model_families import (
     Refusal,
     Run,
 )
-from benchmarks.models_table import PAGE, models_page
-from engine import runner
-from engine.errors import UnsupportedModelError
-from engine.models.step_model import StepModel
-from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.models.models_table import PAGE, models_page
 from tests.engine.tiny_models import TinyModel
 
 # transformers 5.17 scripts a function of gpt_bigcode when it is imported, which newer torch warns about.
@@ -41,7 +41,7 @@ _PROVEN = [
 
 
 def test_the_page_is_what_the_generator_prints() -> None:
-    assert PAGE.read_text() == models_page(), "run: python -m benchmarks.models_table"
+    assert PAGE.read_text() == models_page(), "run: python -m tests.engine.models.models_table"
 
 
 @pytest.mark.parametrize(("family", "impl"), _PROVEN)

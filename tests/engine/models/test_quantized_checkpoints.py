@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, FineGrainedFP8Config, Mxfp4Config
 from transformers.quantizers import quantizer_finegrained_fp8
 
-from benchmarks.model_families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
@@ -22,6 +21,7 @@ from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.models.quantization import Quantization, QuantMethod, Scaled
 from engine.runner import load_model
 from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.models.families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
 from tests.engine.tiny_models import TinyModel
 
 CPU = torch.device("cpu")

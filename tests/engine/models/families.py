@@ -1,6 +1,6 @@
 """The model families that are proven against transformers, and those that are refused, as tiny configurations.
 
-tests/engine/test_models_table.py and test_quantized_checkpoints.py run every entry; models_table.py writes them down.
+test_models_table.py and test_quantized_checkpoints.py run every entry; models_table.py writes them down.
 Nothing here loads a model.
 """
 
