@@ -14,16 +14,11 @@ from typing import Any
 
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.models.families import FAMILIES, Windows, has
 from engine.models.quantization import Quantization, read_quantization
 
 log = logging.getLogger(__name__)
 
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 _ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -198,7 +193,7 @@ def _common(config: Any, path: Path, quantization: Quantization | None) -> dict[
 
 def _own_config(config: Any, path: Path, quantization: Quantization | None) -> ModelConfig:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    has_attention_bias = bool(getattr(config, "attention_bias", False))
+    family = FAMILIES[config.model_type]
     return ModelConfig(
         **_common(config, path, quantization),
         hidden_size=config.hidden_size,
@@ -209,23 +204,23 @@ def _own_config(config: Any, path: Path, quantization: Quantization | None) -> M
         intermediate_size=config.intermediate_size,
         rms_norm_eps=config.rms_norm_eps,
         has_tied_embeddings=bool(config.tie_word_embeddings),
-        has_qkv_bias=config.model_type == "qwen2" or (config.model_type != "mistral" and has_attention_bias),
-        has_output_bias=config.model_type in ("llama", "qwen3") and has_attention_bias,
-        has_mlp_bias=config.model_type == "llama" and bool(config.mlp_bias),
-        has_qk_norm=config.model_type == "qwen3",
+        has_qkv_bias=has(family.qkv_bias, config),
+        has_output_bias=has(family.output_bias, config),
+        has_mlp_bias=has(family.mlp_bias, config),
+        has_qk_norm=family.has_qk_norm,
         windows=_windows(config),
     )
 
 
 def _reason_against_own(config: Any, path: Path) -> str | None:
     """Say what our own decoder lacks for this model, None when it has everything."""
-    if config.model_type not in _ARCHITECTURES:
-        return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(_ARCHITECTURES)}."
+    if config.model_type not in FAMILIES:
+        return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(FAMILIES)}."
     return next((f"{path} {reason}" for reason in _gaps(config)), None)
 
 
 def _gaps(config: Any) -> Iterator[str]:
-    wanted = _ARCHITECTURES[config.model_type]
+    wanted = FAMILIES[config.model_type].architecture
     architectures = getattr(config, "architectures", None) or [wanted]
     if wanted not in architectures:
         yield f"is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
@@ -265,10 +260,11 @@ def _named_layers(text: Any) -> Iterator[str]:
 
 
 def _layer_types(config: Any) -> list[str]:
-    """Return each layer's type; transformers reads `layer_types` only in the Qwen models."""
-    if config.model_type in ("qwen2", "qwen3"):
+    """Return each layer's type, by the list in the configuration only where transformers reads it, too."""
+    windows = FAMILIES[config.model_type].windows
+    if windows is Windows.LISTED:
         return list(config.layer_types)
-    has_window = config.model_type == "mistral" and config.sliding_window is not None
+    has_window = windows is Windows.EVERY_LAYER and config.sliding_window is not None
     return ["sliding_attention" if has_window else "full_attention"] * int(config.num_hidden_layers)
 
 
