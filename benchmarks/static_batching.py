@@ -66,7 +66,6 @@ class StaticScheduler(Scheduler):
         """End a sequence; its blocks go back with those of its batch."""
         self.forecast.observe(sequence)
         self._running.remove(sequence)
-        sequence.is_running = False
         self._filler_of[sequence] = _filler(sequence)
         self._forget(sequence)
         self._end_batch_if_done()
@@ -127,7 +126,7 @@ def _filler(sequence: Sequence) -> Sequence:
         arrival=sequence.request.arrival,
     )
     filler = Sequence(request, sequence.index, sequence.chain)
-    filler.row = sequence.row
+    filler.seat = sequence.seat
     filler.num_computed_tokens = filler.num_tokens - 1
     filler.num_cached_tokens = sequence.num_cached_tokens
     return filler

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import Sequence, row_of
 
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]
@@ -53,7 +53,7 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
             token_ids.extend(sequence.draft_token_ids[: max(0, start + count - sequence.num_tokens)])
     starts = np.array(plan.starts, dtype=np.int64)
     counts = np.array(plan.counts, dtype=np.int64)
-    rows = np.array([sequence.row for sequence in plan.sequences], dtype=np.int64)
+    rows = np.array(list(map(row_of, plan.sequences)), dtype=np.int64)
     query_start = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=query_start[1:])
     num_tokens = int(query_start[-1])

@@ -108,9 +108,8 @@ class Engine:
             arrival=self._num_arrivals,
         )
         pool = self.scheduler.pool
-        sequences = [Sequence(request, index, pool.chain(new.tenant)) for index in range(params.n)]
-        for sequence in sequences:
-            sequence.arrived_at = self.scheduler.pace.now()
+        now = self.scheduler.pace.now()
+        sequences = [Sequence(request, index, pool.chain(new.tenant), arrived_at=now) for index in range(params.n)]
         if params.structured is None or max_tokens == 0:
             self.scheduler.add(sequences)
         else:

@@ -69,15 +69,16 @@ class Recorder:
 
     def _time(self, sequence: Sequence, *, num_tokens: int, is_finished: bool, now: float) -> None:
         """Take note that a sequence got that many tokens at `now`, and whether they were its last."""
-        if num_tokens and sequence.last_token_at is None:
-            self.timings.queue_time.add(sequence.started_at - sequence.arrived_at)
-            self.timings.time_to_first_token.add(now - sequence.arrived_at)
-        elif num_tokens and sequence.last_token_at is not None:
-            self.timings.inter_token_latency.add((now - sequence.last_token_at) / num_tokens, num_tokens)
+        times = sequence.times
+        if num_tokens and times.last_token_at is None:
+            self.timings.queue_time.add(times.started_at - times.arrived_at)
+            self.timings.time_to_first_token.add(now - times.arrived_at)
+        elif num_tokens and times.last_token_at is not None:
+            self.timings.inter_token_latency.add((now - times.last_token_at) / num_tokens, num_tokens)
         if num_tokens:
-            sequence.last_token_at = now
+            times.last_token_at = now
         if is_finished:
-            self.timings.e2e_latency.add(now - sequence.arrived_at)
+            self.timings.e2e_latency.add(now - times.arrived_at)
 
     def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
         """End the other children of a request with the error of one."""

@@ -261,11 +261,11 @@ class _Times:
         if num_sampled and math.isnan(sequence.first_token_at):
             sequence.first_token_at = now
         elif num_sampled:
-            self._gaps.add(now - sequence.queued_at)  # it was preempted right after its last token
+            self._gaps.add(now - sequence.times.queued_at)  # it was preempted right after its last token
 
     def end(self, sequence: SimulatedSequence, now: float) -> None:
         """Take the times of a sequence that has ended."""
-        times = (sequence.asked.arrival_seconds, sequence.started_at, sequence.first_token_at, now)
+        times = (sequence.asked.arrival_seconds, sequence.times.started_at, sequence.first_token_at, now)
         for column, value in zip(self._columns.values(), times, strict=True):
             column.append(value)
         self._counts["number"].append(sequence.request.request_id)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from engine.grammars.masks import RowMasks
 from engine.sampling.edits import EditBook, Edits
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import Sequence, row_of
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow."""
@@ -101,10 +101,11 @@ class SamplingTable:
     def gather(self, plan: StepPlan) -> SamplingRows:
         """Return the parameters of the plan's sampled rows, in order."""
         sampled, offsets = _rows_to_sample(plan)
-        for sequence in sampled:
-            if self._owners[sequence.row] is not sequence:
+        rows = list(map(row_of, sampled))
+        for row, sequence in zip(rows, sampled, strict=True):
+            if self._owners[row] is not sequence:
                 self._write(sequence)
-        seats = np.array([sequence.row for sequence in sampled], dtype=np.int64)
+        seats = np.array(rows, dtype=np.int64)
         positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64) + offsets
         early = np.flatnonzero(positions < self._first_free_output[seats])
         return SamplingRows(

@@ -75,7 +75,7 @@ class DecisionLog:
             other_request_id=None if other is None else other.request.request_id,
             num_needed_blocks=None if shortage is None else shortage.num_needed_blocks,
             num_available_blocks=None if shortage is None else shortage.num_available_blocks,
-            waited_seconds=now - sequence.queued_at,
+            waited_seconds=now - sequence.times.queued_at,
         )
 
     def record(

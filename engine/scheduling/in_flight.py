@@ -15,10 +15,10 @@ class InFlightPrefixes:
         self._owner_of: dict[bytes, Sequence] = {}
         self._digests_of: dict[Sequence, list[bytes]] = {}
 
-    def begin(self, sequence: Sequence, num_blocks: int) -> None:
-        """Say that a sequence, just seated, will compute its blocks from `num_published_blocks` up to `num_blocks`."""
+    def begin(self, sequence: Sequence, first: int, end: int) -> None:
+        """Say that a sequence, just seated, will compute its blocks from `first` on and before `end`."""
         own = []
-        for index in range(sequence.num_published_blocks, num_blocks):
+        for index in range(first, end):
             digest, _ = sequence.chain.at(index, sequence.token_ids)
             if self._owner_of.setdefault(digest, sequence) is sequence:
                 own.append(digest)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Protocol, Self
 
 from engine.outputs import FinishReason, TokenLogprobs
 from engine.params import SamplingParams
-from engine.scheduling.blocks import NO_PARENT, PrefixChain
+from engine.scheduling.blocks import PrefixChain
 
 _SEED_MASK = (1 << 64) - 1
 
@@ -79,89 +81,134 @@ class Request(NewRequest):
         return own if self.params.ignore_eos else own | self.eos_token_ids
 
 
-class Sequence:
-    """One child of a request: its tokens, how far they are computed, and the blocks it owns.
+@dataclass(slots=True, eq=False)
+class Seat:
+    """What a running sequence holds: its row of the block table, and blocks. `Seating` alone writes it."""
 
-    The scheduler alone changes it. `rank` orders it among the running ones by the policy, after every protected one;
-    `queued_at` is when it came or was last preempted, on the scheduler's clock, `started_at` when it first got a seat.
-    `token_ids` holds the prompt, then the output; the last output token is computed one step after it was sampled, so
-    `num_computed_tokens < num_tokens` while it runs. A step may be planned before the host knows the tokens of the one
-    before: `num_pending` of `num_tokens` are then not in `token_ids` yet. `draft_token_ids` are guesses at what
-    follows; the next step computes them too and keeps those that it would have sampled itself. `prompt_logprobs` is not
-    None while a prompt's log-probabilities are being gathered, by the runner, from the second token on; child 0 does it
-    for all children. `matcher` follows the output's grammar, where there is one.
+    row: int
+    block_ids: list[int]
+    num_published_blocks: int
+    """How many of the blocks, from the first on, others can find."""
+    chain_position: int
+    """Where the pool's chain of found blocks stands after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What a preempted sequence left in host memory. `SwapSpace` alone writes it."""
+
+    host_block_ids: list[int]
+    num_tokens: int
+    """How many computed tokens are in these blocks."""
+
+
+@dataclass(slots=True, eq=False)
+class Times:
+    """When things happened to a sequence, in seconds on the scheduler's clock."""
+
+    arrived_at: float = 0.0
+    """When the engine accepted it; given when it is made."""
+    queued_at: float = 0.0
+    """When it came to the scheduler or was last preempted; the scheduler writes it."""
+    started_at: float = 0.0
+    """When it first got a seat; the scheduler writes it."""
+    last_token_at: float | None = None
+    """When its newest token was reported; the recorder writes it."""
+
+
+@dataclass(slots=True, init=False, eq=False, repr=False)
+class Sequence:
+    """One child of a request: its tokens, how far they are computed, and what it holds.
+
+    What one room of the engine keeps of a sequence is a part of its own, which only that room writes. The numbers that
+    every step reads of every sequence are in no part: one look-up more for each would slow the step.
     """
 
-    __slots__ = (
-        "arrived_at",
-        "block_ids",
-        "chain",
-        "chain_position",
-        "draft_token_ids",
-        "host_block_ids",
-        "index",
-        "is_protected",
-        "is_running",
-        "last_token_at",
-        "last_token_id",
-        "leader",
-        "matcher",
-        "max_total_tokens",
-        "num_cached_tokens",
-        "num_charged_tokens",
-        "num_computed_tokens",
-        "num_host_tokens",
-        "num_pending",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_published_blocks",
-        "num_tokens",
-        "prompt_logprobs",
-        "queued_at",
-        "rank",
-        "request",
-        "row",
-        "seed",
-        "started_at",
-        "stop_token_ids",
-        "token_ids",
-    )
+    request: Request
+    index: int
+    chain: PrefixChain
+    seed: int
+    num_prompt_tokens: int
+    max_total_tokens: int
+    stop_token_ids: frozenset[int]
 
-    def __init__(self, request: Request, index: int, chain: PrefixChain) -> None:
+    token_ids: list[int]
+    """The prompt, then the output; `append` and `expect_token` alone write this and the next three."""
+    num_tokens: int
+    """More than `num_computed_tokens` while it runs: the last token is computed one step after it was sampled."""
+    num_pending: int
+    """How many of them are not in `token_ids` yet: a step may be planned before the host knows those of the last."""
+    last_token_id: int
+
+    num_computed_tokens: int
+    """The scheduler alone writes this and the next three."""
+    num_cached_tokens: int
+    num_preemptions: int
+    rank: tuple[Any, ...]
+    """Orders it among the running ones by the policy, after every protected one."""
+
+    draft_token_ids: list[int]
+    """Guesses at what follows; the next step computes them too and keeps those that it would have sampled itself.
+
+    Whoever drafts sets them between steps; the scheduler cuts them to the room there is, and clears them.
+    """
+
+    seat: Seat | None
+    parked: Parked | None
+    times: Times
+
+    is_protected: bool
+    """Whether it started for its age alone; the waiting line writes it."""
+    leader: Sequence | None
+    """Whose prompt it shares; `Followers` writes it."""
+    num_charged_tokens: int
+    """For how many its tenant was charged; a policy that charges writes it."""
+
+    matcher: Matcher | None
+    """Follows the output's grammar, where there is one; set once, by engine/grammars/output.py."""
+    prompt_logprobs: list[TokenLogprobs] | None
+    """Not None while a prompt's log-probabilities are gathered, by the runner, from the second token on.
+
+    Child 0 does it for all children; the recorder reports them once.
+    """
+
+    def __init__(self, request: Request, index: int, chain: PrefixChain, *, arrived_at: float = 0.0) -> None:
         self.request = request
         self.index = index
         self.chain = chain
         self.seed = (request.seed + index) & _SEED_MASK
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.max_total_tokens = self.num_prompt_tokens + request.max_tokens
+        self.stop_token_ids = request.stop_token_ids
         self.token_ids = [*request.prompt_token_ids, *request.output_token_ids]
         self.num_tokens = len(self.token_ids)
         self.num_pending = 0
         self.last_token_id = self.token_ids[-1]
-        self.num_prompt_tokens = len(request.prompt_token_ids)
-        self.max_total_tokens = self.num_prompt_tokens + request.max_tokens
-        self.stop_token_ids = request.stop_token_ids
         self.num_computed_tokens = 0
-        self.num_charged_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
-        self.draft_token_ids: list[int] = []
-        self.prompt_logprobs: list[TokenLogprobs] | None = None
-        if index == 0 and request.params.prompt_logprobs is not None:
-            self.prompt_logprobs = []
-        self.block_ids: list[int] = []
-        self.host_block_ids: list[int] = []
-        self.num_host_tokens = 0
-        self.num_published_blocks = 0
-        self.chain_position = NO_PARENT
-        self.row = -1
-        self.is_running = False
+        self.rank = ()
+        self.draft_token_ids = []
+        self.seat = None
+        self.parked = None
+        self.times = Times(arrived_at)
         self.is_protected = False
-        self.queued_at = 0.0
-        self.arrived_at = 0.0
-        self.started_at = 0.0
-        self.last_token_at: float | None = None
-        self.rank: tuple[Any, ...] = ()
-        self.leader: Sequence | None = None
-        self.matcher: Matcher | None = None
+        self.leader = None
+        self.num_charged_tokens = 0
+        self.matcher = None
+        asks_for_prompt_logprobs = index == 0 and request.params.prompt_logprobs is not None
+        self.prompt_logprobs = [] if asks_for_prompt_logprobs else None
+
+    @property
+    def row(self) -> int:
+        """Return its row of the block table; it must have a seat."""
+        assert self.seat is not None, "the sequence has no seat"
+        return self.seat.row
+
+    @property
+    def block_ids(self) -> list[int]:
+        """Return the blocks it holds; none without a seat."""
+        return [] if self.seat is None else self.seat.block_ids
 
     @property
     def num_known_tokens(self) -> int:
@@ -219,6 +266,10 @@ class Sequence:
         if len(self.token_ids) >= self.max_total_tokens:
             return FinishReason.LENGTH, None
         return None
+
+
+row_of: Callable[[Sequence], int] = attrgetter("seat.row")
+"""Return a seated sequence's row; what `Sequence.row` is, but asked for whole steps, where it costs half."""
 
 
 def derive_seed(engine_seed: int, request_id: int) -> int:

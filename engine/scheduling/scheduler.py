@@ -44,7 +44,7 @@ class Scheduler:
     To plan a step while the device still draws the tokens of the last: `advance(plan)`, `expect_tokens(plan)`, then the
     next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of whoever
     leaves may be given to others at once.
-    `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in a running sequence's `row`, its blocks.
+    `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in the row of a running sequence's seat, its blocks.
     `last_plan` is the newest one. `policy=None` is `PriorityPolicy`. `clock` returns the time in which deadlines are
     given, in seconds.
     """
@@ -146,7 +146,7 @@ class Scheduler:
         self._live[request_id] = list(sequences)
         now = self.pace.now()
         for sequence in sequences:
-            sequence.queued_at = now
+            sequence.times.queued_at = now
         first, others = sequences[0], sequences[1:]
         self._waiting.push(first)
         if others:
@@ -207,9 +207,11 @@ class Scheduler:
                 computed = min(computed, sequence.num_tokens - 1)
                 sequence.draft_token_ids = []
             sequence.num_computed_tokens = computed
-            num_blocks += len(sequence.block_ids)
+            seat = sequence.seat
+            assert seat is not None, "a sequence without a seat is in a plan"
+            num_blocks += len(seat.block_ids)
             num_written += computed
-            if publishes and computed // block_size > sequence.num_published_blocks:
+            if publishes and computed // block_size > seat.num_published_blocks:
                 self._seating.publish(sequence)
         if self._swap is not None:
             self._swap.advance(plan)
@@ -240,8 +242,8 @@ class Scheduler:
         self._seating.check_integrity(self._seated())
         assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
         waiting = [*self._waiting, *self._followers]
-        assert not any(sequence.block_ids for sequence in waiting), "a waiting sequence holds blocks"
-        held = sum(len(sequence.host_block_ids) for sequence in waiting)
+        assert all(sequence.seat is None for sequence in waiting), "a waiting sequence has a seat"
+        held = sum(len(sequence.parked.host_block_ids) for sequence in waiting if sequence.parked is not None)
         assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
         live = sorted(id(sequence) for group in self._live.values() for sequence in group)
         known = (*self._running, *waiting, *self._leaving)
@@ -264,7 +266,7 @@ class Scheduler:
                 shortage = Shortage(num_needed_blocks=missing, num_available_blocks=self.pool.num_available)
                 self._preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
                 has_preempted = True
-                if not sequence.is_running:
+                if sequence.seat is None:
                     return budget, True
             if missing > 0:
                 self._seating.grow(sequence, missing)
@@ -284,7 +286,7 @@ class Scheduler:
             start = sequence.num_computed_tokens
             if sequence.num_tokens - start != 1 or sequence.draft_token_ids:
                 break
-            if start == len(sequence.block_ids) * block_size:
+            if start % block_size == 0 and start == len(sequence.block_ids) * block_size:
                 if not self.pool.num_available:
                     break
                 self._seating.grow(sequence, 1)
@@ -389,13 +391,14 @@ class Scheduler:
         """Seat the sequence that is next in line."""
         self._waiting.take()
         self._seating.take(sequence, shared, position)
+        num_found = sequence.num_computed_tokens = len(shared) * self.pool.block_size
         self.cache_counters.num_looked_up_tokens += sequence.num_tokens
-        self.cache_counters.num_cached_tokens += sequence.num_computed_tokens
+        self.cache_counters.num_cached_tokens += num_found
         if self._swap is not None:
-            self._swap.bring_back(sequence, self._seating)
-        sequence.is_running = True
+            sequence.num_computed_tokens = max(num_found, self._swap.bring_back(sequence, self._seating))
         if sequence.num_preemptions == 0:
-            sequence.started_at = self.pace.now()
+            sequence.num_cached_tokens = min(num_found, sequence.num_prompt_tokens)
+            sequence.times.started_at = self.pace.now()
         self.policy.on_seat(sequence)
         sequence.rank = self._rank_of(sequence)
         insort(self._running, sequence, key=_rank)
@@ -411,7 +414,7 @@ class Scheduler:
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0
         sequence.draft_token_ids = []
-        sequence.queued_at = self.pace.now()
+        sequence.times.queued_at = self.pace.now()
         self.counters.num_preemptions += 1
         if reason is Reason.PREEMPTED_FOR_BLOCKS:
             self.forecast.raise_after_preemption()
@@ -419,7 +422,7 @@ class Scheduler:
 
     def _withdraw(self, sequence: Sequence) -> None:
         """Take a sequence from wherever it is; it may have been preempted since its last token was drawn."""
-        if sequence.is_running:
+        if sequence.seat is not None:
             self._leave(sequence)
         elif sequence in self._leaving:
             self._leaving.remove(sequence)
@@ -432,7 +435,6 @@ class Scheduler:
         self._running.remove(sequence)
         self._num_departures += 1
         self._seating.leave(sequence)
-        sequence.is_running = False
 
     def _seated(self) -> list[Sequence]:
         """Return who has a seat."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from engine.scheduling.blocks import NO_PARENT, BlockPool, num_blocks_for
 from engine.scheduling.in_flight import InFlightPrefixes
 from engine.scheduling.plan import SchedulerLimits
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import Seat, Sequence
 
 
 class Seating:
@@ -36,9 +36,9 @@ class Seating:
         if self.has_prefix_cache:
             return self._pool.match(sequence.chain, sequence.token_ids, max_blocks)
         leader = sequence.leader
-        if leader is not None and leader.is_running and leader.has_prompt_computed:
+        if leader is not None and leader.has_prompt_computed:
             num_full = min(max_blocks, (sequence.num_prompt_tokens - 1) // self._pool.block_size)
-            return leader.block_ids[:num_full], NO_PARENT
+            return leader.block_ids[:num_full], NO_PARENT  # none if it has left its seat
         return [], NO_PARENT
 
     def computer_of_next(self, sequence: Sequence, num_shared: int) -> Sequence | None:
@@ -51,15 +51,10 @@ class Seating:
     def take(self, sequence: Sequence, shared: list[int], position: int) -> None:
         """Seat a sequence on the blocks that `find_prefix` returned. A row must be free."""
         self._pool.share(shared)
-        sequence.row = self._free_rows.pop()
-        self._own(sequence, shared)
-        sequence.num_computed_tokens = len(shared) * self._pool.block_size
-        sequence.num_published_blocks = len(shared)
-        sequence.chain_position = position
-        if sequence.num_preemptions == 0:
-            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        sequence.seat = seat = Seat(self._free_rows.pop(), [], len(shared), position)
+        self._own(seat, shared)
         if self.has_prefix_cache:
-            self._in_flight.begin(sequence, sequence.num_known_tokens // self._pool.block_size)
+            self._in_flight.begin(sequence, len(shared), sequence.num_known_tokens // self._pool.block_size)
 
     def num_missing_blocks(self, sequence: Sequence, count: int) -> int:
         """Return how many more blocks the next `count` tokens need."""
@@ -68,26 +63,29 @@ class Seating:
 
     def grow(self, sequence: Sequence, num_blocks: int) -> None:
         """Give a seated sequence more blocks; the pool must have them."""
-        self._own(sequence, self._pool.allocate(num_blocks))
+        assert sequence.seat is not None, "the sequence has no seat"
+        self._own(sequence.seat, self._pool.allocate(num_blocks))
 
     def publish(self, sequence: Sequence) -> None:
         """Let the blocks that the computed tokens fill be found by others from now on; with a prefix cache only."""
+        seat = sequence.seat
+        assert seat is not None, "the sequence has no seat"
         num_full = sequence.num_computed_tokens // self._pool.block_size
-        for index in range(sequence.num_published_blocks, num_full):
+        for index in range(seat.num_published_blocks, num_full):
             digest, content = sequence.chain.at(index, sequence.token_ids)
-            sequence.chain_position = self._pool.publish(
-                sequence.block_ids[index], digest=digest, content=content, parent=sequence.chain_position
+            seat.chain_position = self._pool.publish(
+                seat.block_ids[index], digest=digest, content=content, parent=seat.chain_position
             )
             self._in_flight.land(digest)
-        sequence.num_published_blocks = num_full
+        seat.num_published_blocks = num_full
 
     def leave(self, sequence: Sequence) -> None:
         """Give the row and all blocks back."""
         self._in_flight.leave(sequence)
-        self._pool.release(sequence.block_ids)
-        sequence.block_ids = []
-        self._free_rows.append(sequence.row)
-        sequence.row = -1
+        seat, sequence.seat = sequence.seat, None
+        assert seat is not None, "the sequence has no seat"
+        self._pool.release(seat.block_ids)
+        self._free_rows.append(seat.row)
 
     def check_integrity(self, holders: list[Sequence]) -> None:
         """Raise AssertionError unless rows, tables and blocks are exactly those of the given sequences."""
@@ -98,7 +96,7 @@ class Seating:
             table = self.block_tables[sequence.row, : len(sequence.block_ids)]
             assert table.tolist() == sequence.block_ids, "the block table differs from the blocks owned"
 
-    def _own(self, sequence: Sequence, blocks: list[int]) -> None:
-        held = len(sequence.block_ids)
-        self.block_tables[sequence.row, held : held + len(blocks)] = blocks
-        sequence.block_ids.extend(blocks)
+    def _own(self, seat: Seat, blocks: list[int]) -> None:
+        held = len(seat.block_ids)
+        self.block_tables[seat.row, held : held + len(blocks)] = blocks
+        seat.block_ids.extend(blocks)

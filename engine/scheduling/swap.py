@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from engine.scheduling.blocks import num_blocks_for
 from engine.scheduling.plan import BlockCopy, StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.request import Parked, Sequence
 from engine.scheduling.seating import Seating
 
 
@@ -50,26 +50,33 @@ class SwapSpace:
         if not self._rule.prefers_swap(num_blocks=num_blocks, num_tokens=num_tokens):
             return False
         host_blocks = [self._free.pop() for _ in range(num_blocks)]
-        sequence.host_block_ids, sequence.num_host_tokens = host_blocks, num_tokens
-        self._copies_out.append(BlockCopy(device_blocks=sequence.block_ids[:num_blocks], host_blocks=list(host_blocks)))
+        sequence.parked = Parked(host_blocks, num_tokens)
+        self._copies_out.append(BlockCopy(device_blocks=sequence.block_ids[:num_blocks], host_blocks=host_blocks))
         return True
 
-    def bring_back(self, sequence: Sequence, seating: Seating) -> None:
-        """Have what a newly seated sequence left here copied in, after the blocks that the prefix cache still has."""
-        host_blocks, sequence.host_block_ids = sequence.host_block_ids, []
-        num_shared = len(sequence.block_ids)
+    def bring_back(self, sequence: Sequence, seating: Seating) -> int:
+        """Have what a newly seated sequence left here copied in, after the blocks that the prefix cache still has.
+
+        Return how many of its tokens are computed then; 0 when nothing is copied.
+        """
+        parked, sequence.parked = sequence.parked, None
+        if parked is None:
+            return 0
+        host_blocks, num_shared = parked.host_block_ids, len(sequence.block_ids)
         self._free += host_blocks[:num_shared]
-        if len(host_blocks) > num_shared:
-            seating.grow(sequence, len(host_blocks) - num_shared)
-            self._copies_in.append(
-                BlockCopy(device_blocks=sequence.block_ids[num_shared:], host_blocks=host_blocks[num_shared:])
-            )
-            sequence.num_computed_tokens = sequence.num_host_tokens
+        if len(host_blocks) <= num_shared:
+            return 0
+        seating.grow(sequence, len(host_blocks) - num_shared)
+        self._copies_in.append(
+            BlockCopy(device_blocks=sequence.block_ids[num_shared:], host_blocks=host_blocks[num_shared:])
+        )
+        return parked.num_tokens
 
     def drop(self, sequence: Sequence) -> None:
         """Forget what a sequence that has ended left here."""
-        self._free += sequence.host_block_ids
-        sequence.host_block_ids = []
+        if sequence.parked is not None:
+            self._free += sequence.parked.host_block_ids
+            sequence.parked = None
 
     def hand_over(self, plan: StepPlan) -> None:
         """Give the plan the copies gathered since the last one."""

@@ -13,8 +13,8 @@ from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProce
 from engine.errors import InvalidParamsError
 from engine.params import SamplingParams
 from engine.sampling.edits import EditBook
-from engine.scheduling.blocks import BlockPool
-from engine.scheduling.request import Request, Sequence
+from engine.scheduling.blocks import NO_PARENT, BlockPool
+from engine.scheduling.request import Request, Seat, Sequence
 
 VOCAB = 40
 
@@ -31,7 +31,7 @@ def seated(prompt: list[int], output: list[int], *, row: int = 0, **params: Any)
         arrival=row,
     )
     sequence = Sequence(request, 0, BlockPool(4, 4).chain(""))
-    sequence.row = row
+    sequence.seat = Seat(row, [], 0, NO_PARENT)
     for token_id in output:
         sequence.append(token_id)
     return sequence
