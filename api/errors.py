@@ -94,14 +94,22 @@ def unavailable_response() -> Response:
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = error.detail
+    message, headers = error.detail, error.headers
     if error.status_code == HTTPStatus.NOT_FOUND:
         message = _unknown_url(request.method, request.url.path)
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "another method")
+        allowed = _allowed_methods(request, error)
+        headers = {"allow": allowed}
         message = f"{request.method} is not allowed on {request.url.path}. Use {allowed}."
     code = _HTTP_CODES.get(HTTPStatus(error.status_code), "invalid_request")
-    return error_response(error.status_code, message, code=code, headers=error.headers)
+    return error_response(error.status_code, message, code=code, headers=headers)
+
+
+def _allowed_methods(request: Request, error: HTTPException) -> str:
+    """Name every method of the path: the router knows only those of the first endpoint that it found there."""
+    template = getattr(request.scope.get("route"), "path_format", None)
+    methods = request.app.openapi()["paths"].get(template) or (error.headers or {})["Allow"].split(", ")
+    return ", ".join(sorted(method.upper() for method in methods))
 
 
 def _unknown_url(method: str, path: str) -> str:

@@ -35,6 +35,10 @@ def small_app() -> FastAPI:
             "database": OperationalError("SELECT secret", {}, Exception("secret-host")),
         }[how]
 
+    @app.get("/echo")
+    def hear() -> None:
+        pass
+
     @app.post("/echo")
     def echo(body: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
         return body
@@ -91,6 +95,17 @@ def test_an_unknown_route_answers_in_the_envelope(method: str, path: str, status
     assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
     assert (answer.json()["error"]["code"], answer.json()["error"]["type"]) == (code, "invalid_request_error")
     assert path in answer.json()["error"]["message"]
+
+
+def test_a_method_that_is_not_served_is_told_all_that_are() -> None:
+    answer = ask("PUT", "/echo")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+    assert "Use GET, POST." in answer.json()["error"]["message"]
+
+
+def test_a_path_outside_the_schema_tells_its_methods_too() -> None:
+    answer = ask("POST", "/openapi.json")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.parametrize("path", ["/fails/a%00b", "/fails/conflict?x=%00"])
