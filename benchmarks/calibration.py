@@ -14,7 +14,8 @@ from itertools import count
 
 from benchmarks.make_workload import heavy_tailed_requests
 from benchmarks.simulation.cost import CostModel, MeasuredCost, fit_measured_cost
-from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, Simulator
+from benchmarks.simulation.sequences import SimulatedRequest
+from benchmarks.simulation.simulator import SimulationResult, Simulator
 from benchmarks.workload import WorkloadRequest
 from engine.config import EngineConfig
 from engine.core import Engine

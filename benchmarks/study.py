@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from benchmarks.gpu.roofline import H200
 from benchmarks.simulation.cost import CostModel, RooflineCost
-from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, Simulator
+from benchmarks.simulation.sequences import SimulatedRequest
+from benchmarks.simulation.simulator import SimulationResult, Simulator
 from benchmarks.traces import TraceRow, requests_of
 from engine.config import PolicyName
 from engine.scheduling.plan import SchedulerLimits

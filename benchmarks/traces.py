@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from benchmarks.simulation.simulator import SimulatedRequest
+from benchmarks.simulation.sequences import SimulatedRequest
 
 PRIORITY_SHARES = {0: 0.1, 1: 0.3, 2: 0.6}
 DEADLINE_SHARES = {15.0: 0.2, 60.0: 0.3, 300.0: 0.5}

@@ -1,13 +1,14 @@
 """The engine: requests in as token ids, tokens out step by step. No text, no processes, no clocks.
 
-One step is: schedule, run, record, end what is done; with overlap, the step before is recorded while one runs. A
-request that cannot run is answered by an error delta in the next step; it never raises into the loop.
+What a step is, step_loop.py says. A request that cannot run is answered by an error delta in the next step; it never
+raises into the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from engine.compute import ModelCompute
 from engine.config import EngineConfig, Speculation
 from engine.device.energy import EnergyMeter
 from engine.errors import InvalidConfigError, InvalidRequestError
@@ -18,17 +19,17 @@ from engine.grammars.waiting import GrammarQueue
 from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
 from engine.models.config import CheckpointConfig, load_model_config
 from engine.outputs import FinishReason, TokenDelta
-from engine.pending import PendingTokens
 from engine.recorder import Recorder
 from engine.runner import Runner
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decisions import Decision
-from engine.scheduling.plan import SchedulerLimits, StepPlan
+from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.policies import make_policy
 from engine.scheduling.request import NewRequest, Request, Sequence, derive_seed
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.drafter import make_drafter
 from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
+from engine.step_loop import StepLoop
 
 _GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
@@ -64,7 +65,6 @@ class Engine:
             max_passed_over=config.max_passed_over,
             swap=self._runner.swap,
         )
-        self.drafter = make_drafter(config)
         self._grammars = GrammarQueue(
             GrammarCompiler(
                 GrammarTokens(
@@ -77,8 +77,12 @@ class Engine:
         self._num_arrivals = 0
         self._recorder = Recorder(self.scheduler)
         self._energy = EnergyMeter(self._runner.device)
-        self.overlaps = _overlaps(config, self._runner.device.type)
-        self._in_flight: PendingTokens | None = None
+        self.loop = StepLoop(
+            self.scheduler,
+            ModelCompute(self._runner, self._recorder, self.scheduler.block_tables),
+            overlaps=_overlaps(config, self._runner.device.type),
+            drafter=make_drafter(config),
+        )
 
     @property
     def has_work(self) -> bool:
@@ -133,10 +137,9 @@ class Engine:
         self._start_compiled()
         deltas, self._untold = self._untold, []
         if self.scheduler.has_work:
-            if not self.overlaps:
-                self._propose_drafts()
-            plan = self.scheduler.schedule()
-            deltas += self._overlap(plan) if self.overlaps else self._run(plan)
+            if not self.loop.overlaps:
+                self._draft_forced()
+            deltas += self.loop.step() or []
         elif not deltas:
             self._grammars.wait(_GRAMMAR_WAIT_SECONDS)
         return deltas
@@ -168,7 +171,7 @@ class Engine:
             scheduler=snapshot(scheduler.counters),
             cache=snapshot(scheduler.cache_counters),
             requests=snapshot(recorder.counters),
-            speculation=SpeculationCounters() if self.drafter is None else snapshot(self.drafter.counters),
+            speculation=SpeculationCounters() if self.loop.drafter is None else snapshot(self.loop.drafter.counters),
             work=snapshot(self._runner.work.counters),
             energy=Energy(num_joules=self._energy.joules),
             timings=recorder.timings.snapshot(),
@@ -190,50 +193,11 @@ class Engine:
             if unfinished:
                 self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
 
-    def _propose_drafts(self) -> None:
-        """Guess the next tokens of sequences; those that a grammar forces are certain and come first."""
+    def _draft_forced(self) -> None:
+        """Make drafts of the tokens that a grammar forces: they are certain, and come before any guess."""
         for sequence in self.scheduler.running_sequences():
             if sequence.matcher is not None and sequence.has_prompt_computed:
                 sequence.draft_token_ids = grammar_output.forced_drafts(sequence)
-        if self.drafter is not None:
-            self.drafter.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
-
-    def _run(self, plan: StepPlan) -> list[TokenDelta]:
-        """Run a step and wait for its tokens."""
-        tokens, logprobs = self._runner.run(plan, self.scheduler.block_tables)
-        taken = self._recorder.append(plan, tokens, logprobs)
-        num_kept = [len(delta.token_ids) for _, delta in taken]
-        self._advance(plan)
-        deltas = self._recorder.settle(taken)
-        if self.drafter is not None:
-            self.drafter.learn(plan, num_kept)
-        return deltas
-
-    def _overlap(self, plan: StepPlan) -> list[TokenDelta]:
-        """Start a step before the tokens of the one before are known, and tell those; its own come with the next.
-
-        The device has the whole step to compute while the host takes note of the last one's tokens. Only then does it
-        start sampling: so grammars, penalties and bad words see every token before, as they do without overlap.
-        """
-        before, self._in_flight = self._in_flight, None
-        logits, has_started = None, bool(plan.sequences)
-        if has_started:
-            logits = self._runner.forward(plan, self.scheduler.block_tables, pending=before)
-        deltas: list[TokenDelta] = []
-        if before is not None:
-            deltas = self._recorder.settle(self._recorder.append(before.plan, *before.samples.read()))
-        rows = plan.settle(self.scheduler.__contains__)
-        samples = self._runner.sample(plan, logits, rows=rows)
-        if has_started:
-            self._advance(plan)  # also when all of its sequences have ended: it may have brought blocks back
-        if samples is not None:
-            self._in_flight = PendingTokens(plan, samples)
-            self.scheduler.expect_tokens(plan)
-        return deltas
-
-    def _advance(self, plan: StepPlan) -> None:
-        self._runner.work.observe(plan)
-        self.scheduler.advance(plan)
 
     def _end_all(self, request_id: int, n: int, reason: FinishReason, *, error: str | None = None) -> None:
         self._recorder.counters.num_finished += n

@@ -19,16 +19,16 @@ class PendingTokens:
     """A step's plan, settled, and the samples it draws: one for each sampling sequence, in order."""
 
     def __init__(self, plan: StepPlan, samples: Samples) -> None:
-        self.plan = plan
         self.samples = samples
-        self._row_of = {sequence: row for row, (sequence, _) in enumerate(plan.sampling())}
+        self._plan = plan
 
     @torch.inference_mode()
     def write(self, token_ids: Tensor, arrays: StepArrays) -> None:
         """Put them where the next step expects them in `token_ids` `[tokens]` int64; nothing is waited for."""
         if not arrays.pending_rows:
             return
-        sources = [self._row_of[sequence] for sequence in arrays.pending_sequences]
+        row_of = {sequence: row for row, (sequence, _) in enumerate(self._plan.sampling())}
+        sources = [row_of[sequence] for sequence in arrays.pending_sequences]
         device = token_ids.device
         rows, places = upload(np.array(sources), device), upload(np.array(arrays.pending_rows), device)
         # A row that has no token left, NO_TOKEN, ends when the host reads it; until then any token does.

@@ -25,7 +25,6 @@ from engine.grammars.masks import MaskWriter, RowMasks
 from engine.models.config import CheckpointConfig, ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.step_model import KvCache, StepModel, StepTensors, new_cache
-from engine.outputs import TokenLogprobs
 from engine.pending import PendingTokens
 from engine.sampling.edits import edits_of_every_kind
 from engine.sampling.sampler import Samples, sample
@@ -95,11 +94,6 @@ class Runner:
             weight_bytes=self.dtype.itemsize,
             kv_bytes_per_token=block_bytes(self._model.kv_shapes, block_size=1, dtype=self._cache_dtype),
         )
-
-    def run(self, plan: StepPlan, block_tables: npt.NDArray[np.int32]) -> tuple[list[int], dict[int, TokenLogprobs]]:
-        """Compute the plan; return a token for each sampled row, in order, and log-probabilities by row."""
-        samples = self.sample(plan, self.forward(plan, block_tables))
-        return ([], {}) if samples is None else samples.read()
 
     @torch.inference_mode()
     def forward(

@@ -119,7 +119,7 @@ def settings_text(engine: Engine) -> str:
     return (
         f"{info.device} {info.dtype}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens "
         f"{config.max_num_batched_tokens}, {info.num_kv_blocks} KV blocks of {info.block_size} tokens, "
-        f"{batching_of(engine)} batching, overlap {'on' if engine.overlaps else 'off'}, "
+        f"{batching_of(engine)} batching, overlap {'on' if engine.loop.overlaps else 'off'}, "
         f"enforce_eager {'on' if config.enforce_eager else 'off'}"
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,44 +17,22 @@ import numpy.typing as npt
 
 from benchmarks.simulation.cost import CostModel
 from benchmarks.simulation.latency import LatencyHistogram
+from benchmarks.simulation.sequences import SimulatedRequest, SimulatedSequence
 from engine.config import Admission, PolicyName
 from engine.params import SamplingParams
-from engine.scheduling.blocks import BlockPool, PrefixChain
+from engine.scheduling.blocks import BlockPool
 from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.policies import make_policy
-from engine.scheduling.request import Request, Sequence
+from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_load import load_of
 from engine.stats import CacheCounters, SchedulerCounters
+from engine.step_loop import StepLoop
 
 _KNOWN_LENGTH = SamplingParams(ignore_eos=True)
 _OPEN_LENGTH = SamplingParams()
 _EOS = frozenset({0})
 _NO_TOKENS = [0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedRequest:
-    """What the scheduler may know of a request, and how many tokens it will really generate.
-
-    With `has_known_length` the scheduler knows that all of `max_tokens` will be generated. Requests of one tenant with
-    the same `prefix` have their first `num_prefix_tokens` prompt tokens in common.
-    """
-
-    arrival_seconds: float
-    num_prompt_tokens: int
-    num_output_tokens: int
-    max_tokens: int
-    has_known_length: bool = False
-    priority: int = 0
-    deadline: float | None = None
-    tenant: str = ""
-    prefix: str = ""
-    num_prefix_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        assert 1 <= self.num_output_tokens <= self.max_tokens, f"{self.num_output_tokens} of {self.max_tokens} tokens"
-        assert 0 <= self.num_prefix_tokens <= self.num_prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +63,9 @@ class SimulationResult:
         return self.num_output_tokens / self.seconds if self.seconds else 0.0
 
 
+_Loop = StepLoop[float, list[SimulatedSequence], list[SimulatedSequence], None]
+
+
 class Simulator:
     """Own a scheduler with its blocks on a virtual clock. `num_kv_blocks` is what requests can use."""
 
@@ -114,6 +94,7 @@ class Simulator:
             max_passed_over=max_passed_over,
             clock=lambda: self.now,
         )
+        self._loop: _Loop = StepLoop(self.scheduler, self)
         self._times = _Times()
         self._num_refused = 0
         self._num_added = 0
@@ -129,7 +110,7 @@ class Simulator:
             for request in coming.until(self.now):
                 self._add(request)
             if self.scheduler.has_work:
-                self._step()
+                self._loop.step()
         return self._times.result(
             counters=self.scheduler.counters,
             cache=self.scheduler.cache_counters,
@@ -159,52 +140,29 @@ class Simulator:
         )
         self.scheduler.add([SimulatedSequence(request, asked, self.scheduler.pool.block_size)])
 
-    def _step(self) -> None:
-        plan = self.scheduler.schedule()
+    def start(self, plan: StepPlan, pending: object) -> float:
+        """Let the time pass that a step costs, and return when it began; this and what follows is for the loop."""
         began = self.now
         took = self._cost.seconds(load_of(plan))
         self._busy_seconds += took
         self.now = began + took
-        ended = self._times.take(plan, began=began, now=self.now)
-        self.scheduler.advance(plan)
-        for sequence in ended:
+        return began
+
+    def draw(self, plan: StepPlan, started: float, rows: list[int] | None) -> list[SimulatedSequence]:
+        """Give each sampling sequence its token; return those that have all of theirs."""
+        return self._times.take(plan, began=started, now=self.now)
+
+    def take(self, plan: StepPlan, drawn: list[SimulatedSequence] | None) -> list[SimulatedSequence]:
+        """Return them: they know how many tokens they have."""
+        return drawn or []
+
+    def finish(self, taken: list[SimulatedSequence]) -> None:
+        """End them."""
+        for sequence in taken:
             self.scheduler.finish(sequence)
             self._times.end(sequence, self.now)
             if self._on_end is not None:
                 self._on_end(sequence.asked, self.now)
-
-
-class SimulatedSequence(Sequence):
-    """A sequence of counts: it has lengths and a chain of its own making, and no tokens."""
-
-    __slots__ = ("asked", "first_token_at", "num_tokens_at_end")
-
-    def __init__(self, request: Request, asked: SimulatedRequest, block_size: int) -> None:
-        super().__init__(request, 0, CountedChain(request.request_id, asked, block_size))
-        self.asked = asked
-        self.num_tokens = self.num_prompt_tokens = asked.num_prompt_tokens
-        self.max_total_tokens = asked.num_prompt_tokens + asked.max_tokens
-        self.num_tokens_at_end = asked.num_prompt_tokens + asked.num_output_tokens
-        self.first_token_at = math.nan
-
-
-class CountedChain(PrefixChain):
-    """The blocks of a sequence named instead of hashed: by the shared prefix as far as it goes, then by the request.
-
-    The block that holds the end of the shared prefix is the request's own.
-    """
-
-    __slots__ = ("_num_shared", "_own", "_shared")
-
-    def __init__(self, request_id: int, asked: SimulatedRequest, block_size: int) -> None:
-        self._num_shared = asked.num_prefix_tokens // block_size if asked.prefix else 0
-        self._shared = f"{asked.tenant}\0{asked.prefix}".encode()
-        self._own = request_id
-
-    def at(self, index: int, token_ids: AnySequence[int]) -> tuple[bytes, bytes]:
-        """Return the block's name, for digest and for content."""
-        name = b"%s\0%d" % (self._shared, index) if index < self._num_shared else b"%d:%d" % (self._own, index)
-        return name, name
 
 
 class _Arrivals:

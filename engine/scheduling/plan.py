@@ -88,6 +88,13 @@ class StepPlan:
         self.num_sampled = [self.num_sampled[place] for place in kept]
         return rows
 
+    def num_kept(self) -> list[int]:
+        """Return, once the samples are appended, how many of them each sampling sequence has kept, in order."""
+        rows = zip(self.sequences, self.starts, self.counts, self.num_sampled, strict=True)
+        return [
+            sequence.num_tokens - (start + count + 1 - sampled) for sequence, start, count, sampled in rows if sampled
+        ]
+
     def sampling(self) -> list[tuple[Sequence, int]]:
         """Return the sequences that sample, each with its number of tokens, in order."""
         pairs = zip(self.sequences, self.num_sampled, strict=True)

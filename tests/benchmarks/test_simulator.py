@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.simulation.cost import LinearCost, RooflineCost, fit_linear_cost, fit_measured_cost
 from benchmarks.simulation.latency import LatencyHistogram
-from benchmarks.simulation.simulator import SimulatedRequest, SimulationResult, Simulator
+from benchmarks.simulation.sequences import SimulatedRequest
+from benchmarks.simulation.simulator import SimulationResult, Simulator
 from engine.config import Admission, PolicyName
 from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.step_load import StepLoad

@@ -156,7 +156,7 @@ def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **s
         model=str(model.path), dtype="float32", num_kv_blocks=64, warm_up=False, speculation=Speculation.OFF, **settings
     )
     engine = Engine(config)
-    engine.drafter = GivenDrafter(guess)
+    engine.loop.drafter = GivenDrafter(guess)
     engine.add(new_request(0, model.prompts[0], params=params))
     tokens: list[int] = []
     while engine.has_work:

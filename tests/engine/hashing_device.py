@@ -156,10 +156,6 @@ class HashingRunner:
         self._host_blocks = [[_NOTHING] * config.block_size for _ in range(num_host_blocks)]
         self._prefix_slots: dict[Sequence, list[Slot]] = {}
 
-    def run(self, plan: StepPlan, block_tables: npt.NDArray[np.int32]) -> tuple[list[int], dict[int, TokenLogprobs]]:
-        samples = self.sample(plan, self.forward(plan, block_tables))
-        return ([], {}) if samples is None else samples.read()
-
     def forward(
         self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
     ) -> list[Row]:

@@ -15,6 +15,7 @@ from engine.scheduling.policies import make_policy
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.swap import SwapSpace
+from engine.step_loop import StepLoop
 
 
 @dataclass
@@ -38,7 +39,6 @@ class SimulatedEngine:
     now: float = 0.0
     finished: dict[int, list[Sequence]] = field(default_factory=dict)
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
-    _in_flight: StepPlan | None = None
 
     def __post_init__(self) -> None:
         pool = BlockPool(self.num_blocks, self.block_size, digest=self.digest)
@@ -57,6 +57,7 @@ class SimulatedEngine:
             swap=self.swap,
             clock=lambda: self.now,
         )
+        self._loop = StepLoop(self.scheduler, self, overlaps=self.overlap)
 
     def add(
         self,
@@ -88,38 +89,31 @@ class SimulatedEngine:
 
     def step(self) -> list[tuple[Sequence, int]]:
         """Run one step, which takes a second; return who computed how many tokens, or whose last token came."""
-        plan = self.scheduler.schedule()
+        began = self.now
+        ended = self._loop.step()
+        self.now = began + 1.0
+        plan = self.scheduler.last_plan
+        return list(zip(plan.sequences, plan.counts, strict=True)) or [(sequence, 0) for sequence in ended or ()]
+
+    def start(self, plan: StepPlan, pending: StepPlan | None) -> None:
         if self.watch is not None:
             self.watch(plan)
         self.now += 1.0
         assert sum(plan.counts) <= self.max_num_batched_tokens
-        if self.overlap:
-            return self._overlap(plan)
-        ended = self._append(plan)
-        self.scheduler.advance(plan)
-        self._finish(ended)
-        return list(zip(plan.sequences, plan.counts, strict=True))
 
-    def _overlap(self, plan: StepPlan) -> list[tuple[Sequence, int]]:
-        ended = [] if self._in_flight is None else self._append(self._in_flight)
-        self._finish(ended)
-        has_started = bool(plan.sequences)
-        plan.settle(self.scheduler.__contains__)
-        if has_started:
-            self.scheduler.advance(plan)
-            self.scheduler.expect_tokens(plan)
-        self._in_flight = plan
-        return list(zip(plan.sequences, plan.counts, strict=True)) or [(sequence, 0) for sequence in ended]
+    def draw(self, plan: StepPlan, started: None, rows: list[int] | None) -> StepPlan | None:
+        return plan if any(plan.num_sampled) else None
 
-    def _append(self, plan: StepPlan) -> list[Sequence]:
+    def take(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
         """Append what the plan samples; return who ends with it."""
         alive = [sequence for sequence, _ in plan.sampling() if sequence in self.scheduler]
         return [sequence for sequence in alive if sequence.append(next_token(sequence.token_ids)) is not None]
 
-    def _finish(self, sequences: list[Sequence]) -> None:
-        for sequence in sequences:
+    def finish(self, taken: list[Sequence]) -> list[Sequence]:
+        for sequence in taken:
             self.scheduler.finish(sequence)
             self.finished.setdefault(sequence.request.request_id, []).append(sequence)
+        return taken
 
     def run(self, max_steps: int = 10_000) -> int:
         """Run until nothing is left; return the number of steps."""

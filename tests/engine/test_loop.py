@@ -89,7 +89,7 @@ class Trial:
         engine._grammars = UnhurriedGrammars(self.rng)  # type: ignore[assignment]
         engine.scheduler.pace._clock = lambda: self.now
         if config.speculation is not Speculation.OFF:
-            engine.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
+            engine.loop.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
         if self.rng.random() < 0.3:
             engine.scheduler.pool._digest = lambda content: bytes([sum(content) % 4])  # collides all the time
         return engine

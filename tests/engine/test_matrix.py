@@ -123,8 +123,8 @@ def engine_for(case: Case, path: Path) -> Engine:
             warm_up=False,
         )
     )
-    if engine.drafter is not None:  # the real clock might find that drafts do not pay on a machine
-        engine.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
+    if engine.loop.drafter is not None:  # the real clock might find that drafts do not pay on a machine
+        engine.loop.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
     engine._runner.fill_cache(float("nan"))
     return engine
 

@@ -110,8 +110,8 @@ def test_penalties_count_every_token_up_to_the_one_before(
     allowed, prompt = [7, 8, 9, 10], [7, 8, 9, 8, 7, 9, 9, 8, 7, 8] * 3
     params = greedy(24, allowed_token_ids=allowed, frequency_penalty=1.5, presence_penalty=2.0)
     engine = make_engine(model, speculation=speculation, overlap=overlap)
-    if engine.drafter is not None:
-        engine.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
+    if engine.loop.drafter is not None:
+        engine.loop.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
     engine.add(new_request(0, prompt, params=params))
     found = outputs_of(engine)[0, 0]
     assert (engine.stats().speculation.num_drafted > 0) == (speculation == "ngram")

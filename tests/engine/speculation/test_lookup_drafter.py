@@ -12,12 +12,13 @@ import pytest
 
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
-from engine.scheduling.plan import SchedulerLimits
+from engine.scheduling.plan import SchedulerLimits, StepPlan
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.draft_value import Acceptance, Candidate, SpeculationCost, choose_counts
 from engine.speculation.lookup_drafter import LookupDrafter
 from engine.speculation.prompt_lookup import PromptLookup
+from engine.step_loop import StepLoop
 
 _Model = Callable[[list[int]], int]
 
@@ -56,6 +57,7 @@ class Simulation:
         limits = SchedulerLimits(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=512, max_model_len=4096)
         self.scheduler = Scheduler(BlockPool(2000, 16), limits)
         self.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=self.clock)
+        self.loop: StepLoop[None, StepPlan, list[Sequence], None] = StepLoop(self.scheduler, self, drafter=self.drafter)
 
     def add(self, prompt: list[int], max_tokens: int) -> Sequence:
         request = Request(
@@ -73,33 +75,40 @@ class Simulation:
 
     def step(self) -> int:
         """Run one step; return how many drafts were computed."""
-        self.drafter.propose(self.scheduler.running_sequences(), self.scheduler.draft_room())
-        plan = self.scheduler.schedule()
-        num_kept = [self._take(sequence, num_sampled) for sequence, num_sampled in plan.sampling()]
-        ended = [sequence for sequence in plan.sequences if sequence.num_tokens >= sequence.max_total_tokens]
+        self.loop.step()
+        self.scheduler.check_integrity()
+        return sum(count - 1 for count in self.scheduler.last_plan.num_sampled if count)
+
+    def start(self, plan: StepPlan, pending: object) -> None:
         self.clock.now += self.seconds(sum(plan.counts))
         self.num_steps += 1
         self.num_rows += sum(plan.counts)
-        num_drafts = sum(count - 1 for count in plan.num_sampled if count)
-        self.scheduler.advance(plan)
-        for sequence in ended:
+
+    def draw(self, plan: StepPlan, started: None, rows: list[int] | None) -> StepPlan:
+        return plan
+
+    def take(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
+        """Append what the plan samples; return who ends with it."""
+        for sequence, num_sampled in plan.sampling():
+            self._append(sequence, num_sampled)
+        return [sequence for sequence in plan.sequences if sequence.num_tokens >= sequence.max_total_tokens]
+
+    def finish(self, taken: list[Sequence]) -> None:
+        for sequence in taken:
             self.scheduler.finish(sequence)
-        self.drafter.learn(plan, num_kept)
-        self.scheduler.check_integrity()
-        return num_drafts
 
     def run(self) -> None:
         while self.scheduler.has_work:
             self.step()
 
-    def _take(self, sequence: Sequence, num_sampled: int) -> int:
+    def _append(self, sequence: Sequence, num_sampled: int) -> None:
+        """Append up to the first token that its draft did not guess."""
         drafts = sequence.draft_token_ids
         for place in range(num_sampled):
             token_id = self.model(sequence.token_ids)
             sequence.append(token_id)
             if place == len(drafts) or drafts[place] != token_id:
-                return place + 1
-        return num_sampled
+                return
 
 
 def free_rows(rows: int) -> float:
@@ -182,7 +191,9 @@ def test_a_search_that_takes_longer_than_it_saves_is_given_up() -> None:
             simulation.clock.now += 2.0
         return simulation.clock.now
 
-    simulation.drafter = LookupDrafter(max_drafts=1, min_match=1, max_match=8, clock=slow_search)
+    simulation.drafter = simulation.loop.drafter = LookupDrafter(
+        max_drafts=1, min_match=1, max_match=8, clock=slow_search
+    )
     simulation.add(prompt_of(50), 200)
     simulation.run()
     assert simulation.drafter.counters.num_accepted > 0

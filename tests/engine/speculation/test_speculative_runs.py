@@ -43,8 +43,8 @@ def run(
     settings = {"num_kv_blocks": 128, "max_num_batched_tokens": 256, "speculation": speculation, **settings}
     config = EngineConfig(model=str(model.path), dtype="float32", device="cpu", warm_up=False, **settings)
     engine = Engine(config)
-    if engine.drafter is not None:
-        engine.drafter = LookupDrafter(
+    if engine.loop.drafter is not None:
+        engine.loop.drafter = LookupDrafter(
             max_drafts=config.num_speculative_tokens, min_match=1, max_match=8, clock=FreeRows()
         )
     for request_id, (prompt, params) in enumerate(requests):
@@ -178,7 +178,7 @@ def test_an_aborted_request_leaves_the_others_and_the_pool_as_they_were(tiny_mod
     requests = [(prompt, replace(RANDOM, seed=seed)) for seed, prompt in enumerate(prompts())]
     plain, _ = run(model, requests, speculation="off")
     engine = Engine(EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=128, warm_up=False))
-    engine.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=FreeRows())
+    engine.loop.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=FreeRows())
     for request_id, (prompt, params) in enumerate(requests):
         engine.add(new_request(request_id, prompt, params=params))
     tokens: dict[int, list[int]] = {request_id: [] for request_id in range(len(requests))}

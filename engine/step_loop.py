@@ -1,0 +1,104 @@
+"""The one step loop: plan a step, compute it, take note of its tokens, end who is done. No torch, no text, no clock.
+
+Who computes is given: the engine's device, or a stand-in that counts or costs time. With overlap step N + 1 is planned
+and started before the tokens of step N are known.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.scheduler import Scheduler
+from engine.speculation.drafter import Drafter
+
+_Started = TypeVar("_Started")
+_Drawn = TypeVar("_Drawn")
+_Taken = TypeVar("_Taken")
+_Told_co = TypeVar("_Told_co", covariant=True)
+
+
+class Compute(Protocol[_Started, _Drawn, _Taken, _Told_co]):
+    """Compute planned steps. `start` and `draw` need not wait for what they start; `take` does."""
+
+    def start(self, plan: StepPlan, pending: _Drawn | None) -> _Started:
+        """Start a step; `pending` is drawing tokens that the plan counts and nobody knows yet."""
+
+    def draw(self, plan: StepPlan, started: _Started, rows: list[int] | None) -> _Drawn | None:
+        """Start drawing the plan's tokens, from these of the rows that it sampled when it was started, or from all.
+
+        None where nothing is sampled. Every token before is known by now.
+        """
+
+    def take(self, plan: StepPlan, drawn: _Drawn | None) -> _Taken:
+        """Append what was drawn to the sequences that the scheduler still knows."""
+
+    def finish(self, taken: _Taken) -> _Told_co:
+        """End those that have their last token, and say what is new; the scheduler has advanced past the step."""
+
+
+class StepLoop(Generic[_Started, _Drawn, _Taken, _Told_co]):
+    """Run steps of a scheduler. `drafter` is asked in each step, but with overlap, where there must be none."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        compute: Compute[_Started, _Drawn, _Taken, _Told_co],
+        *,
+        overlaps: bool = False,
+        drafter: Drafter | None = None,
+    ) -> None:
+        assert drafter is None or not overlaps, "drafts need the last token on the host"
+        self.overlaps = overlaps
+        self.drafter = drafter
+        self._scheduler = scheduler
+        self._compute = compute
+        self._in_flight: tuple[StepPlan, _Drawn] | None = None
+
+    def step(self) -> _Told_co | None:
+        """Run one step; return what `finish` said, with overlap of the step before, None where that drew nothing."""
+        if self.overlaps:
+            return self._overlap()
+        if self.drafter is not None:
+            return self._draft(self.drafter)
+        plan = self._scheduler.schedule()
+        taken = self._run(plan)
+        self._scheduler.advance(plan)
+        return self._compute.finish(taken)
+
+    def _run(self, plan: StepPlan) -> _Taken:
+        compute = self._compute
+        return compute.take(plan, compute.draw(plan, compute.start(plan, None), None))
+
+    def _draft(self, drafter: Drafter) -> _Told_co:
+        drafter.propose(self._scheduler.running_sequences(), self._scheduler.draft_room())
+        plan = self._scheduler.schedule()
+        taken = self._run(plan)
+        num_kept = plan.num_kept()
+        self._scheduler.advance(plan)
+        told = self._compute.finish(taken)
+        drafter.learn(plan, num_kept)
+        return told
+
+    def _overlap(self) -> _Told_co | None:
+        """Start a step, only then take note of the one before, and only then draw.
+
+        So the device has the whole step to compute meanwhile; and grammars, penalties and bad words see every token
+        before, as they do without overlap.
+        """
+        scheduler, compute = self._scheduler, self._compute
+        plan = scheduler.schedule()
+        before, self._in_flight = self._in_flight, None
+        if not plan.sequences:
+            return self._tell(before)
+        started = compute.start(plan, None if before is None else before[1])
+        told = self._tell(before)
+        drawn = compute.draw(plan, started, plan.settle(scheduler.__contains__))
+        scheduler.advance(plan)  # also when all of its sequences have ended: it may have brought blocks back
+        if drawn is not None:
+            self._in_flight = plan, drawn
+            scheduler.expect_tokens(plan)
+        return told
+
+    def _tell(self, before: tuple[StepPlan, _Drawn] | None) -> _Told_co | None:
+        return None if before is None else self._compute.finish(self._compute.take(*before))
