@@ -6,23 +6,37 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from sqlalchemy.orm import Session
 
 from api.auth import TenantDep
-from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
+from api.fields import STORABLE_PATTERN, ExpiresAfter, ObjectId, Storable, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, ResultLine
 from api.services import ServicesDep, SessionDep
 from jobs.batches import lifecycle
 from jobs.batches.results import read_finished_lines
-from jobs.batches.submission import CreateBatch
+from jobs.batches.submission import MAX_METADATA_KEY, MAX_METADATA_PAIRS, MAX_METADATA_VALUE, CreateBatch
 from jobs.chunks import fleet
+from jobs.lines.bodies import ENDPOINTS
 from jobs.states import InvalidLines, Priority
 from jobs.tables import Batch
 
 MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
+
+# For the schema; what is refused, and how, `jobs.batches.submission` decides.
+WINDOW_PATTERN = (
+    "^(([1-9][0-9]{0,3}|[1-3][0-9]{4}|4[0-2][0-9]{3}|43[01][0-9]{2}|43200)m"  # 1m … 30d in minutes,
+    "|([1-9][0-9]?|[1-6][0-9]{2}|7[01][0-9]|720)h"  # in hours,
+    "|([1-9]|[12][0-9]|30)d)$"  # and in days
+)
+METADATA_SCHEMA = {
+    "type": ["object", "null"],
+    "maxProperties": MAX_METADATA_PAIRS,
+    "propertyNames": {"maxLength": MAX_METADATA_KEY, "pattern": STORABLE_PATTERN},
+    "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE, "pattern": STORABLE_PATTERN},
+}
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 503))
 
@@ -31,9 +45,9 @@ class CreateBatchBody(StrictModel):
     """The official fields, then ours; the official client sends ours through `extra_body`."""
 
     input_file_id: ObjectId
-    endpoint: Annotated[Storable, Field(max_length=200)]
-    completion_window: Annotated[Storable, Field(max_length=20)]
-    metadata: dict[Storable, Storable] | None = None
+    endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})]
+    completion_window: Annotated[Storable, Field(max_length=20, json_schema_extra={"pattern": WINDOW_PATTERN})]
+    metadata: Annotated[dict[Storable, Storable] | None, WithJsonSchema(METADATA_SCHEMA)] = None
     output_expires_after: ExpiresAfter | None = None
     priority: Priority = Priority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL

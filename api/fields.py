@@ -17,7 +17,9 @@ def _storable(text: str) -> str:
     return text
 
 
-Storable = Annotated[str, AfterValidator(_storable)]
+STORABLE_PATTERN = r"^[^\u0000]*$"
+
+Storable = Annotated[str, AfterValidator(_storable), Field(json_schema_extra={"pattern": STORABLE_PATTERN})]
 ObjectId = Annotated[Storable, Field(min_length=1, max_length=100)]
 
 

@@ -77,6 +77,10 @@ FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
                     **{name: field.schema for name, field in FORM_FIELDS.items()},
                     "file": {"type": "string", "format": "binary"},
                 },
+                "dependentRequired": {
+                    "expires_after[anchor]": ["expires_after[seconds]"],
+                    "expires_after[seconds]": ["expires_after[anchor]"],
+                },
             }
         }
     },

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
 
 from api.app import create_app
+from api.batches import WINDOW_PATTERN
+from jobs.batches.submission import parse_window
+from jobs.errors import InputError
 from jobs.settings import Settings
 from tests.api.witness import Witness
 
@@ -88,6 +93,14 @@ def test_every_answer_and_every_field_of_an_answer_is_always_there(witness: Witn
     assert {name: fields for name, fields in missing.items() if fields} == {}
     for _, told in operations(witness.schema):
         assert all("x-request-id" in answer["headers"] for answer in told["responses"].values())
+
+
+def test_the_schema_allows_the_windows_that_are_allowed() -> None:
+    for unit in "mhd":
+        for number in [*range(1500), *range(42990, 43300), 99999, 100000]:
+            is_told = re.search(WINDOW_PATTERN, f"{number}{unit}") is not None
+            with nullcontext() if is_told else pytest.raises(InputError):
+                parse_window(f"{number}{unit}")
 
 
 @pytest.mark.parametrize(
