@@ -68,7 +68,7 @@ class UploadReader:
             "on_header_value": lambda data, start, end: self._header_value.extend(data[start:end]),
             "on_header_end": self._end_header,
             "on_headers_finished": self._begin_content,
-            "on_part_data": self._take_content,
+            "on_part_data": self._add_content,
             "on_part_end": self._end_part,
             "on_end": self._end_form,
         }
@@ -117,7 +117,7 @@ class UploadReader:
         if self._name == "file":
             self._filename = _read_filename(options.get(b"filename"))
 
-    def _take_content(self, data: bytes, start: int, end: int) -> None:
+    def _add_content(self, data: bytes, start: int, end: int) -> None:
         if self._name == "file":
             self._sink.write(data[start:end])
             return

@@ -63,13 +63,13 @@ def locked(root: Path) -> Iterator[DataDir]:
             f"cannot use {root} as data directory ({error.strerror}). Choose another with --data-dir."
         ) from None
     try:
-        _take(lock, root)
+        _lock(lock, root)
         yield data_dir
     finally:
         os.close(lock)
 
 
-def _take(lock: int, root: Path) -> None:
+def _lock(lock: int, root: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

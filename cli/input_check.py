@@ -25,7 +25,7 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
     scan = Scan(endpoint=endpoint, models={model}, settings=settings)
     with path.open("rb") as file:
         for line in iter_lines(iter(partial(file.read, _READ_BYTES), b""), max_line_bytes=settings.max_line_bytes):
-            scan.take(line)
+            scan.check(line)
     problem = scan.file_problem()
     errors = [problem, *scan.listed] if problem else scan.listed
     if errors:

@@ -46,7 +46,7 @@ class Owner(Protocol):
     def name(self) -> str:
         """Return what logs call the request."""
 
-    def take(self, delta: TokenDelta) -> None:
+    def receive(self, delta: TokenDelta) -> None:
         """Receive new tokens of one child; a finish reason on its last delta."""
 
     def start_over(self) -> None:
@@ -63,6 +63,11 @@ class _Flight:
     @property
     def request_id(self) -> int:
         return self.request.request_id
+
+    def fail(self, message: str) -> None:
+        """Let the owner hear that the request ends with an error."""
+        error = TokenDelta(request_id=self.request_id, finish_reason=FinishReason.ERROR, error=message)
+        self.owner.receive(error)
 
 
 class EngineHost:
@@ -169,7 +174,7 @@ class EngineHost:
             self._add(flight)
         except Exception as error:  # noqa: BLE001 - told to the owner; the reader and the other requests go on
             message = f"The request cannot be handed to the engine: {error}"
-            flight.owner.take(TokenDelta(request_id=flight.request_id, finish_reason=FinishReason.ERROR, error=message))
+            flight.fail(message)
 
     def _call_engine(self, call: Callable[[], None]) -> None:
         try:
@@ -218,7 +223,7 @@ class EngineHost:
                     if flight.open_children == 0 or delta.finish_reason is FinishReason.ERROR:
                         del self._in_engine[delta.request_id]
                         self._next_suspects()
-            flight.owner.take(delta)
+            flight.owner.receive(delta)
 
     def _recover(self, death: EngineDied) -> bool:
         """Start the engine again and re-run what it took down. Returns False when it does not start."""
@@ -262,7 +267,7 @@ class EngineHost:
     def _give_up(self, flight: _Flight) -> None:
         log.error("request gave up request_id=%d crashes=%d", flight.request_id, flight.crashes)
         message = f"The engine died {flight.crashes} times while it ran this request, the last time with no other."
-        flight.owner.take(TokenDelta(request_id=flight.request_id, finish_reason=FinishReason.ERROR, error=message))
+        flight.fail(message)
 
     def _next_suspects(self) -> None:
         """When the engine is empty, run the next group of suspects, or let the newcomers in again."""

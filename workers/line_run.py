@@ -32,7 +32,7 @@ class PromptRun:
     """What an earlier run of the only choice generated."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, delta: TokenDelta) -> None:
+    def receive(self, delta: TokenDelta) -> None:
         """Receive tokens or an error, and tell of the ends that they bring; after the last one nothing counts."""
         with self._lock:
             if self.is_done:

@@ -64,13 +64,13 @@ def reserve(session: Session, tenant_id: str, tokens: int) -> None:
     covered = Budget.limit_tokens.is_(None) | (
         Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
     )
-    taken = session.scalar(
+    reserved = session.scalar(
         update(Budget)
         .where(Budget.tenant_id == tenant_id, covered)
         .values(reserved_tokens=Budget.reserved_tokens + tokens)
         .returning(Budget.tenant_id)
     )
-    if taken is None:
+    if reserved is None:
         found = quota(session, tenant_id)
         assert found.limit is not None
         raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
@@ -83,13 +83,13 @@ def settle(session: Session, batch_id: str, tenant_id: str, tokens: int) -> None
     """
     assert tokens >= 0, tokens
     part = min(tokens, _lock_reservation(session, batch_id))
-    _take(session, batch_id, tenant_id, part=part, spent=tokens)
+    _deduct(session, batch_id, tenant_id, part=part, spent=tokens)
 
 
 def release(session: Session, batch: Batch) -> int:
     """Give back what is left of a batch's reservation; return the tokens given back. Repeating it does nothing."""
     part = _lock_reservation(session, batch.id)
-    _take(session, batch.id, batch.tenant_id, part=part, spent=0)
+    _deduct(session, batch.id, batch.tenant_id, part=part, spent=0)
     return part
 
 
@@ -99,7 +99,7 @@ def _lock_reservation(session: Session, batch_id: str) -> int:
     return left
 
 
-def _take(session: Session, batch_id: str, tenant_id: str, *, part: int, spent: int) -> None:
+def _deduct(session: Session, batch_id: str, tenant_id: str, *, part: int, spent: int) -> None:
     if part:
         session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=Batch.reserved_tokens - part))
     if part or spent:

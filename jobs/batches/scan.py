@@ -1,4 +1,4 @@
-"""What a batch's input holds: takes its lines in order, lists every bad one, plans the chunks of the others.
+"""What a batch's input holds: reads its lines in order, lists every bad one, plans the chunks of the others.
 
 Pure: no SQL, no storage. Memory does not grow with the size of lines: per line only a digest of its custom_id is kept.
 """
@@ -69,7 +69,7 @@ class ChunkPlanner:
 
 @dataclass(slots=True)
 class Scan:
-    """What is found while lines are taken in order; `take` returns a line's problem, if it has one."""
+    """What is found while lines are read in order."""
 
     endpoint: str
     models: Collection[str]
@@ -84,7 +84,8 @@ class Scan:
     def __post_init__(self) -> None:
         self.planner = ChunkPlanner(max_lines=self.settings.chunk_lines)
 
-    def take(self, line: RawLine) -> LineProblem | None:
+    def check(self, line: RawLine) -> LineProblem | None:
+        """Return what is wrong with the next line; None where it is planned into a chunk, or is one too many."""
         self.num_requests += 1
         if self.num_requests > self.settings.max_batch_lines:
             return None  # the batch fails as a whole; only the count matters now

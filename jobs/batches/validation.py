@@ -62,12 +62,12 @@ def validate_batch(session: Session, storage: Storage, batch_id: str, *, setting
 
 
 def _read_input(session: Session, storage: Storage, batch: Batch, *, scan: Scan) -> bool:
-    """Take every line into the scan; return False as soon as the batch is seen to be cancelled or expired."""
+    """Have every line checked; return False as soon as the batch is seen to be cancelled or expired."""
     file = session.get_one(File, batch.input_file_id)
     errors = _ErrorResults(session, batch)
     looked_at = 0
     for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=scan.settings.max_line_bytes):
-        problem = scan.take(line)
+        problem = scan.check(line)
         if problem is not None and batch.invalid_lines == InvalidLines.SKIP:
             errors.add(problem)
         if line.byte_end - looked_at > _LOOK_UP_BYTES:

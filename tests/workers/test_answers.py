@@ -51,7 +51,7 @@ def feed(run: LineRun, token_ids: list[int], *, prompt: int = 0, index: int = 0,
     """Send the tokens one delta each, as the engine does."""
     for position, token_id in enumerate(token_ids):
         is_last = position == len(token_ids) - 1
-        run.prompt_runs[prompt].take(
+        run.prompt_runs[prompt].receive(
             TokenDelta(
                 request_id=prompt,
                 index=index,
@@ -87,7 +87,7 @@ def test_what_the_first_choice_computes_and_the_others_share_was_not_cached(toke
     for index, num_cached_tokens in ((1, 48), (0, 16)):
         delta = TokenDelta(request_id=0, index=index, token_ids=[5], num_cached_tokens=num_cached_tokens)
         delta.finish_reason = FinishReason.LENGTH
-        run.prompt_runs[0].take(delta)
+        run.prompt_runs[0].receive(delta)
     assert done == [run]
     assert answer(tokenizer, run)["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
 
@@ -116,7 +116,7 @@ def test_a_stop_token_after_a_stop_string_hides_no_token_before_it(tokenizer: An
     token_ids = [*tokenizer.encode("STOP", add_special_tokens=False), tokenizer.eos_token_id]
     logprobs = [TokenLogprobs(logprob=-0.5, rank=1, top_token_ids=[], top_logprobs=[]) for _ in token_ids]
     delta = TokenDelta(request_id=0, token_ids=token_ids, logprobs=logprobs, finish_reason=FinishReason.STOP)
-    run.prompt_runs[0].take(delta)
+    run.prompt_runs[0].receive(delta)
     (choice,) = answer(tokenizer, run)["choices"]
     assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"] == "STOP"
 
@@ -142,7 +142,7 @@ def test_the_engine_hears_at_once_of_a_choice_that_a_stop_string_ended(tokenizer
     stopped: list[tuple[int, int]] = []
     run.prompt_runs[0].on_stopped = lambda *child: stopped.append(child)
     feed(run, tokenizer.encode("one STOP two three", add_special_tokens=False), index=1, end=None)
-    run.prompt_runs[0].take(TokenDelta(request_id=0, index=1, finish_reason=FinishReason.ABORT))
+    run.prompt_runs[0].receive(TokenDelta(request_id=0, index=1, finish_reason=FinishReason.ABORT))
     assert (stopped, done) == ([(0, 1)], [])
     feed(run, tokenizer.encode("one two", add_special_tokens=False), index=0, end=FinishReason.LENGTH)
     assert (stopped, done) == ([(0, 1)], [run])
@@ -177,7 +177,7 @@ def test_a_line_that_starts_over_forgets_what_it_had(tokenizer: Any) -> None:
 
 def test_an_error_of_one_prompt_ends_the_line(tokenizer: Any) -> None:
     run, done = start(tokenizer, prompts=1, max_tokens=9)
-    run.prompt_runs[0].take(TokenDelta(request_id=0, finish_reason=FinishReason.ERROR, error="does not fit"))
+    run.prompt_runs[0].receive(TokenDelta(request_id=0, finish_reason=FinishReason.ERROR, error="does not fit"))
     assert done == [run]
     assert run.error == "does not fit"
 
@@ -187,7 +187,7 @@ def test_log_probabilities_come_with_text_bytes_and_alternatives(tokenizer: Any)
     (token_id,) = tokenizer.encode("T", add_special_tokens=False)
     other_id = tokenizer.encode("U", add_special_tokens=False)[0]
     logprobs = TokenLogprobs(logprob=-0.5, rank=2, top_token_ids=[other_id], top_logprobs=[-0.25])
-    run.prompt_runs[0].take(
+    run.prompt_runs[0].receive(
         TokenDelta(request_id=0, token_ids=[token_id], logprobs=[logprobs], finish_reason=FinishReason.LENGTH)
     )
     (entry,) = answer(tokenizer, run)["choices"][0]["logprobs"]["content"]
@@ -205,7 +205,7 @@ def give_prompt_logprobs(run: LineRun, token_ids: list[int]) -> None:
     own = [TokenLogprobs(logprob=-0.125, rank=1, top_token_ids=[5], top_logprobs=[-0.125]) for _ in token_ids]
     delta = TokenDelta(request_id=0, token_ids=token_ids, finish_reason=FinishReason.LENGTH)
     delta.logprobs, delta.prompt_logprobs = own or None, PROMPT_LOGPROBS
-    run.prompt_runs[0].take(delta)
+    run.prompt_runs[0].receive(delta)
 
 
 def pieces(tokenizer: Any, *token_ids: int) -> list[str]:
@@ -286,7 +286,7 @@ def test_the_tokens_join_to_the_text_where_the_decoder_strips_a_leading_space(ll
     likeliest = llama_2.convert_tokens_to_ids(["▁the", "the"])
     top = TokenLogprobs(logprob=-4.0, rank=9, top_token_ids=likeliest, top_logprobs=[-0.125, -3.0])
     delta = TokenDelta(request_id=0, token_ids=token_ids, logprobs=[top] * 5, finish_reason=FinishReason.LENGTH)
-    run.prompt_runs[0].take(delta)
+    run.prompt_runs[0].receive(delta)
     (choice,) = answer(llama_2, run)["choices"]
     shown = choice["logprobs"]
     assert shown["tokens"] == [" Hello", " the", "the", " ", " the"]

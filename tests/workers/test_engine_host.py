@@ -92,7 +92,7 @@ class Recorder:
         self.num_restarts = 0
         self.finished = threading.Event()
 
-    def take(self, delta: TokenDelta) -> None:
+    def receive(self, delta: TokenDelta) -> None:
         self.deltas.append(delta)
         if delta.finish_reason is not None:
             self.finished.set()

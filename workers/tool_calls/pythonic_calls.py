@@ -64,7 +64,7 @@ class _Parser:
         return found
 
     def _call(self) -> dict[str, Any]:
-        return {"name": self._take(_NAME), "arguments": self._paired("(", lambda: self._take(_NAME), "=", ")")}
+        return {"name": self._match(_NAME), "arguments": self._paired("(", lambda: self._match(_NAME), "=", ")")}
 
     def _value(self) -> Any:
         match self._text[self._place : self._place + 1]:
@@ -80,17 +80,17 @@ class _Parser:
                 return self._number()
 
     def _string(self) -> str:
-        written = _ESCAPE.sub(_unescaped, self._take(_STRING)[1:-1])
+        written = _ESCAPE.sub(_unescaped, self._match(_STRING)[1:-1])
         return written.encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs, and refuses halves
 
     def _word(self) -> bool | None:
-        word = self._take(_WORD)
+        word = self._match(_WORD)
         if word not in _WORDS:
             raise MalformedCall
         return _WORDS[word]
 
     def _number(self) -> int | float:
-        written = self._take(_NUMBER)
+        written = self._match(_NUMBER)
         return int(written) if written.lstrip("+-").isdigit() else float(written)
 
     def _paired(self, opening: str, key: Callable[[], str], between: str, closing: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class _Parser:
         self._place += len(sign)
         self._skip_space()
 
-    def _take(self, pattern: re.Pattern[str]) -> str:
+    def _match(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self._place)
         if found is None:
             raise MalformedCall

@@ -69,14 +69,14 @@ class FakeHost:
         for request_id in list(self.waiting)[:count]:
             _, owner = self.waiting.pop(request_id)
             if error is not None:
-                owner.take(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error=error))
+                owner.receive(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error=error))
             else:
-                owner.take(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
+                owner.receive(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
 
     def generate(self, *token_ids: int) -> None:
         """Give every waiting request these tokens, without an end."""
         for request_id, (_, owner) in self.waiting.items():
-            owner.take(TokenDelta(request_id=request_id, token_ids=list(token_ids)))
+            owner.receive(TokenDelta(request_id=request_id, token_ids=list(token_ids)))
 
     def abort_child(self, request_id: int, index: int) -> None:
         self.stopped.append((request_id, index))
@@ -224,12 +224,14 @@ def test_a_drained_line_goes_on_after_the_tokens_it_had(
     host.wait_for(6)
     request, owner = host.waiting[3]
     assert request.output_token_ids == [50, 51, 52]
-    owner.take(TokenDelta(request_id=3, token_ids=[53]))
+    owner.receive(TokenDelta(request_id=3, token_ids=[53]))
     owner.start_over()  # the engine died: the request runs again from where it was submitted
-    owner.take(TokenDelta(request_id=3, token_ids=[54], finish_reason=FinishReason.LENGTH))
+    owner.receive(TokenDelta(request_id=3, token_ids=[54], finish_reason=FinishReason.LENGTH))
     bench.wait_until("SELECT line_no, output_tokens FROM result", [(0, 4)])
     for request_id in (4, 5):
-        host.waiting[request_id][1].take(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error="x"))
+        host.waiting[request_id][1].receive(
+            TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error="x")
+        )
     bench.join()
     assert bench.rows(CHUNKS) == [("done", 2)]
 

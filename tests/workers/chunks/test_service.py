@@ -35,7 +35,7 @@ class InstantHost:
         return 1
 
     def submit(self, new: NewRequest, owner: Owner) -> None:
-        owner.take(TokenDelta(request_id=new.request_id, token_ids=[40], finish_reason=FinishReason.LENGTH))
+        owner.receive(TokenDelta(request_id=new.request_id, token_ids=[40], finish_reason=FinishReason.LENGTH))
 
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_child(self, request_id: int, index: int) -> None: ...
