@@ -35,22 +35,22 @@ def read_page(
 ) -> Page[Row]:
     """Return up to `limit` rows that `query` selects, after the object `after` in order of creation.
 
-    The cursor is a place in time, so it works on for an object that was deleted meanwhile or does not fit the
+    The cursor is a point in time, so it works on for an object that was deleted meanwhile or does not fit the
     filter. Raises InputError where this tenant never had it.
     """
     if limit < 1:
         raise InputError(f"limit is {limit}; give 1 or more", param="limit", code="invalid_value")
-    place = tuple_(table.created_at, table.id)
+    position = tuple_(table.created_at, table.id)
     if after is not None:
-        cursor = _place_of(session, table, tenant_id=tenant_id, object_id=after)
-        query = query.where(place < cursor if newest_first else place > cursor)
+        cursor = _position_of(session, table, tenant_id=tenant_id, object_id=after)
+        query = query.where(position < cursor if newest_first else position > cursor)
     ordering = (table.created_at, table.id)
     query = query.order_by(*(column.desc() if newest_first else column.asc() for column in ordering)).limit(limit + 1)
     rows = session.scalars(query).all()
     return Page(data=rows[:limit], has_more=len(rows) > limit)
 
 
-def _place_of(session: Session, table: type[Row], *, tenant_id: str, object_id: str) -> tuple[object, str]:
+def _position_of(session: Session, table: type[Row], *, tenant_id: str, object_id: str) -> tuple[object, str]:
     created_at = session.scalar(select(table.created_at).where(table.id == object_id, table.tenant_id == tenant_id))
     if created_at is None:
         raise InputError(

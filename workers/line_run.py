@@ -80,12 +80,12 @@ class LineRun:
         self._num_open = len(prepared.prompts)
         self.prompt_runs = [
             PromptRun(
-                name=_name(prepared, batch_id, place),
+                name=_name(prepared, batch_id, index),
                 output=RequestProgress(tokenizer, prompt, prepared.params),
                 on_done=self._prompt_done,
                 on_stopped=on_stopped,
             )
-            for place, prompt in enumerate(prepared.prompts)
+            for index, prompt in enumerate(prepared.prompts)
         ]
 
     @property
@@ -121,7 +121,7 @@ class LineRun:
             self._on_done(self)
 
 
-def _name(prepared: PreparedLine, batch_id: str, place: int) -> str:
+def _name(prepared: PreparedLine, batch_id: str, index: int) -> str:
     """Return what logs call a prompt, its line counted from 1 as in messages to users."""
     line = f"{batch_id} line {prepared.line.line_no + 1} custom_id={prepared.line.custom_id}"
-    return f"{line} prompt {place + 1}" if len(prepared.prompts) > 1 else line
+    return f"{line} prompt {index + 1}" if len(prepared.prompts) > 1 else line

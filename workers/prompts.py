@@ -188,6 +188,6 @@ def _is_echoed(request: Request) -> TypeGuard[CompletionRequest]:
 
 
 def _seed(batch_id: str, line_no: int, prompt_index: int) -> int:
-    place = f"{batch_id}:{line_no}" + (f":{prompt_index}" if prompt_index else "")
-    digest = hashlib.blake2b(place.encode(), digest_size=8).digest()
+    origin = f"{batch_id}:{line_no}" + (f":{prompt_index}" if prompt_index else "")
+    digest = hashlib.blake2b(origin.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # 63 bits: the range of SamplingParams.seed

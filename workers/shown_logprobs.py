@@ -88,4 +88,4 @@ def _byte_level_table() -> dict[str, int]:
     """Return GPT-2's table backwards: printable Latin-1 stands for itself, the other bytes for U+0100 upwards."""
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in itself)
-    return {chr(byte): byte for byte in itself} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in itself} | {chr(0x100 + index): byte for index, byte in enumerate(others)}

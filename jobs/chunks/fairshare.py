@@ -93,7 +93,7 @@ def effective_rank(priority: Priority, waited: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """A queue's place in the order: its next chunk at the virtual time it would be charged from."""
+    """A queue's position in the order: its next chunk at the virtual time it would be charged from."""
 
     queue: Queue
     position: int

@@ -22,7 +22,7 @@ MAX_LEVELS = 1024
 
 
 class RawLine(NamedTuple):
-    """One non-blank line and its place in the file; a named tuple because a file has millions of them.
+    """One non-blank line and where it stands in the file; a named tuple because a file has millions of them.
 
     `content` carries neither BOM nor line end; it is None where the line is longer than allowed.
     """
@@ -207,10 +207,10 @@ def _why_no_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
         raw.decode()
     except UnicodeDecodeError as wrong:
         return f"this line is not UTF-8 from its byte {wrong.start + 1} on; save the file as UTF-8"
-    place = f"character {error.pos + 1}"
+    position = f"character {error.pos + 1}"
     if error.msg.startswith("invalid literal"):  # orjson guesses from the first letter which one was meant
-        return f"this line is not valid JSON from its {place} on"
-    return f"this line is not valid JSON: {error.msg} at {place}"
+        return f"this line is not valid JSON from its {position} on"
+    return f"this line is not valid JSON: {error.msg} at {position}"
 
 
 def _problem_of(line: dict[str, Any], *, line_no: int, endpoint: str) -> LineProblem:

@@ -31,7 +31,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedToken:
-    """A token that could have stood at some place of a prompt; rank 1 is the likeliest."""
+    """A token that could have stood at some position of a prompt; rank 1 is the likeliest."""
 
     token_id: int
     token: str
@@ -128,9 +128,9 @@ def error_body(
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
-def short_call_id(place: str) -> str:
-    """Return an id of 9 letters and digits, the only ids that Mistral's chat templates take; the same for a place."""
-    return hashlib.blake2b(place.encode(), digest_size=5).hexdigest()[:SHORT_ID_LENGTH]
+def short_call_id(origin: str) -> str:
+    """Return an id of 9 letters and digits, the only ids that Mistral's chat templates take; the same for an origin."""
+    return hashlib.blake2b(origin.encode(), digest_size=5).hexdigest()[:SHORT_ID_LENGTH]
 
 
 def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
@@ -142,16 +142,16 @@ def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
     if choice.tool_calls:
         message["content"] = choice.text or None
         message["tool_calls"] = [
-            _tool_call(call, f"{response_id}:{choice.index}:{place}") for place, call in enumerate(choice.tool_calls)
+            _tool_call(call, f"{response_id}:{choice.index}:{index}") for index, call in enumerate(choice.tool_calls)
         ]
         finish_reason = "tool_calls" if finish_reason == "stop" else finish_reason
     return {"index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def _tool_call(call: ToolCall, place: str) -> dict[str, Any]:
-    """Build a call; its id is a function of its place, so that a line run again keeps it."""
-    long_id = "call_" + hashlib.blake2b(place.encode(), digest_size=12).hexdigest()
-    call_id = short_call_id(place) if call.has_short_id else long_id
+def _tool_call(call: ToolCall, origin: str) -> dict[str, Any]:
+    """Build a call; its id is a function of its origin, so that a line run again keeps it."""
+    long_id = "call_" + hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()
+    call_id = short_call_id(origin) if call.has_short_id else long_id
     return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
@@ -176,7 +176,7 @@ def _prompt_logprobs(choice: GeneratedChoice) -> dict[str, Any]:
     """Return vLLM's field of that name, which is absent where it was not asked for."""
     if choice.prompt_logprobs is None:
         return {}
-    return {"prompt_logprobs": [None if place is None else _ranked(place) for place in choice.prompt_logprobs]}
+    return {"prompt_logprobs": [None if tokens is None else _ranked(tokens) for tokens in choice.prompt_logprobs]}
 
 
 def _ranked(tokens: Sequence[RankedToken]) -> dict[str, Any]:

@@ -128,9 +128,9 @@ def has_kind(value: object, kinds: frozenset[str]) -> bool:
 def _target(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the definition that a schema refers to, None where it refers to none beside it."""
     reference = schema.get("$ref")
-    place = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
-    definitions = schema.get(place[1]) if place else None
-    target = definitions.get(place[2]) if place and isinstance(definitions, Mapping) else None
+    found = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+    definitions = schema.get(found[1]) if found else None
+    target = definitions.get(found[2]) if found and isinstance(definitions, Mapping) else None
     return _within(schema, target) if isinstance(target, Mapping) else None
 
 

@@ -39,13 +39,13 @@ def pythonic_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
     """Return the rules of a function's arguments, in the schema's order and values in JSON. Raises BodyError."""
     arguments = arguments_of(function)
     lines = [f'{rule}_after_{len(arguments)}: ""']
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         option = "" if argument.is_required else "?"
-        lines.append(f"{rule}_{place}: {json.dumps(argument.name + '=')} {json_rule(argument.schema)}")
-        lines.append(f'{rule}_after_{place}: (", " {rule}_{place}){option} {rule}_after_{place + 1}')
-    required = [place for place, argument in enumerate(arguments) if argument.is_required]
+        lines.append(f"{rule}_{index}: {json.dumps(argument.name + '=')} {json_rule(argument.schema)}")
+        lines.append(f'{rule}_after_{index}: (", " {rule}_{index}){option} {rule}_after_{index + 1}')
+    required = [index for index, argument in enumerate(arguments) if argument.is_required]
     can_be_first = range(len(arguments))[: required[0] + 1 if required else None]
-    starts = [f"{rule}_{place} {rule}_after_{place + 1}" for place in can_be_first]
+    starts = [f"{rule}_{index} {rule}_after_{index + 1}" for index in can_be_first]
     return [f"{rule}: {' | '.join(starts if required else [*starts, f'{rule}_after_{len(arguments)}'])}", *lines]
 
 
@@ -54,12 +54,12 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._place = 0
+        self._position = 0
         self._skip_space()
 
     def calls(self) -> list[Any]:
         found = self._listed("[", self._call, "]")
-        if self._place < len(self._text):
+        if self._position < len(self._text):
             raise MalformedCall
         return found
 
@@ -67,7 +67,7 @@ class _Parser:
         return {"name": self._match(_NAME), "arguments": self._paired("(", lambda: self._match(_NAME), "=", ")")}
 
     def _value(self) -> Any:
-        match self._text[self._place : self._place + 1]:
+        match self._text[self._position : self._position + 1]:
             case "[":
                 return self._listed("[", self._value, "]")
             case "{":
@@ -119,26 +119,26 @@ class _Parser:
         return found
 
     def _has(self, sign: str) -> bool:
-        return self._text.startswith(sign, self._place)
+        return self._text.startswith(sign, self._position)
 
     def _expect(self, sign: str) -> None:
         if not self._has(sign):
             raise MalformedCall
-        self._place += len(sign)
+        self._position += len(sign)
         self._skip_space()
 
     def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._place)
+        found = pattern.match(self._text, self._position)
         if found is None:
             raise MalformedCall
-        self._place = found.end()
+        self._position = found.end()
         self._skip_space()
         return found[0]
 
     def _skip_space(self) -> None:
-        space = _SPACE.match(self._text, self._place)
+        space = _SPACE.match(self._text, self._position)
         assert space is not None, "it matches nothing too"
-        self._place = space.end()
+        self._position = space.end()
 
 
 def _unescaped(escape: re.Match[str]) -> str:

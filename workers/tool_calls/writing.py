@@ -32,12 +32,12 @@ def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]
         return None
     layout = _LAYOUTS[form]
     rules = [*start(layout, special_ids), *_calls(layout, tool_use, special_ids)]
-    for place, tool in enumerate(tool_use.callable):
+    for index, tool in enumerate(tool_use.callable):
         function = function_of(tool)
         _check_levels(function)
         before = tuple(part.replace(_NAME, function["name"]) for part in layout.own)
-        rules.append(f"f{place}: {_written(before, special_ids)} a{place} {_written(layout.after, special_ids)}")
-        rules += layout.arguments(f"a{place}", function)
+        rules.append(f"f{index}: {_written(before, special_ids)} a{index} {_written(layout.after, special_ids)}")
+        rules += layout.arguments(f"a{index}", function)
     return StructuredOutput(grammar="\n".join([*rules, ""]))
 
 
@@ -77,7 +77,7 @@ def _calls(layout: _Layout, tool_use: ToolUse, special_ids: Mapping[str, int]) -
     rest = ""
     if tool_use.is_parallel and layout.between is not None:
         rest = f"({_written((*layout.between, *layout.again), special_ids)} call)*"
-    functions = " | ".join(f"f{place}" for place in range(len(tool_use.callable)))
+    functions = " | ".join(f"f{index}" for index in range(len(tool_use.callable)))
     return [f"calls: call {rest} {_written(layout.end, special_ids)}", f"call: {functions}"]
 
 

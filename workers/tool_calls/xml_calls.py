@@ -45,42 +45,42 @@ def read_xml(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, 
 
     `schemas` are the functions' parameters by name.
     """
-    content, calls, place = "", [], 0
-    while (start := _FUNCTION.search(text, place)) is not None:
-        content += text[place : start.start()]
-        arguments, place = _read_arguments(text, start.end(), value_schemas(schemas.get(start[1].strip(), {})))
+    content, calls, position = "", [], 0
+    while (start := _FUNCTION.search(text, position)) is not None:
+        content += text[position : start.start()]
+        arguments, position = _read_arguments(text, start.end(), value_schemas(schemas.get(start[1].strip(), {})))
         calls.append({"name": start[1].strip(), "arguments": arguments})
-    content += text[place:]
+    content += text[position:]
     if any(mark in content for mark in _MARKS):
         raise MalformedCall
     return content, calls
 
 
-def _read_arguments(text: str, place: int, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-    """Read parameters from `place` to the call's end; return them, and the place behind."""
+def _read_arguments(text: str, position: int, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+    """Read parameters from `position` to the call's end; return them, and the position behind."""
     arguments: dict[str, Any] = {}
-    while (start := _PARAMETER.match(text, place)) is not None:
+    while (start := _PARAMETER.match(text, position)) is not None:
         name = start[1].strip()
         if name in arguments:
             raise MalformedCall
-        arguments[name], place = _read_value(text, start.end(), schemas.get(name, {}))
-    end = _FUNCTION_END.match(text, place)
+        arguments[name], position = _read_value(text, start.end(), schemas.get(name, {}))
+    end = _FUNCTION_END.match(text, position)
     if end is None:
         raise MalformedCall
     return arguments, end.end()
 
 
-def _read_value(text: str, place: int, schema: Mapping[str, Any]) -> tuple[Any, int]:
+def _read_value(text: str, position: int, schema: Mapping[str, Any]) -> tuple[Any, int]:
     kinds = kinds_of(schema)
     if kinds is not None and "string" not in kinds:
-        found = _read_json(text[place:])  # texts within it may hold the tag that ends the parameter
+        found = _read_json(text[position:])  # texts within it may hold the tag that ends the parameter
         if found is not None:
             value, length = found
-            return value, place + length
-    end = _PARAMETER_END.search(text, place)
+            return value, position + length
+    end = _PARAMETER_END.search(text, position)
     if end is None:
         raise MalformedCall
-    written = text[place : end.start()].removeprefix("\n").removesuffix("\n")
+    written = text[position : end.start()].removeprefix("\n").removesuffix("\n")
     return _typed(written, schema, kinds), end.end()
 
 
@@ -115,12 +115,12 @@ def _typed(written: str, schema: Mapping[str, Any], kinds: frozenset[str] | None
 def xml_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
     """Return the rules of a function's arguments, in the schema's order. Raises BodyError."""
     arguments = arguments_of(function)
-    parts = [f"{rule}_{place}{'' if argument.is_required else '?'}" for place, argument in enumerate(arguments)]
+    parts = [f"{rule}_{index}{'' if argument.is_required else '?'}" for index, argument in enumerate(arguments)]
     lines = [f"{rule}: {' '.join(parts)}" if parts else f'{rule}: ""']
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         start = json.dumps(f"<parameter={argument.name}>\n")
-        lines.append(f"{rule}_{place}: {start} {rule}_{place}_value")
-        lines += _value_rules(f"{rule}_{place}_value", argument, function)
+        lines.append(f"{rule}_{index}: {start} {rule}_{index}_value")
+        lines += _value_rules(f"{rule}_{index}_value", argument, function)
     return lines
 
 
