@@ -1,6 +1,6 @@
 """Lost leases: back to the queue, bisected when it happens again, failed when one line alone keeps killing engines.
 
-Only leases that end on the clock count as losses; a chunk given back does not, nor a lease that nobody could extend
+Only leases that end on the clock count as lost; a chunk given back does not, nor a lease that nobody could extend
 because Postgres was away.
 """
 
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.leasing import SUSPECT_LOSSES, lines_done, lock_batch_state, settle_share
+from jobs.chunks.leasing import SUSPECT_LOST_LEASES, lines_done, lock_batch_state, settle_share
 from jobs.chunks.recording import LineResult, record
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.output_lines import error_line
@@ -30,7 +30,7 @@ from jobs.tables import Chunk
 
 log = logging.getLogger(__name__)
 
-POISON_LOSSES = 3
+POISON_LOST_LEASES = 3
 """A chunk of one line is failed after so many lost leases of its own."""
 _REAP_LIMIT = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
 
@@ -53,9 +53,9 @@ class LostLease(ChunkRef):
     """That its end says something of its lines."""
 
     @property
-    def losses_now(self) -> int:
-        """Return the losses of the chunk, this one included."""
-        return self.losses + self.is_counted
+    def num_lost(self) -> int:
+        """Return the lost leases of the chunk, this one included."""
+        return self.lost_leases + self.is_counted
 
 
 def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> list[Reaped]:
@@ -64,8 +64,8 @@ def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> lis
     `lease` is what leases were extended for: one that was last extended before the server started is no loss, since its
     worker may be well and could not reach us.
 
-    Once lost, a chunk is ready again. After SUSPECT_LOSSES it is bisected over its unfinished lines, and each part
-    again at its next loss. A line that was lost POISON_LOSSES times as a chunk of its own gets the error
+    Once lost, a chunk is ready again. After SUSPECT_LOST_LEASES it is bisected over its unfinished lines, and each part
+    again when the next is lost. A line that was lost POISON_LOST_LEASES times as a chunk of its own gets the error
     `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call; where the store
     has lost it, the batch fails.
     """
@@ -109,7 +109,7 @@ def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
         _move(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
-    if lost.losses_now < SUSPECT_LOSSES or not lost.is_counted:
+    if lost.num_lost < SUSPECT_LOST_LEASES or not lost.is_counted:
         _move(session, lost, ChunkState.READY)
         return Reaped.READY
     try:
@@ -136,10 +136,10 @@ def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -
 
 
 def _reap_single(session: Session, lost: LostLease, line: RawLine) -> Reaped:
-    if lost.losses_now < POISON_LOSSES:
+    if lost.num_lost < POISON_LOST_LEASES:
         _move(session, lost, ChunkState.READY)
         return Reaped.READY
-    message = f"this line's worker was lost {lost.losses_now} times while it ran; it was given up and is not billed"
+    message = f"this line's worker was lost {lost.num_lost} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )
@@ -171,9 +171,9 @@ def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfin
 def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
     """Return what a child does not inherit; finished lines inside its span count as its requests and are not run again.
 
-    A part goes on with the losses of the whole, so that the next one splits it at once. A single line starts from none:
-    it is failed only for losses as a chunk of its own, never for those it shared with its neighbours in this one. Other
-    chunks of its worker may be the reason for its first ones; at the last, it has no other suspect beside it.
+    A part goes on with the lost leases of the whole, so that the next one splits it at once. A single line starts from
+    none: it is failed only for leases lost as a chunk of its own, never for those it shared with its neighbours in this
+    one. Other chunks of its worker may be the reason for its first ones; at the last it has no other suspect beside it.
     """
     part = PlannedChunk(
         first_line=span[0].line_no,
@@ -183,12 +183,12 @@ def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> 
         byte_end=span[-1].byte_end,
         estimated_tokens=lost.estimated_tokens * num_unfinished // lost.num_requests,
     )
-    losses = 0 if len(span) == 1 else lost.losses_now
+    losses = 0 if len(span) == 1 else lost.num_lost
     return part._asdict() | {"losses": losses, "parent_id": lost.chunk_id}
 
 
 def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
-    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.losses_now}
+    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.num_lost}
     moved = session.execute(_MOVE, values).one_or_none()
     assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
 

@@ -39,8 +39,8 @@ class ChunkRef:
     byte_end: int
     """Exclusive."""
     estimated_tokens: int
-    losses: int
-    """Leases of it that were lost before this one."""
+    lost_leases: int = field(metadata={"source": "chunk.losses"})
+    """Those before this one."""
     expires_at: datetime
     """The batch's deadline."""
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})

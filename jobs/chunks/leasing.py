@@ -22,7 +22,7 @@ from jobs.database import advisory_lock
 from jobs.errors import FencedOutError, TokenmillError
 from jobs.states import BatchState, ChunkState, sources_of
 
-SUSPECT_LOSSES = 2
+SUSPECT_LOST_LEASES = 2
 """After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
 _CANDIDATES = 8
 """Chunks that `claim_next` tries: other workers may take the first ones at the same time."""
@@ -60,7 +60,7 @@ def claim_chunk(session: Session, chunk_id: int, *, worker_id: str, lease: timed
         "lease": lease,
         "after": ChunkState.LEASED.value,
         "sources": sources_of(ChunkState.LEASED),
-        "suspect": SUSPECT_LOSSES,
+        "suspect": SUSPECT_LOST_LEASES,
     }
     row = session.execute(_CLAIM, values).one_or_none()
     if row is None:
@@ -134,7 +134,7 @@ def complete(session: Session, claim: ClaimedChunk) -> None:
 
 
 def release(session: Session, claim: ClaimedChunk) -> None:
-    """Give a chunk back without counting a loss; it is withdrawn where its batch is no longer wanted.
+    """Give a chunk back without counting a lost lease; it is withdrawn where its batch is no longer wanted.
 
     Raises FencedOutError.
     """

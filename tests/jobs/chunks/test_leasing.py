@@ -334,7 +334,7 @@ def test_a_chunk_given_back_is_no_loss_and_keeps_its_results(session: Session, r
     leasing.release(session, claim)
     session.commit()
     again = take_first(session, batch, "w2")
-    assert (again.losses, again.fence) == (0, 2)
+    assert (again.lost_leases, again.fence) == (0, 2)
     assert leasing.lines_done(session, again) == {1}
 
 
@@ -384,7 +384,7 @@ def test_an_expired_lease_returns_the_chunk_to_the_queue(session: Session, stora
     claim = take_first(session, batch)
     assert lose(session, storage, claim) == [Reaped.READY]
     assert states(session, batch) == ["ready"]
-    assert take_first(session, batch).losses == 1
+    assert take_first(session, batch).lost_leases == 1
 
 
 def test_after_two_losses_a_chunk_is_bisected_over_its_unfinished_lines(
@@ -479,11 +479,11 @@ def test_a_lease_that_could_not_be_extended_while_postgres_was_away_is_no_loss(
         end_lease(session, take_first(session, batch))
         assert reap_expired(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
         session.commit()
-    assert take_first(session, batch).losses == 0
+    assert take_first(session, batch).lost_leases == 0
     session.execute(text("UPDATE chunk SET state = 'ready', losses = 2"))
     end_lease(session, take_first(session, batch))
     assert reap_expired(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
-    assert take_first(session, batch).losses == 2, "nor does it split a suspect or forgive it"
+    assert take_first(session, batch).lost_leases == 2, "nor does it split a suspect or forgive it"
 
 
 def test_leases_returned_at_a_start_are_no_loss(session: Session, run: Run) -> None:
@@ -491,7 +491,7 @@ def test_leases_returned_at_a_start_are_no_loss(session: Session, run: Run) -> N
     claims = [take(session, chunk_id) for chunk_id in chunk_ids(session, batch)]
     assert return_leases(session) == 2
     assert states(session, batch) == ["ready", "ready"]
-    assert take_first(session, batch).losses == 0
+    assert take_first(session, batch).lost_leases == 0
     with pytest.raises(FencedOutError):
         leasing.extend(session, claims[1], LEASE)
 
