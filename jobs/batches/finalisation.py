@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import lock_batch, move_batch
-from jobs.batches.missing_inputs import name_lost_input
+from jobs.batches.missing_inputs import name_missing_input
 from jobs.chunks import checkpoints
 from jobs.chunks.recording import LineResult, copy_errors
 from jobs.database import stream, try_advisory_lock
@@ -188,7 +188,7 @@ def _end(
     assert batch is not None
     batch.num_failed += num_added
     if batch.num_completed + batch.num_failed < batch.num_requests:
-        name_lost_input(batch)
+        name_missing_input(batch)
     batch.output_file_id = output.id if output else None
     batch.error_file_id = errors.id if errors else None
     move_batch(session, batch, outcome)

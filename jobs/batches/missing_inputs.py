@@ -36,13 +36,13 @@ def fail_batch(session: Session, batch_id: str) -> None:
     batch = lock_batch(session, batch_id)
     if batch is None or batch.state != BatchState.IN_PROGRESS:
         return
-    name_lost_input(batch)
+    name_missing_input(batch)
     move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.FAILED)
     leasing.withdraw_open(session, batch_id)
     log.error("batch fails, its input is lost batch_id=%s file_id=%s", batch_id, batch.input_file_id)
 
 
-def name_lost_input(batch: Batch) -> None:
+def name_missing_input(batch: Batch) -> None:
     """Say in the `errors` of a locked batch, once, that its input is lost."""
     errors = batch.errors or []
     if not any(error["code"] == _CODE for error in errors):
