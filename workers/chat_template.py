@@ -65,9 +65,9 @@ class ChatTemplate:
         refusals = []
         for form in HISTORY_FORMS:
             try:
-                shown = self._apply(form.told(marked), tools, form=form, tokenize=False)
+                shown = self._apply(form.rewrite(marked), tools, form=form, tokenize=False)
                 if all(mark in shown for mark in marks):
-                    return self._encoded(form.told(messages), tools, form=form)
+                    return self._encoded(form.rewrite(messages), tools, form=form)
             except Exception as error:  # noqa: BLE001 - as above; another form may suit it
                 refusals.append(_named(error))
         reason = refusals[0] if len(refusals) == len(HISTORY_FORMS) else "it leaves them out"

@@ -1,4 +1,4 @@
-"""Past tool calls of a conversation, told in the forms that chat templates read. Knows no tokenizer and no template.
+"""Past tool calls of a conversation, written in the forms that chat templates read. Knows no tokenizer and no template.
 
 Templates agree neither on what stands for no text beside a call, nor on whether its arguments are an object or text.
 """
@@ -38,12 +38,12 @@ class Arguments(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryForm:
-    """One way of telling a template of past calls."""
+    """One way in which a template reads past calls."""
 
     no_text: NoText
     arguments: Arguments
 
-    def told(self, messages: Sequence[Message]) -> list[Message]:
+    def rewrite(self, messages: Sequence[Message]) -> list[Message]:
         """Return the conversation in this form; text that was said beside calls stays as it is."""
         return [self._with_calls(message) if "tool_calls" in message else message for message in messages]
 
@@ -53,8 +53,8 @@ class HistoryForm:
 
     def _call(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
         arguments = call["function"]["arguments"]
-        told = arguments if self.arguments is Arguments.TEXT else orjson.loads(arguments)
-        return _with_function(call, arguments=told)
+        written = arguments if self.arguments is Arguments.TEXT else orjson.loads(arguments)
+        return _with_function(call, arguments=written)
 
 
 HISTORY_FORMS = tuple(
@@ -121,13 +121,13 @@ def with_marks(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
         marks.append(f"past_call_{len(marks)}_of_tokenmill")
         return _with_function(call, name=marks[-1])
 
-    told = [
+    shown = [
         {**message, "tool_calls": [marked(call) for call in message["tool_calls"]]}
         if "tool_calls" in message
         else message
         for message in messages
     ]
-    return told, marks
+    return shown, marks
 
 
 def _with_function(call: Mapping[str, Any], **fields: Any) -> Mapping[str, Any]:
