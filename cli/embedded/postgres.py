@@ -92,7 +92,7 @@ def prepare_postgres(
             is_ready=lambda: _answers(sockets),
             environment=_clean_environment(),
             user=user,
-            before_start=lambda: _settle_leftovers(folder),
+            before_start=lambda: _clear_leftovers(folder),
             stop_signal=signal.SIGINT,  # fast shutdown: sessions are ended, data is written out
             death_signal=signal.SIGINT,
         ),
@@ -161,7 +161,7 @@ def _clean_environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C"}
 
 
-def _settle_leftovers(folder: Path) -> None:
+def _clear_leftovers(folder: Path) -> None:
     """Wait for a server that is still going down, and remove a lock file whose pid now belongs to another program.
 
     Postgres itself handles a stale lock file whose pid is free. It gives up where the pid was reused, as it is soon in

@@ -47,14 +47,14 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
         command=command,
         log_path=log_path,
         is_ready=lambda: answers_ping(address),
-        before_start=lambda: _settle_leftovers(folder, address, program.name),
+        before_start=lambda: _clear_leftovers(folder, address, program.name),
         stop_signal=signal.SIGTERM,
         stop_seconds=10.0,
     )
     return Valkey(spec=spec, url=url)
 
 
-def _settle_leftovers(folder: Path, address: Path | tuple[str, int], program: str) -> None:
+def _clear_leftovers(folder: Path, address: Path | tuple[str, int], program: str) -> None:
     """Let a server that is going down finish: it removes its socket as it ends, which could be ours by then."""
     wait_for_old_server(folder, program=program)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # hints may be lost, and so may the folder that keeps them

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.leasing import SUSPECT_LOST_LEASES, lines_done, lock_batch_state, settle_share
+from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, lines_done, lock_batch_state
 from jobs.chunks.recording import LineResult, record
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.output_lines import error_line
@@ -76,7 +76,7 @@ def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> lis
             ended.append(lost)
             outcomes.append(outcome)
             log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
-    _settle_shares(session, ended)
+    _correct_shares(session, ended)
     return outcomes
 
 
@@ -90,7 +90,7 @@ def return_leases(session: Session) -> int:
     for lost in leased:
         wanted = lock_batch_state(session, lost.batch_id) is BatchState.IN_PROGRESS
         _move(session, lost, ChunkState.READY if wanted else ChunkState.WITHDRAWN)
-    _settle_shares(session, leased)
+    _correct_shares(session, leased)
     return len(leased)
 
 
@@ -98,10 +98,10 @@ def _read(session: Session, query: TextClause, values: Mapping[str, object]) -> 
     return [LostLease(**row._mapping) for row in session.execute(query, values)]
 
 
-def _settle_shares(session: Session, ended: Sequence[LostLease]) -> None:
+def _correct_shares(session: Session, ended: Sequence[LostLease]) -> None:
     """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order."""
     for lost in sorted(ended, key=lambda lost: (lost.model, lost.priority, lost.tenant_id)):
-        settle_share(session, lost)
+        correct_share(session, lost)
 
 
 def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:

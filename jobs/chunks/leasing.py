@@ -157,7 +157,7 @@ def lock_batch_state(session: Session, batch_id: str) -> BatchState:
     return BatchState(session.execute(_LOCK_BATCH, {"batch_id": batch_id}).scalar_one())
 
 
-def settle_share(session: Session, chunk: ChunkRef) -> None:
+def correct_share(session: Session, chunk: ChunkRef) -> None:
     """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate."""
     used = session.scalar(_USED, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
     fairshare.correct(
@@ -191,7 +191,7 @@ def _leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
     values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "after": after.value, "sources": sources_of(after)}
     if session.execute(_LEAVE, values).one_or_none() is None:
         raise _fenced_out(claim)
-    settle_share(session, claim)
+    correct_share(session, claim)
 
 
 def _fenced_out(claim: ClaimedChunk) -> FencedOutError:
