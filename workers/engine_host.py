@@ -243,25 +243,25 @@ class EngineHost:
         self._last_progress = self._monotonic()
         with self._lock:
             self._is_restarting = False
-            victims = list(self._in_engine.values())
+            interrupted = list(self._in_engine.values())
             self._in_engine.clear()
-            for flight in victims:
+            for flight in interrupted:
                 flight.crashes += 1
                 flight.owner.start_over()
-            self._regroup(victims)
+            self._regroup(interrupted)
         return True
 
-    def _regroup(self, victims: list[_Flight]) -> None:
-        """Decide how the victims of a death run again: all together once, then in halves, at last alone."""
-        if len(victims) == 1 and victims[0].crashes >= MAX_CRASHES:
-            self._give_up(victims[0])
-        elif victims and max(flight.crashes for flight in victims) == 1:
+    def _regroup(self, interrupted: list[_Flight]) -> None:
+        """Decide how requests that a death interrupted run again: all together once, then in halves, at last alone."""
+        if len(interrupted) == 1 and interrupted[0].crashes >= MAX_CRASHES:
+            self._give_up(interrupted[0])
+        elif interrupted and max(flight.crashes for flight in interrupted) == 1:
             # A first death says little of the requests: it may have been a kill from outside.
-            for flight in victims:
+            for flight in interrupted:
                 self._add(flight)
         else:
-            middle = (len(victims) + 1) // 2
-            self._suspects.extendleft(group for group in (victims[middle:], victims[:middle]) if group)
+            middle = (len(interrupted) + 1) // 2
+            self._suspects.extendleft(group for group in (interrupted[middle:], interrupted[:middle]) if group)
         self._next_suspects()
 
     def _give_up(self, flight: _Flight) -> None:
