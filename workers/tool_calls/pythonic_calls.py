@@ -38,15 +38,15 @@ def read_pythonic(text: str) -> list[Any]:
 def pythonic_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
     """Return the rules of a function's arguments, in the schema's order and values in JSON. Raises BodyError."""
     arguments = arguments_of(function)
-    lines = [f'{rule}_after_{len(arguments)}: ""']
+    rules = [f'{rule}_after_{len(arguments)}: ""']
     for index, argument in enumerate(arguments):
         option = "" if argument.is_required else "?"
-        lines.append(f"{rule}_{index}: {json.dumps(argument.name + '=')} {json_rule(argument.schema)}")
-        lines.append(f'{rule}_after_{index}: (", " {rule}_{index}){option} {rule}_after_{index + 1}')
+        rules.append(f"{rule}_{index}: {json.dumps(argument.name + '=')} {json_rule(argument.schema)}")
+        rules.append(f'{rule}_after_{index}: (", " {rule}_{index}){option} {rule}_after_{index + 1}')
     required = [index for index, argument in enumerate(arguments) if argument.is_required]
     can_be_first = range(len(arguments))[: required[0] + 1 if required else None]
     starts = [f"{rule}_{index} {rule}_after_{index + 1}" for index in can_be_first]
-    return [f"{rule}: {' | '.join(starts if required else [*starts, f'{rule}_after_{len(arguments)}'])}", *lines]
+    return [f"{rule}: {' | '.join(starts if required else [*starts, f'{rule}_after_{len(arguments)}'])}", *rules]
 
 
 class _Parser:

@@ -116,12 +116,12 @@ def xml_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
     """Return the rules of a function's arguments, in the schema's order. Raises BodyError."""
     arguments = arguments_of(function)
     parts = [f"{rule}_{index}{'' if argument.is_required else '?'}" for index, argument in enumerate(arguments)]
-    lines = [f"{rule}: {' '.join(parts)}" if parts else f'{rule}: ""']
+    rules = [f"{rule}: {' '.join(parts)}" if parts else f'{rule}: ""']
     for index, argument in enumerate(arguments):
         start = json.dumps(f"<parameter={argument.name}>\n")
-        lines.append(f"{rule}_{index}: {start} {rule}_{index}_value")
-        lines += _value_rules(f"{rule}_{index}_value", argument, function)
-    return lines
+        rules.append(f"{rule}_{index}: {start} {rule}_{index}_value")
+        rules += _value_rules(f"{rule}_{index}_value", argument, function)
+    return rules
 
 
 def _value_rules(rule: str, argument: Argument, function: Mapping[str, Any]) -> list[str]:
