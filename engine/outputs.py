@@ -16,43 +16,47 @@ class FinishReason(StrEnum):
     """Why a sequence ended."""
 
     STOP = "stop"
+    """An end-of-sequence token, a stop token or a stop string; a structured output that is complete."""
     LENGTH = "length"
+    """`max_tokens`, or the model's context."""
     ABORT = "abort"
+    """Whoever asked wants no more of it."""
     ERROR = "error"
+    """It could not run, or not go on; the delta's `error` says why."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log-probabilities of one generated token, natural log, from the raw distribution.
-
-    `rank` is the chosen token's place, 1 = most likely; the `top_*` lists are in falling order.
-    """
+    """Log-probabilities of one generated token, natural log, from the raw distribution."""
 
     logprob: float
     rank: int
+    """Of the chosen token; 1 = most likely."""
     top_token_ids: list[int]
+    """The likeliest first, as in `top_logprobs`."""
     top_logprobs: list[float]
 
 
 @dataclass(slots=True, kw_only=True)
 class TokenDelta:
-    """New tokens of one child of a request; `finish_reason` is set on its last delta.
-
-    `prompt_logprobs`, where asked for, come once for all children, with the first tokens of child 0: one entry for each
-    prompt token from the second on.
-    `num_cached_tokens` counts prompt tokens taken from the prefix cache. `stop_reason` is the stop token, if it was
-    one of `stop_token_ids`. `error` is set only with finish_reason "error".
-    """
+    """New tokens of one child of a request."""
 
     request_id: int
     index: int = 0
+    """Which child."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    """Where asked for, once for all children, with the first tokens of child 0: one entry for each prompt token from
+    the second on."""
     finish_reason: FinishReason | None = None
+    """Set on the child's last delta."""
     stop_reason: int | None = None
+    """The stop token, if it was one of `stop_token_ids`."""
     num_cached_tokens: int = 0
+    """Prompt tokens taken from the prefix cache."""
     error: str | None = None
+    """Set only with finish_reason "error"."""
 
     def extend(self, later: TokenDelta) -> None:
         """Join the next delta of the same child to this one."""
@@ -67,11 +71,13 @@ class TokenDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprob:
-    """One token's log-probability, its rank (1 = most likely) and, with a tokenizer, its text."""
+    """One token's log-probability."""
 
     logprob: float
     rank: int | None = None
+    """1 = most likely."""
     decoded_token: str | None = None
+    """Its text; None without a tokenizer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,20 +91,20 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    """The stop token or stop string that ended it."""
     error: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """A finished request: its prompt and one output per child, in order.
-
-    `prompt_logprobs` has an entry for each prompt token, None for the first, which nothing comes before.
-    """
+    """A finished request: its prompt and what came of it."""
 
     request_id: int
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
+    """One for each child, in order."""
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    """An entry for each prompt token, None for the first, which nothing comes before."""
     finished: bool = True
     num_cached_tokens: int = 0
