@@ -31,9 +31,10 @@ def _no_rows() -> _Int64:
 
 @dataclass(slots=True, kw_only=True)
 class Bias:
-    """What is added to which logits; `pairs.lines` are places among the shifted rows."""
+    """What is added to which logits."""
 
     pairs: Pairs
+    """Its rows are positions among the shifted rows."""
     values: _Float32
 
 
@@ -46,31 +47,31 @@ class Shifted:
 
     def write_over(self, logits: Tensor, rows: _Int64) -> None:
         """Put the moved logits in the place of the others; `logits` `[len(rows), vocab]` fp32 belong to `rows`."""
-        _, places, sources = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
+        _, positions, sources = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
         device = logits.device
-        logits[upload(places, device)] = self.logits[upload(sources, device)]
+        logits[upload(positions, device)] = self.logits[upload(sources, device)]
 
 
 @dataclass(slots=True, kw_only=True)
 class Edits:
-    """One step's edits of logits. `shifted` are the rows, ascending, whose logits bias or penalties move.
-
-    `penalised` are places in `shifted`; `penalties` has a row for each of them.
-    """
+    """One step's edits of logits."""
 
     allowed: Pairs | None = None
     forbidden: Pairs | None = None
     shifted: _Int64 = field(default_factory=_no_rows)
+    """The rows, ascending, whose logits bias or penalties move."""
     bias: Bias | None = None
     penalised: _Int64 = field(default_factory=_no_rows)
+    """Positions in `shifted`."""
     penalties: PenaltyRows | None = None
+    """A row for each of the penalised."""
 
     def forbid(self, logits: Tensor) -> None:
         """Set the logits of tokens that must not be taken to minus infinity, in place."""
         if self.allowed is not None:
             index = self.allowed.on(logits.device)
             kept = logits[index]
-            logits.index_fill_(0, upload(np.unique(self.allowed.lines), logits.device), -torch.inf)
+            logits.index_fill_(0, upload(np.unique(self.allowed.rows), logits.device), -torch.inf)
             logits[index] = kept
         if self.forbidden is not None:
             # Not `logits[index] = number`: that copies the number from the host and waits for all of the device's work.
@@ -91,10 +92,10 @@ class Edits:
             if len(self.penalised) == len(self.shifted):
                 self.penalties.apply(moved)
             else:
-                places = upload(self.penalised, logits.device)
-                penalised = moved.index_select(0, places)
+                positions = upload(self.penalised, logits.device)
+                penalised = moved.index_select(0, positions)
                 self.penalties.apply(penalised)
-                moved[places] = penalised
+                moved[positions] = penalised
         return Shifted(self.shifted, moved)
 
 
@@ -137,10 +138,10 @@ class EditBook:
         self._wishes: dict[int, _Wish] = {}
         self._penalties = PenaltyBook()
 
-    def take(self, sequence: Sequence) -> None:
+    def write(self, sequence: Sequence) -> None:
         """Note what a sequence that is new in its seat wants."""
         wish = _Wish(sequence.request.params)
-        self._penalties.take(sequence.row, has_penalty=wish.has_penalty)
+        self._penalties.assign(sequence.row, has_penalty=wish.has_penalty)
         if wish.is_empty:
             self._wishes.pop(sequence.row, None)
         else:
@@ -155,7 +156,7 @@ class EditBook:
         if not wished and not early_rows:
             return None
         shifted = [row for row, wish in wished if wish.bias_tokens or wish.has_penalty]
-        place_of = {row: place for place, row in enumerate(shifted)}
+        index_of = {row: index for index, row in enumerate(shifted)}
         penalised = [row for row, wish in wished if wish.has_penalty]
         return Edits(
             allowed=_pairs([(row, wish.allowed) for row, wish in wished if wish.allowed is not None]),
@@ -164,8 +165,8 @@ class EditBook:
                 + [(row, sorted(owners[row].stop_token_ids)) for row in early_rows]
             ),
             shifted=np.array(shifted, dtype=np.int64),
-            bias=_bias([(place_of[row], wish) for row, wish in wished if wish.bias_tokens]),
-            penalised=np.array([place_of[row] for row in penalised], dtype=np.int64),
+            bias=_bias([(index_of[row], wish) for row, wish in wished if wish.bias_tokens]),
+            penalised=np.array([index_of[row] for row in penalised], dtype=np.int64),
             penalties=self._penalties.rows([owners[row] for row in penalised], offsets[penalised].tolist())
             if penalised
             else None,
@@ -185,14 +186,14 @@ def _ends_with(sequence: Sequence, offset: int, ids: tuple[int, ...]) -> bool:
 
 def _pairs(groups: AnySequence[tuple[int, AnySequence[int]]]) -> Pairs | None:
     pairs = Pairs.of([row for row, _ in groups], [token_ids for _, token_ids in groups])
-    return pairs if pairs.lines.size else None
+    return pairs if pairs.rows.size else None
 
 
 def _bias(wishes: list[tuple[int, _Wish]]) -> Bias | None:
     if not wishes:
         return None
     return Bias(
-        pairs=Pairs.of([place for place, _ in wishes], [wish.bias_tokens for _, wish in wishes]),
+        pairs=Pairs.of([index for index, _ in wishes], [wish.bias_tokens for _, wish in wishes]),
         values=np.array([value for _, wish in wishes for value in wish.bias_values], dtype=np.float32),
     )
 
@@ -203,15 +204,15 @@ def edits_of_every_kind(num_rows: int) -> Edits:
     numbers = np.ones(num_rows, dtype=np.float32)
     penalties = PenaltyRows(
         table=TokenTable(),
-        slots=np.arange(num_rows),
+        entries=np.arange(num_rows),
         presence=numbers,
         frequency=numbers,
         repetition=numbers * np.float32(1.5),
         lengths=np.ones(num_rows, dtype=np.int64),
         drafts=np.zeros((num_rows, 1), dtype=np.int64),
-        cleared_slots=list(rows),
+        cleared_entries=list(rows),
         said=Pairs.of(rows, [[0]] * num_rows),
-        said_places=np.zeros(num_rows, dtype=np.int64),
+        said_positions=np.zeros(num_rows, dtype=np.int64),
         counted=Pairs.of(rows, [[0]] * num_rows),
     )
     return Edits(

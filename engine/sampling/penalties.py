@@ -25,43 +25,45 @@ _Float32 = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Pairs:
-    """Pairs of a line in some table and a token id, as two flat arrays."""
+    """Pairs of a row in some table and a token id, as two flat arrays."""
 
-    lines: _Int64
+    rows: _Int64
     token_ids: _Int64
 
     @classmethod
-    def of(cls, lines: AnySequence[int], groups: AnySequence[AnySequence[int]]) -> Pairs:
-        """Pair each line with every token of its group."""
+    def of(cls, rows: AnySequence[int], groups: AnySequence[AnySequence[int]]) -> Pairs:
+        """Pair each row with every token of its group."""
         counts = [len(group) for group in groups]
         flat = np.fromiter((token_id for group in groups for token_id in group), np.int64, sum(counts))
-        return cls(np.repeat(np.array(lines, dtype=np.int64), counts), flat)
+        return cls(np.repeat(np.array(rows, dtype=np.int64), counts), flat)
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return both arrays on the device, usable as an index."""
-        return upload(self.lines, device), upload(self.token_ids, device)
+        return upload(self.rows, device), upload(self.token_ids, device)
 
 
 @dataclass(slots=True, kw_only=True)
 class PenaltyRows:
-    """One step's penalised rows, and what brings the table up to date before they are computed.
-
-    `slots[i]` is the table's line for row i and `lengths[i]` how many tokens its sequence has; `drafts`
-    `[rows, most drafts]` are the row's own drafts before it, then −1. `said` are tokens to write to the table, each at
-    its place in `said_places`; `counted` are those of them that are output.
-    """
+    """One step's penalised rows, and what brings the table up to date before they are computed."""
 
     table: TokenTable
-    slots: _Int64
+    entries: _Int64
+    """Which entry of the table is each row's."""
     lengths: _Int64
+    """How many tokens each row's sequence has."""
     presence: _Float32
     frequency: _Float32
     repetition: _Float32
     drafts: _Int64
-    cleared_slots: list[int]
+    """`[rows, most drafts]`: the row's own drafts before it, then −1."""
+    cleared_entries: list[int]
+    """Those with a new owner."""
     said: Pairs
-    said_places: _Int64
+    """Tokens to write to the table, with the entry of each."""
+    said_positions: _Int64
+    """Where in its sequence each of these stands."""
     counted: Pairs
+    """Those of them that are output."""
 
     def apply(self, logits: Tensor) -> None:
         """Change `[rows, vocab]` fp32 logits in place: repetition first, then frequency and presence (as vLLM does).
@@ -83,24 +85,24 @@ class PenaltyRows:
 
 
 class TokenTable:
-    """Per slot: a sequence's tokens in order, and how often each token of the vocabulary came in its output."""
+    """Per entry: a sequence's tokens in order, and how often each token of the vocabulary came in its output."""
 
     def __init__(self) -> None:
         self._counts = torch.zeros((0, 0), dtype=torch.int32)
         self._tokens = torch.zeros((0, 0), dtype=torch.int64)
 
     def update(self, rows: PenaltyRows, *, vocab_size: int, device: torch.device) -> None:
-        """Clear the slots with a new owner, then add the tokens that the table does not hold yet."""
-        num_slots = int(rows.slots.max()) + 1
-        self._counts = _grown(self._counts, (num_slots, vocab_size), device)
-        self._tokens = _grown(self._tokens, (num_slots, int(rows.lengths.max())), device)
-        if rows.cleared_slots:
-            self._counts.index_fill_(0, upload(np.array(rows.cleared_slots), device), 0)
-        if rows.said.lines.size:
-            slots, token_ids = rows.said.on(device)
-            self._tokens[slots, upload(rows.said_places, device)] = token_ids
-        if rows.counted.lines.size:
-            ones = torch.ones(len(rows.counted.lines), dtype=torch.int32, device=device)
+        """Clear the entries with a new owner, then add the tokens that the table does not hold yet."""
+        num_entries = int(rows.entries.max()) + 1
+        self._counts = _grown(self._counts, (num_entries, vocab_size), device)
+        self._tokens = _grown(self._tokens, (num_entries, int(rows.lengths.max())), device)
+        if rows.cleared_entries:
+            self._counts.index_fill_(0, upload(np.array(rows.cleared_entries), device), 0)
+        if rows.said.rows.size:
+            entries, token_ids = rows.said.on(device)
+            self._tokens[entries, upload(rows.said_positions, device)] = token_ids
+        if rows.counted.rows.size:
+            ones = torch.ones(len(rows.counted.rows), dtype=torch.int32, device=device)
             self._counts.index_put_(rows.counted.on(device), ones, accumulate=True)
 
     def look_up(self, rows: PenaltyRows) -> tuple[Tensor, Tensor]:
@@ -109,76 +111,76 @@ class TokenTable:
         Drafts before the row are among them; a shorter row is filled up with its first token.
         """
         device = self._tokens.device
-        slots = upload(rows.slots, device)
+        entries = upload(rows.entries, device)
         lengths = upload(rows.lengths, device)
         longest = int(rows.lengths.max())
-        token_ids = self._tokens[:, :longest].index_select(0, slots)
+        token_ids = self._tokens[:, :longest].index_select(0, entries)
         is_own = torch.arange(longest, device=device) < lengths[:, None]
         token_ids = torch.where(is_own, token_ids, token_ids[:, :1])
         if not rows.drafts.size:
-            return token_ids, self._counts[slots[:, None], token_ids].float()
+            return token_ids, self._counts[entries[:, None], token_ids].float()
         drafts = upload(rows.drafts, device)
         token_ids = torch.cat([token_ids, torch.where(drafts >= 0, drafts, token_ids[:, :1])], dim=-1)
         in_drafts = (token_ids[:, :, None] == drafts[:, None, :]).sum(dim=-1)
-        return token_ids, (self._counts[slots[:, None], token_ids] + in_drafts).float()
+        return token_ids, (self._counts[entries[:, None], token_ids] + in_drafts).float()
 
 
 class PenaltyBook:
-    """Which seat has which slot of the table, and how many of its sequence's tokens the table holds."""
+    """Which seat has which entry of the table, and how many of its sequence's tokens the table holds."""
 
     def __init__(self) -> None:
         self._table = TokenTable()
-        self._slot_of: dict[int, int] = {}
-        self._free_slots: list[int] = []
-        self._num_slots = 0
+        self._entry_of: dict[int, int] = {}
+        self._free_entries: list[int] = []
+        self._num_entries = 0
         self._num_known: dict[int, int] = {}
         self._cleared: list[int] = []
 
-    def take(self, seat: int, *, has_penalty: bool) -> None:
-        """Give a seat with a new owner an empty slot, or none; the former owner's is free again."""
-        if seat in self._slot_of:
-            self._free_slots.append(self._slot_of.pop(seat))
+    def assign(self, seat: int, *, has_penalty: bool) -> None:
+        """Give a seat with a new owner an empty entry, or none; the former owner's is free again."""
+        if seat in self._entry_of:
+            self._free_entries.append(self._entry_of.pop(seat))
             del self._num_known[seat]
         if has_penalty:
-            if not self._free_slots:
-                self._free_slots.append(self._num_slots)
-                self._num_slots += 1
-            self._slot_of[seat] = self._free_slots.pop()
-            self._cleared.append(self._slot_of[seat])
+            if not self._free_entries:
+                self._free_entries.append(self._num_entries)
+                self._num_entries += 1
+            self._entry_of[seat] = self._free_entries.pop()
+            self._cleared.append(self._entry_of[seat])
 
     def rows(self, owners: list[Sequence], offsets: list[int]) -> PenaltyRows:
         """Return the penalty rows of these sampled rows, whose sequences all have a penalty."""
         unique = {sequence.row: sequence for sequence in owners}.values()
         grown = [sequence for sequence in unique if self._num_known.get(sequence.row) != sequence.num_tokens]
         starts = [self._num_known.get(sequence.row, 0) for sequence in grown]
-        slots = [self._slot_of[sequence.row] for sequence in grown]
+        entries = [self._entry_of[sequence.row] for sequence in grown]
         for sequence in grown:
             self._num_known[sequence.row] = sequence.num_tokens
         pairs = list(zip(grown, starts, strict=True))
-        places = [np.arange(start, sequence.num_tokens) for sequence, start in pairs]
+        positions = [np.arange(start, sequence.num_tokens) for sequence, start in pairs]
         params = [sequence.request.params for sequence in owners]
         cleared, self._cleared = self._cleared, []
         return PenaltyRows(
             table=self._table,
-            slots=np.array([self._slot_of[sequence.row] for sequence in owners], dtype=np.int64),
+            entries=np.array([self._entry_of[sequence.row] for sequence in owners], dtype=np.int64),
             lengths=np.array([sequence.num_tokens for sequence in owners], dtype=np.int64),
             presence=np.array([own.presence_penalty for own in params], dtype=np.float32),
             frequency=np.array([own.frequency_penalty for own in params], dtype=np.float32),
             repetition=np.array([own.repetition_penalty for own in params], dtype=np.float32),
             drafts=_drafts(owners, offsets),
-            cleared_slots=cleared,
-            said=Pairs.of(slots, [sequence.token_ids[start:] for sequence, start in pairs]),
-            said_places=np.concatenate(places) if places else np.zeros(0, dtype=np.int64),
+            cleared_entries=cleared,
+            said=Pairs.of(entries, [sequence.token_ids[start:] for sequence, start in pairs]),
+            said_positions=np.concatenate(positions) if positions else np.zeros(0, dtype=np.int64),
             counted=Pairs.of(
-                slots, [sequence.token_ids[max(start, sequence.num_prompt_tokens) :] for sequence, start in pairs]
+                entries, [sequence.token_ids[max(start, sequence.num_prompt_tokens) :] for sequence, start in pairs]
             ),
         )
 
 
 def _drafts(owners: list[Sequence], offsets: list[int]) -> _Int64:
     drafts = np.full((len(owners), max(offsets)), -1, dtype=np.int64)
-    for place, (sequence, offset) in enumerate(zip(owners, offsets, strict=True)):
-        drafts[place, :offset] = sequence.draft_token_ids[:offset]
+    for index, (sequence, offset) in enumerate(zip(owners, offsets, strict=True)):
+        drafts[index, :offset] = sequence.draft_token_ids[:offset]
     return drafts
 
 

@@ -40,16 +40,16 @@ def prompt_parts(plan: StepPlan, query_start: npt.NDArray[np.int32], *, max_rows
     A row that is computed again after a preemption tells nothing new and is passed over.
     """
     parts = []
-    for place, sequence in enumerate(plan.sequences):
+    for index, sequence in enumerate(plan.sequences):
         if sequence.prompt_logprobs is None:
             continue
-        start, known = plan.starts[place], len(sequence.prompt_logprobs)
+        start, known = plan.starts[index], len(sequence.prompt_logprobs)
         if known == sequence.num_prompt_tokens - 1:
             continue  # all are known; what is computed now is output of an earlier run
         assert start <= known, "a row of the prompt was passed over"
-        end = min(start + plan.counts[place], sequence.num_prompt_tokens - 1)
+        end = min(start + plan.counts[index], sequence.num_prompt_tokens - 1)
         for low in range(known, end, max_rows):
             high = min(low + max_rows, end)
-            rows = np.arange(low, high) + (int(query_start[place]) - start)
+            rows = np.arange(low, high) + (int(query_start[index]) - start)
             parts.append(PromptPart(sequence, rows, sequence.token_ids[low + 1 : high + 1]))
     return parts

@@ -122,7 +122,7 @@ class SamplingTable:
         # With a grammar the masks hold off the end, where the grammar allows anything else.
         has_early_rows = sequence.stop_token_ids and sequence.matcher is None
         self._first_free_output[seat] = sequence.request.params.min_tokens if has_early_rows else 0
-        self._edits.take(sequence)
+        self._edits.write(sequence)
 
 
 def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], npt.NDArray[np.int64]]:

@@ -54,7 +54,7 @@ def edited(book: EditBook, owners: list[Sequence], logits: Tensor, offsets: list
 def after_take(*owners: Sequence) -> EditBook:
     book = EditBook()
     for sequence in owners:
-        book.take(sequence)
+        book.write(sequence)
     return book
 
 
@@ -117,9 +117,9 @@ def test_a_new_owner_of_a_seat_starts_without_the_old_ones_tokens() -> None:
     penalties: dict[str, Any] = {"frequency_penalty": 1.0, "repetition_penalty": 2.0}
     book = after_take(old := seated([1, 2], [3, 3], **penalties))
     edited(book, [old], logits_of(1))
-    book.take(plain := seated([1, 2], [4]))
+    book.write(plain := seated([1, 2], [4]))
     assert torch.equal(edited(book, [plain], logits_of(1)), logits_of(1))
-    book.take(new := seated([8], [9], **penalties))
+    book.write(new := seated([8], [9], **penalties))
     fresh = after_take(new)
     assert torch.equal(edited(book, [new], logits_of(1)), edited(fresh, [new], logits_of(1)))
 
