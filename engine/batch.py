@@ -16,7 +16,7 @@ _Int64 = npt.NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class StepArrays:
-    """One step's inputs on the host; the fields of `StepTensors`, and the flat rows that are sampled.
+    """One step's inputs on the host: what `StepTensors` and its `PagedStep` hold, and the flat rows that are sampled.
 
     `token_ids` holds any token in `pending_rows`: those of `pending_sequences` are still on the device.
     """

@@ -34,6 +34,7 @@ from engine.scheduling.blocks import NULL_BLOCK
 from engine.scheduling.plan import StepPlan, most_sampled_rows
 from engine.scheduling.swap import SwapRule, SwapSpace
 from engine.work import WorkCounter
+from kernels.paged import PagedStep
 from kernels.write_kv import preferred_cache_dtype
 
 _MEASURED_TOKENS = 256
@@ -180,14 +181,16 @@ class Runner:
         token_ids, positions, slots, sampled_rows, block_tables, query_start, context_lens = tensors
         step = StepTensors(
             token_ids=token_ids,
-            positions=positions,
-            slots=slots,
-            block_tables=block_tables,
-            query_start=query_start,
-            context_lens=context_lens,
-            max_query_len=arrays.max_query_len,
-            max_context_len=arrays.max_context_len,
-            num_decodes=arrays.num_decodes,
+            paged=PagedStep(
+                block_tables=block_tables,
+                query_start=query_start,
+                context_lens=context_lens,
+                slots=slots,
+                positions=positions,
+                max_query_len=arrays.max_query_len,
+                max_context_len=arrays.max_context_len,
+                num_decodes=arrays.num_decodes,
+            ),
         )
         return step, sampled_rows
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,82 +23,44 @@ from kernels.cpu.attention import host as cpu_attention
 from kernels.cpu.runtime.launch import keep
 from kernels.errors import require
 from kernels.gpu.attention import paged_attention_triton
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 
 
-def paged_attention(  # noqa: PLR0917  the order is the call order of every paged-attention op
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    max_query_len: int,
-    max_context_len: int,
-    num_decodes: int = 0,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> Tensor:
     """Attend each query token to its own sequence's cached keys; this step's keys and values are already written.
 
-    Shapes: query `[tokens, heads, head_dim]` (last axis contiguous), caches
-    `[num_blocks, kv_heads, block_size, head_dim]`, block_tables `[seqs, max_blocks]` int32, query_start `[seqs + 1]`
-    int32, context_lens `[seqs]` int32 (cached plus new tokens). `window` is transformers' sliding_window, in tokens,
-    itself included; `soft_cap` is above 0; `sinks` `[heads]` are fp32 or of the query's dtype. The first `num_decodes`
-    sequences have one query token each, for which there is a faster way; 0 is always right. The caches were written
-    from keys of the query's dtype, which decides about their order on a CPU. The result is a new
+    Query `[tokens, heads, head_dim]`, its last axis contiguous. The cache was written from keys of the query's dtype,
+    which decides about its order on a CPU; slots and positions of the step are not read. The result is a new
     `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows from `query_start[-1]` on are
     unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
     """
-    _check(query, key_cache, value_cache, block_tables, query_start, context_lens, window)
-    if soft_cap is not None or sinks is not None:
-        _check_logits(query, soft_cap, sinks)
-    run: Callable[..., Tensor]
+    _check(query, cache, step, rule)
+    if rule.soft_cap is not None or rule.sinks is not None:
+        _check_logits(query, rule)
+    run: Callable[[Tensor, LayerCache, PagedStep, AttentionRule], Tensor]
     if query.is_cuda:
-        run = partial(paged_attention_triton, num_decodes=num_decodes)
-    elif query.is_cpu and query.dtype in cpu_attention.DTYPES and key_cache.dtype in cpu_attention.DTYPES:
-        run = partial(cpu_attention.paged_attention, num_decodes=num_decodes)
+        run = paged_attention_triton
+    elif query.is_cpu and query.dtype in cpu_attention.DTYPES and cache.keys.dtype in cpu_attention.DTYPES:
+        run = cpu_attention.paged_attention
     else:
         run = paged_attention_reference
-    out = run(
-        query,
-        key_cache,
-        value_cache,
-        block_tables,
-        query_start,
-        context_lens,
-        scale=scale,
-        window=window,
-        max_query_len=max_query_len,
-        max_context_len=max_context_len,
-        soft_cap=soft_cap,
-        sinks=sinks,
-    )
-    return keep(out)
+    return keep(run(query, cache, step, rule))
 
 
-def _check(  # noqa: PLR0917  private; the tensors in their call order
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    window: int | None,
-) -> None:
+def _check(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> None:
     """Raise `KernelInputError` for what the kernels cannot take; reads shapes only, never values."""
     _, heads, head_dim = query.shape
-    num_seqs = context_lens.shape[0]
+    keys, values = cache
+    block_tables, query_start, context_lens = step.block_tables, step.query_start, step.context_lens
+    num_seqs, window = context_lens.shape[0], rule.window
     if (
-        key_cache.shape == value_cache.shape
-        and key_cache.shape[3] == head_dim
-        and heads % key_cache.shape[1] == 0
+        keys.shape == values.shape
+        and keys.shape[3] == head_dim
+        and heads % keys.shape[1] == 0
         and query.stride(2) == 1
-        and key_cache.dtype == value_cache.dtype
-        and key_cache.is_contiguous()
-        and value_cache.is_contiguous()
+        and keys.dtype == values.dtype
+        and keys.is_contiguous()
+        and values.is_contiguous()
         and block_tables.shape[0] >= num_seqs == query_start.shape[0] - 1
         and block_tables.dtype == query_start.dtype == context_lens.dtype == torch.int32
         and block_tables.stride(1) == query_start.stride(0) == context_lens.stride(0) == 1
@@ -108,8 +69,8 @@ def _check(  # noqa: PLR0917  private; the tensors in their call order
         return
     require(
         False,
-        f"query {query.dtype} {tuple(query.shape)} strides {query.stride()}, caches {key_cache.dtype} "
-        f"{tuple(key_cache.shape)} and {value_cache.dtype} {tuple(value_cache.shape)}, block_tables "
+        f"query {query.dtype} {tuple(query.shape)} strides {query.stride()}, caches {keys.dtype} "
+        f"{tuple(keys.shape)} and {values.dtype} {tuple(values.shape)}, block_tables "
         f"{block_tables.dtype} {tuple(block_tables.shape)}, query_start {query_start.dtype} "
         f"{tuple(query_start.shape)}, context_lens {context_lens.dtype} {tuple(context_lens.shape)}, window {window}; "
         "give query [tokens, heads, head_dim] with a contiguous last axis, two contiguous caches "
@@ -118,8 +79,9 @@ def _check(  # noqa: PLR0917  private; the tensors in their call order
     )
 
 
-def _check_logits(query: Tensor, soft_cap: float | None, sinks: Tensor | None) -> None:
+def _check_logits(query: Tensor, rule: AttentionRule) -> None:
     """Raise `KernelInputError` for a soft cap or sinks that the kernels cannot take; reads no sink."""
+    soft_cap, sinks = rule.soft_cap, rule.sinks
     require(
         soft_cap is None or 0.0 < soft_cap < math.inf,
         f"soft_cap {soft_cap}; give None or a finite number above 0",
@@ -137,37 +99,19 @@ def _check_logits(query: Tensor, soft_cap: float | None, sinks: Tensor | None) -
     )
 
 
-def paged_attention_reference(  # noqa: PLR0917  the same arguments as paged_attention
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    max_query_len: int,
-    max_context_len: int,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; the two maxima are not used.
+def paged_attention_reference(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> Tensor:
+    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; of the step's numbers none is used.
 
-    The caches are in plain order.
+    The cache is in plain order.
     """
-    del max_query_len, max_context_len
     output = torch.zeros_like(query, memory_format=torch.contiguous_format)
-    bounds = query_start.tolist()
-    for sequence, context_len in enumerate(context_lens.tolist()):
+    bounds = step.query_start.tolist()
+    for sequence, context_len in enumerate(step.context_lens.tolist()):
         begin, end = bounds[sequence], bounds[sequence + 1]
         if begin == end or context_len == 0:
             continue
-        keys = gather_sequence(key_cache, block_tables[sequence], context_len)
-        values = gather_sequence(value_cache, block_tables[sequence], context_len)
-        output[begin:end] = _attend(
-            query[begin:end], keys, values, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks
-        )
+        keys, values = (gather_sequence(part, step.block_tables[sequence], context_len) for part in cache)
+        output[begin:end] = _attend(query[begin:end], keys, values, rule)
     return output
 
 
@@ -178,23 +122,15 @@ def gather_sequence(cache: Tensor, block_table: Tensor, context_len: int) -> Ten
     return pages.transpose(0, 1).flatten(1, 2)[:, :context_len]
 
 
-def _attend(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    soft_cap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) -> Tensor:
+    window, soft_cap, sinks = rule.window, rule.soft_cap, rule.sinks
     query_len, heads, _ = query.shape
     kv_heads, context_len, _ = keys.shape
     # Keys before every row's window are left out, not masked: their blocks may have been given back, and NaN · 0 = NaN.
     reach = 0 if window is None else max(context_len - query_len - window + 1, 0)
     wide_keys = keys[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
     wide_values = values[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
-    scores = torch.einsum("qhd,hkd->hqk", query.float(), wide_keys) * scale
+    scores = torch.einsum("qhd,hkd->hqk", query.float(), wide_keys) * rule.scale
     if soft_cap is not None:
         scores = soft_cap * torch.tanh(scores / soft_cap)
     key_positions = torch.arange(reach, context_len, device=query.device)

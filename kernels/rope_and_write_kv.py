@@ -1,6 +1,6 @@
 """RoPE and the KV cache write in one pass over this step's keys: what a decoder layer does between QKV and attention.
 
-    rope(query, key, positions, cos_sin); write_kv(key, value, key_cache, value_cache, slots)
+    rope(query, key, step.positions, cos_sin); write_kv(key, value, cache, step.slots)
 
 Formulas, dtypes and sources: rope.py and write_kv.py. The result is bit for bit that of the two ops.
 """
@@ -14,68 +14,48 @@ from torch import Tensor
 
 from kernels.cpu import kv_ops
 from kernels.gpu.backend import jit, launch, next_power_of_2, tl
+from kernels.paged import LayerCache, PagedStep
 from kernels.rope import check_rope, heads_config, load_angles, rope_reference, rotate_heads
 from kernels.write_kv import check_write, copy_heads, slot_start, write_kv_reference
 
 
-def rope_and_write_kv(  # noqa: PLR0917  the arguments of the two ops, in their order
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    cos_sin: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slots: Tensor,
+def rope_and_write_kv(  # noqa: PLR0917  what it turns, then where it reads and writes
+    query: Tensor, key: Tensor, value: Tensor, cos_sin: Tensor, cache: LayerCache, step: PagedStep
 ) -> None:
     """Rotate `query` and `key` in place, then store the rotated key and the value at their slots.
 
     Shapes, limits and errors are those of `rope` and `write_kv`; a token with slot −1 is rotated and not stored.
     """
-    check_rope(query, key, positions, cos_sin)
-    check_write(key, value, key_cache, value_cache, slots)
+    check_rope(query, key, step.positions, cos_sin)
+    check_write(key, value, cache, step.slots)
     if query.is_cuda:
         run = rope_and_write_kv_triton
-    elif query.is_cpu and query.dtype in kv_ops.DTYPES and key_cache.dtype in kv_ops.DTYPES:
+    elif query.is_cpu and query.dtype in kv_ops.DTYPES and cache.keys.dtype in kv_ops.DTYPES:
         run = kv_ops.rope_and_write_kv
     else:
         run = rope_and_write_kv_reference
-    run(query, key, value, positions, cos_sin, key_cache, value_cache, slots)
+    run(query, key, value, cos_sin, cache, step)
 
 
 def rope_and_write_kv_reference(  # noqa: PLR0917  the same arguments as the op
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    cos_sin: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slots: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, cos_sin: Tensor, cache: LayerCache, step: PagedStep
 ) -> None:
     """Compute `rope_and_write_kv` in plain PyTorch."""
-    rope_reference(query, key, positions, cos_sin)
-    write_kv_reference(key, value, key_cache, value_cache, slots)
+    rope_reference(query, key, step.positions, cos_sin)
+    write_kv_reference(key, value, cache, step.slots)
 
 
 def rope_and_write_kv_triton(  # noqa: PLR0917  the same arguments as the op
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    cos_sin: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slots: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, cos_sin: Tensor, cache: LayerCache, step: PagedStep
 ) -> None:
     """Launch the Triton kernel of `rope_and_write_kv`; the arguments are already checked."""
     tokens, heads, head_dim = query.shape
     kv_heads, half = key.shape[1], cos_sin.shape[1] // 2
     if tokens:
         launch(_rope_and_write_kernel, (tokens,))(
-            query, key, value, positions, cos_sin, key_cache, value_cache, slots,
+            query, key, value, step.positions, cos_sin, cache.keys, cache.values, step.slots,
             query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-            HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, HALF=half, BLOCK_SIZE=key_cache.shape[2],
+            HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, HALF=half, BLOCK_SIZE=cache.keys.shape[2],
             D_BLOCK=next_power_of_2(head_dim), **heads_config(heads, kv_heads, half),
         )  # fmt: skip
 

@@ -17,27 +17,28 @@ from torch import Tensor
 from kernels.cpu import kv_ops
 from kernels.errors import require
 from kernels.gpu.backend import jit, launch, next_power_of_2, tl
+from kernels.paged import LayerCache
 
 
-def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+def write_kv(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
     """Store each token's key and value at its slot; tokens with slot −1 (padding) are left out.
 
-    Shapes: key and value `[tokens, kv_heads, head_dim]` (last axis contiguous), caches
-    `[num_blocks, kv_heads, block_size, head_dim]` (contiguous), slots `[tokens]` int64 = block_id · block_size +
-    offset. No two tokens may share a slot. Raises `KernelInputError`; on the CPU also for a slot outside the cache.
+    Key and value `[tokens, kv_heads, head_dim]`, their last axis contiguous; `slots` are those of a `PagedStep`. Raises
+    `KernelInputError`; on the CPU also for a slot outside the cache.
     """
-    check_write(key, value, key_cache, value_cache, slots)
+    check_write(key, value, cache, slots)
     if key.is_cuda:
-        write_kv_triton(key, value, key_cache, value_cache, slots)
-    elif key.is_cpu and key.dtype in kv_ops.DTYPES and key_cache.dtype in kv_ops.DTYPES:
-        kv_ops.write_kv(key, value, key_cache, value_cache, slots)
+        write_kv_triton(key, value, cache, slots)
+    elif key.is_cpu and key.dtype in kv_ops.DTYPES and cache.keys.dtype in kv_ops.DTYPES:
+        kv_ops.write_kv(key, value, cache, slots)
     else:
-        write_kv_reference(key, value, key_cache, value_cache, slots)
+        write_kv_reference(key, value, cache, slots)
 
 
-def check_write(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+def check_write(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
     """Raise `KernelInputError` for tensors that `write_kv` cannot take."""
     tokens, kv_heads, head_dim = key.shape
+    key_cache, value_cache = cache
     if (
         value.shape == key.shape
         and value.dtype == key.dtype
@@ -62,13 +63,13 @@ def check_write(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tens
     )
 
 
-def write_kv_reference(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+def write_kv_reference(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
     """Compute `write_kv` in plain PyTorch."""
     live = slots >= 0
-    block_size = key_cache.shape[2]
+    block_size = cache.keys.shape[2]
     block_ids, offsets = slots[live] // block_size, slots[live] % block_size
-    key_cache[block_ids, :, offsets] = key[live].to(key_cache.dtype)
-    value_cache[block_ids, :, offsets] = value[live].to(value_cache.dtype)
+    cache.keys[block_ids, :, offsets] = key[live].to(cache.keys.dtype)
+    cache.values[block_ids, :, offsets] = value[live].to(cache.values.dtype)
 
 
 def preferred_cache_dtype(device_type: str, dtype: torch.dtype) -> torch.dtype:
@@ -87,14 +88,14 @@ def write_config(kv_heads: int, head_dim: int) -> dict[str, int]:
     return {"K_BLOCK": k_block, "D_BLOCK": d_block, "num_warps": min(8, max(1, k_block * d_block // 512))}
 
 
-def write_kv_triton(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+def write_kv_triton(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
     """Launch the Triton kernel of `write_kv`; the arguments are already checked."""
     tokens, kv_heads, head_dim = key.shape
     if tokens:
         launch(_write_kv_kernel, (tokens,))(
-            key, value, key_cache, value_cache, slots,
+            key, value, cache.keys, cache.values, slots,
             key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-            KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=key_cache.shape[2], **write_config(kv_heads, head_dim),
+            KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=cache.keys.shape[2], **write_config(kv_heads, head_dim),
         )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ FLOORS = {
         ["llm", "process"],
         ["__init__"],
     ],
-    "kernels": [["errors"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
+    "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "model_files", "shown_logprobs", "structure", "tool_calls"],
         ["chat_template", "engine_host", "hints", "control"],

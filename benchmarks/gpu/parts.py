@@ -19,6 +19,7 @@ from engine.models.config import load_model_config
 from engine.models.step_model import StepTensors, new_cache
 from engine.runner import load_model
 from kernels.gpu import attention as paged_attention_triton
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
 
 GB, TFLOP = 1e9, 1e12
@@ -125,16 +126,9 @@ def measure_forward(scale: Scale, device: torch.device) -> list[Row]:
     cache = new_cache(
         model.kv_shapes, num_blocks=blocks.numel() + 1, block_size=BLOCK_SIZE, dtype=torch.bfloat16, device=device
     )
-    last = context - 1
     step = StepTensors(
         token_ids=torch.arange(batch, device=device),
-        positions=torch.full((batch,), last, device=device),
-        slots=blocks[:, last // BLOCK_SIZE].long() * BLOCK_SIZE + last % BLOCK_SIZE,
-        block_tables=blocks,
-        query_start=torch.arange(batch + 1, dtype=torch.int32, device=device),
-        context_lens=torch.full((batch,), context, dtype=torch.int32, device=device),
-        max_query_len=1,
-        max_context_len=context,
+        paged=_decode_step(blocks, context),
     )
     rows = torch.arange(batch, device=device)
     seconds = seconds_per_call(lambda: model.run(step, cache, rows), device, calls=scale.num_steps)
@@ -155,19 +149,21 @@ def measure_forward(scale: Scale, device: torch.device) -> list[Row]:
 def _attention(batch: int, context: int, *, heads: int, kv_heads: int, device: torch.device) -> Callable[[], Tensor]:
     blocks = _blocks(batch, context, device)
     shape = (blocks.numel() + 1, kv_heads, BLOCK_SIZE, _HEAD_DIM)
-    keys, values = (torch.empty(shape, dtype=torch.bfloat16, device=device).normal_() for _ in range(2))
+    cache = LayerCache(*(torch.empty(shape, dtype=torch.bfloat16, device=device).normal_() for _ in range(2)))
     query = torch.randn(batch, heads, _HEAD_DIM, device=device).to(torch.bfloat16)
-    query_start = torch.arange(batch + 1, dtype=torch.int32, device=device)
-    context_lens = torch.full((batch,), context, dtype=torch.int32, device=device)
-    return lambda: paged_attention(
-        query,
-        keys,
-        values,
-        blocks,
-        query_start,
-        context_lens,
-        scale=_HEAD_DIM**-0.5,
-        window=None,
+    step, rule = _decode_step(blocks, context), AttentionRule(scale=_HEAD_DIM**-0.5)
+    return lambda: paged_attention(query, cache, step, rule)
+
+
+def _decode_step(blocks: Tensor, context: int) -> PagedStep:
+    """Return a decode of one token after `context` − 1 others in every row of blocks."""
+    batch, device, last = blocks.shape[0], blocks.device, context - 1
+    return PagedStep(
+        block_tables=blocks,
+        query_start=torch.arange(batch + 1, dtype=torch.int32, device=device),
+        context_lens=torch.full((batch,), context, dtype=torch.int32, device=device),
+        slots=blocks[:, last // BLOCK_SIZE].long() * BLOCK_SIZE + last % BLOCK_SIZE,
+        positions=torch.full((batch,), last, device=device),
         max_query_len=1,
         max_context_len=context,
     )

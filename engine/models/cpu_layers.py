@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.models.step_model import KvCache
 from kernels.cpu import DTYPES, CpuProgram, can_run, record
 
 
@@ -41,7 +42,7 @@ class CpuLayers:
         self,
         forward: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
         x: Tensor,
-        cache: list[tuple[Tensor, Tensor]],
+        cache: KvCache,
     ) -> tuple[Tensor, Tensor] | None:
         """Return what the last layer returns, with x `[tokens, hidden]` overwritten.
 
@@ -49,7 +50,7 @@ class CpuLayers:
         run one by one instead: for a cache dtype that compiled kernels do not read, or at an index out of range. Then
         x is overwritten all the same, and the op that is at fault will say so.
         """
-        if cache[0][0].dtype not in DTYPES:
+        if cache[0].keys.dtype not in DTYPES:
             return None
         residual = torch.zeros_like(x)
         caches = np.array([[keys.data_ptr(), values.data_ptr()] for keys, values in cache], dtype=np.int64)

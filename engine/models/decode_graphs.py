@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.models.step_model import StepTensors
 from engine.scheduling.blocks import num_blocks_for
+from kernels.paged import PagedStep
 
 Hidden = tuple[Tensor, Tensor]
 Compute = Callable[[], Hidden]
@@ -62,8 +63,8 @@ class DecodeGraphs:
 
         The two results are overwritten by the next run.
         """
-        count = step.context_lens.shape[0]
-        if step.max_query_len != 1 or count > self._sizes[-1]:
+        count = step.paged.context_lens.shape[0]
+        if step.paged.max_query_len != 1 or count > self._sizes[-1]:
             return None
         size = self._sizes[bisect_left(self._sizes, count)]
         self._inputs.take(step)
@@ -97,23 +98,26 @@ class _Inputs:
         """Return the first rows as a step."""
         return StepTensors(
             token_ids=self._token_ids[:count],
-            positions=self._positions[:count],
-            slots=self._slots[:count],
-            block_tables=self._block_tables[:count],
-            query_start=self._query_start[: count + 1],
-            context_lens=self._context_lens[:count],
-            max_query_len=1,
-            max_context_len=self._max_context_len,
+            paged=PagedStep(
+                block_tables=self._block_tables[:count],
+                query_start=self._query_start[: count + 1],
+                context_lens=self._context_lens[:count],
+                slots=self._slots[:count],
+                positions=self._positions[:count],
+                max_query_len=1,
+                max_context_len=self._max_context_len,
+            ),
         )
 
     def take(self, step: StepTensors) -> None:
         """Copy a step's inputs to the first rows."""
-        count, width = step.block_tables.shape
+        paged = step.paged
+        count, width = paged.block_tables.shape
         self._token_ids[:count].copy_(step.token_ids)
-        self._positions[:count].copy_(step.positions)
-        self._slots[:count].copy_(step.slots)
-        self._context_lens[:count].copy_(step.context_lens)
-        self._block_tables[:count, :width].copy_(step.block_tables)
+        self._positions[:count].copy_(paged.positions)
+        self._slots[:count].copy_(paged.slots)
+        self._context_lens[:count].copy_(paged.context_lens)
+        self._block_tables[:count, :width].copy_(paged.block_tables)
 
     def fill_up(self, count: int, size: int) -> None:
         """Let rows from `count` on write nothing and read nothing; what else a former step left there does no harm."""

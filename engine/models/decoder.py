@@ -21,6 +21,7 @@ from engine.models.rotary import rotary_table
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors
 from engine.models.weights import Checkpoint
 from kernels.packed_linear import Layout, PackedLinear
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_write_kv import rope_and_write_kv
@@ -77,19 +78,17 @@ class Decoder:
             lambda step: self.forward(step, cache),
             max_num_seqs=max_num_seqs,
             max_context_len=max_context_len,
-            block_size=cache[0][0].shape[2],
+            block_size=cache[0].keys.shape[2],
             device=self.device,
             capture=CudaCapture(),
         )
 
     def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
         """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each."""
-        x = self._embed(step.token_ids)
+        x, paged = self._embed(step.token_ids), step.paged
 
         def run_layer(index: int, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-            keys, values = cache[index]
-            layer = self._layers[index]
-            return layer.forward(x, residual, step=step, keys=keys, values=values, cos_sin=self._cos_sin)
+            return self._layers[index].forward(x, residual, step=paged, cache=cache[index], cos_sin=self._cos_sin)
 
         if self._at_once is not None:
             result = self._at_once.run(run_layer, x, cache)
@@ -121,8 +120,7 @@ class _Layer:
 
     def __init__(self, config: ModelConfig, index: int, reader: _Reader) -> None:
         self._config = config
-        self.window = config.windows[index]
-        self._scale = config.head_dim**-0.5
+        self._rule = AttentionRule(scale=config.head_dim**-0.5, window=config.windows[index])
         prefix = f"model.layers.{index}"
         hidden, ffn = config.hidden_size, config.intermediate_size
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -146,6 +144,11 @@ class _Layer:
             self._k_norm = reader.tensor(f"{attention}.k_norm.weight", (config.head_dim,))
 
     @property
+    def window(self) -> int | None:
+        """The sliding window, the one number in which layers differ."""
+        return self._rule.window
+
+    @property
     def addresses(self) -> list[int] | None:
         """Where the weights lie; None where some of this layer's work goes through torch."""
         linears = [self._qkv, self._output, self._gate_up, self._down]
@@ -156,7 +159,7 @@ class _Layer:
         return found + [address for linear in linears for address in linear.addresses]
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, *, step: StepTensors, keys: Tensor, values: Tensor, cos_sin: Tensor
+        self, x: Tensor, residual: Tensor | None, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return this layer's MLP output and the residual stream it is to be added to, `[tokens, hidden]` each."""
         eps = self._config.rms_norm_eps
@@ -164,11 +167,11 @@ class _Layer:
             normed, residual = rms_norm(x, self._input_norm, eps=eps), x
         else:
             normed, residual = add_rms_norm(x, residual, self._input_norm, eps=eps)
-        attended = self._attend(normed, step=step, keys=keys, values=values, cos_sin=cos_sin)
+        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin)
         normed, residual = add_rms_norm(attended, residual, self._mlp_norm, eps=eps)
         return self._down(silu_mul(self._gate_up(normed))), residual
 
-    def _attend(self, x: Tensor, *, step: StepTensors, keys: Tensor, values: Tensor, cos_sin: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor) -> Tensor:
         config = self._config
         query, key, value = torch.split_with_sizes(self._qkv(x), self._split, dim=-1)
         query = query.view(-1, config.num_heads, config.head_dim)
@@ -177,20 +180,8 @@ class _Layer:
         if self._q_norm is not None and self._k_norm is not None:
             query = rms_norm(query, self._q_norm, eps=config.rms_norm_eps)
             key = rms_norm(key, self._k_norm, eps=config.rms_norm_eps)
-        rope_and_write_kv(query, key, value, step.positions, cos_sin, keys, values, step.slots)
-        attended = paged_attention(
-            query,
-            keys,
-            values,
-            step.block_tables,
-            step.query_start,
-            step.context_lens,
-            scale=self._scale,
-            window=self.window,
-            max_query_len=step.max_query_len,
-            max_context_len=step.max_context_len,
-            num_decodes=step.num_decodes,
-        )
+        rope_and_write_kv(query, key, value, cos_sin, cache, step)
+        attended = paged_attention(query, cache, step, self._rule)
         return self._output(attended.view(x.shape[0], -1))
 
 

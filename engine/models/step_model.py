@@ -10,30 +10,21 @@ import torch
 from torch import Tensor
 
 from kernels import cpu
+from kernels.paged import LayerCache, PagedStep
 
 
 @dataclass(slots=True, kw_only=True)
 class StepTensors:
-    """One step's inputs on the device.
-
-    token_ids, positions, slots `[tokens]` int64 (slot −1: write nothing); block_tables `[seqs, max_blocks]`,
-    query_start `[seqs + 1]`, context_lens `[seqs]` int32. The numbers are on the host, so that no launch waits. The
-    first `num_decodes` sequences have one token each.
-    """
+    """One step's inputs on the device."""
 
     token_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    block_tables: Tensor
-    query_start: Tensor
-    context_lens: Tensor
-    max_query_len: int
-    max_context_len: int
-    num_decodes: int = 0
+    """`[tokens]` int64."""
+    paged: PagedStep
+    """Where these tokens lie."""
 
 
-KvCache = list[tuple[Tensor, Tensor]]
-"""Per layer: keys and values, each `[num_blocks, num_kv_heads, block_size, head_dim]`."""
+KvCache = list[LayerCache]
+"""Every layer's keys and values, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,4 +89,4 @@ def new_cache(
         size = (num_blocks, shape.num_heads, block_size, shape.head_dim)
         return cpu.zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
 
-    return [(zeros(shape), zeros(shape)) for shape in kv_shapes]
+    return [LayerCache(zeros(shape), zeros(shape)) for shape in kv_shapes]

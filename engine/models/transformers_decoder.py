@@ -26,6 +26,7 @@ from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors, 
 from engine.models.transformers_attention import PAGED, attending
 from engine.models.transformers_checks import AttentionLayer, check_logits, eager_logits, probe_tokens, trace_attention
 from engine.models.weights import Checkpoint
+from kernels.paged import AttentionRule, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.write_kv import preferred_cache_dtype, write_kv
 
@@ -70,11 +71,11 @@ class TransformersDecoder:
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Run a step as `StepModel` says; the model's own code picks the rows before its head."""
-        attention = _PagedAttention(self._layers, step, cache)
+        attention = _PagedAttention(self._layers, step.paged, cache)
         with attending(attention):
             output = self._model(
                 input_ids=step.token_ids[None],
-                position_ids=step.positions[None],
+                position_ids=step.paged.positions[None],
                 use_cache=False,
                 logits_to_keep=rows,
             )
@@ -114,7 +115,7 @@ class TransformersDecoder:
 class _PagedAttention:
     """Take the attention calls of one step: write its keys and values, attend over the paged cache."""
 
-    def __init__(self, layers: list[AttentionLayer], step: StepTensors, cache: KvCache) -> None:
+    def __init__(self, layers: list[AttentionLayer], step: PagedStep, cache: KvCache) -> None:
         self._layers = layers
         self._step = step
         self._cache = cache
@@ -125,30 +126,18 @@ class _PagedAttention:
     ) -> Tensor:
         """Return `[1, tokens, heads, value_dim]`; the cache's window and order were settled at load."""
         del mask
-        layer, step = self._layers[self.num_calls], self._step
-        keys, values = self._cache[self.num_calls]
+        layer, cache = self._layers[self.num_calls], self._cache[self.num_calls]
         self.num_calls += 1
         assert layer.module is module, "the model called its attention layers in another order than at load"
         width, scaling = layer.kv_shape.head_dim, options.get("scaling")
         # transformers' default scale is that of the unpadded query
         scale = query.shape[3] ** -0.5 if scaling is None else float(scaling)
         query, key, value = (_rows(part, width, query.dtype) for part in (query, key, value))
-        write_kv(key, value, keys, values, step.slots)
-        attended = paged_attention(
-            query,
-            keys,
-            values,
-            step.block_tables,
-            step.query_start,
-            step.context_lens,
-            scale=scale,
-            window=layer.window,
-            max_query_len=step.max_query_len,
-            max_context_len=step.max_context_len,
-            num_decodes=step.num_decodes,
-            soft_cap=options.get("softcap"),
-            sinks=options.get("s_aux"),
+        write_kv(key, value, cache, self._step.slots)
+        rule = AttentionRule(
+            scale=scale, window=layer.window, soft_cap=options.get("softcap"), sinks=options.get("s_aux")
         )
+        attended = paged_attention(query, cache, self._step, rule)
         return attended[None, ..., : layer.value_dim]
 
     def mask(self, options: dict[str, Any]) -> Tensor:
@@ -276,11 +265,13 @@ def _probe_step(sequences: list[list[int]], places: range, blocks: int, device: 
     firsts = (1 + torch.arange(count) * blocks) * _PROBE_BLOCK_SIZE
     return StepTensors(
         token_ids=torch.tensor([sequence[place] for sequence in sequences for place in places], device=device),
-        positions=positions.to(device),
-        slots=(positions + firsts.repeat_interleave(len(places))).to(device),
-        block_tables=(1 + torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)).to(device),
-        query_start=(torch.arange(count + 1, dtype=torch.int32) * len(places)).to(device),
-        context_lens=torch.full((count,), places.stop, dtype=torch.int32, device=device),
-        max_query_len=len(places),
-        max_context_len=places.stop,
+        paged=PagedStep(
+            block_tables=(1 + torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)).to(device),
+            query_start=(torch.arange(count + 1, dtype=torch.int32) * len(places)).to(device),
+            context_lens=torch.full((count,), places.stop, dtype=torch.int32, device=device),
+            slots=(positions + firsts.repeat_interleave(len(places))).to(device),
+            positions=positions.to(device),
+            max_query_len=len(places),
+            max_context_len=places.stop,
+        ),
     )

@@ -15,6 +15,7 @@ from kernels.cpu.kv_layout import PLAIN, group_size, put_key, put_plain, put_val
 from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel
 from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit, load, store
 from kernels.errors import require
+from kernels.paged import LayerCache, PagedStep
 
 _PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
@@ -112,26 +113,19 @@ _KERNELS = {
 
 def rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
     """Run `rope`; raise `KernelInputError` for a position outside the table."""
-    _run(query, key, positions, cos_sin, None, None, None, None)
+    _run(query, key, positions, cos_sin, None, None, None)
 
 
-def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+def write_kv(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
     """Run `write_kv`; raise `KernelInputError` for a slot outside the cache."""
-    _run(None, key, None, None, value, key_cache, value_cache, slots)
+    _run(None, key, None, None, value, cache, slots)
 
 
 def rope_and_write_kv(  # noqa: PLR0917  the same arguments as the op
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    cos_sin: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slots: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, cos_sin: Tensor, cache: LayerCache, step: PagedStep
 ) -> None:
     """Run `rope_and_write_kv`; raise `KernelInputError` for a position or slot out of range."""
-    _run(query, key, positions, cos_sin, value, key_cache, value_cache, slots)
+    _run(query, key, step.positions, cos_sin, value, cache, step.slots)
 
 
 def _run(  # noqa: PLR0917  private; one call site per op
@@ -140,8 +134,7 @@ def _run(  # noqa: PLR0917  private; one call site per op
     positions: Tensor | None,
     cos_sin: Tensor | None,
     value: Tensor | None,
-    key_cache: Tensor | None,
-    value_cache: Tensor | None,
+    cache: LayerCache | None,
     slots: Tensor | None,
 ) -> None:
     """Run the halves of the work whose tensors are given: the rotation, the write, or both."""
@@ -154,13 +147,13 @@ def _run(  # noqa: PLR0917  private; one call site per op
     value_words = (0, 0, 0)
     cache_words = (0, 0, 0, 0, 0, 0)
     cache_dtype = key.dtype
-    if value is not None and key_cache is not None and value_cache is not None and slots is not None:
+    if value is not None and cache is not None and slots is not None:
         value_words = (value.data_ptr(), value.stride(0), value.stride(1))
-        block_size = key_cache.shape[2]
-        num_slots = key_cache.shape[0] * block_size
-        addresses = key_cache.data_ptr(), value_cache.data_ptr(), slots.data_ptr()
-        cache_words = (*addresses, num_slots, block_size, group_size(key_cache))
-        cache_dtype = key_cache.dtype
+        block_size = cache.keys.shape[2]
+        num_slots = cache.keys.shape[0] * block_size
+        addresses = cache.keys.data_ptr(), cache.values.data_ptr(), slots.data_ptr()
+        cache_words = (*addresses, num_slots, block_size, group_size(cache.keys))
+        cache_dtype = cache.keys.dtype
     chunk = max(1, -(-tokens // 8))
     fault = _KERNELS[key.dtype, cache_dtype](
         -(-tokens // chunk),

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernels.gpu.backend import jit, launch, next_power_of_2, tl
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 
 _LOG2_E = 1.4426950408889634
 _MAX_SPLITS = 32
@@ -76,60 +76,36 @@ def num_splits(*, num_programs: int, max_context_len: int, num_processors: int) 
     return 1 << (limit.bit_length() - 1)
 
 
-def paged_attention_triton(  # noqa: PLR0917  the same arguments as the op
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    max_query_len: int,
-    max_context_len: int,
-    num_decodes: int = 0,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def paged_attention_triton(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> Tensor:
     """Launch the Triton kernels of `paged_attention`; the arguments are already checked."""
     tokens, heads, head_dim = query.shape
-    num_seqs = context_lens.shape[0]
+    num_seqs = step.context_lens.shape[0]
     out = torch.empty((tokens, heads, head_dim), dtype=query.dtype, device=query.device)
     if tokens == 0 or num_seqs == 0:
         return out
-    num_decodes = num_seqs if max_query_len == 1 else num_decodes
-    common = (query, key_cache, value_cache, out, block_tables, query_start, context_lens)
-    options: dict[str, Any] = {"scale": scale, "window": window, "soft_cap": soft_cap, "sinks": sinks}
+    num_decodes = num_seqs if step.max_query_len == 1 else step.num_decodes
     if num_decodes:
-        _launch(*common, 0, num_decodes, max_query_len=1, max_context_len=max_context_len, **options)
+        _launch(query, cache, step, rule, out, range(num_decodes), max_query_len=1)
     if num_decodes < num_seqs:
-        _launch(*common, num_decodes, num_seqs, max_query_len=max_query_len, max_context_len=max_context_len, **options)
+        _launch(query, cache, step, rule, out, range(num_decodes, num_seqs), max_query_len=step.max_query_len)
     return out
 
 
-def _launch(  # noqa: PLR0917  private; the tensors in their call order
+def _launch(  # noqa: PLR0917  private; the op's arguments, and what each launch has for itself
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: LayerCache,
+    step: PagedStep,
+    rule: AttentionRule,
     out: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    first: int,
-    end: int,
+    sequences: range,
     *,
-    scale: float,
-    window: int | None,
     max_query_len: int,
-    max_context_len: int,
-    soft_cap: float | None,
-    sinks: Tensor | None,
 ) -> None:
-    """Attend the queries of sequences `first` to `end`; those before `first` have one query token each."""
+    """Attend the queries of some sequences; those before them have one query token each."""
     tokens, heads, head_dim = query.shape
-    kv_heads, block_size = key_cache.shape[1], key_cache.shape[2]
-    num_seqs, group = end - first, heads // kv_heads
+    kv_heads, block_size = cache.keys.shape[1], cache.keys.shape[2]
+    first, num_seqs, group = sequences.start, len(sequences), heads // kv_heads
+    window, soft_cap, sinks = rule.window, rule.soft_cap, rule.sinks
     config = attention_config(
         head_dim=head_dim, group=group, element_bytes=query.element_size(), max_query_len=max_query_len
     )
@@ -140,7 +116,7 @@ def _launch(  # noqa: PLR0917  private; the tensors in their call order
     if is_decode and window is None:
         splits = num_splits(
             num_programs=num_tiles * kv_heads,
-            max_context_len=max_context_len,
+            max_context_len=step.max_context_len,
             num_processors=_num_processors(query.device),
         )
     parts, stats = out, out  # unread without a split
@@ -148,12 +124,13 @@ def _launch(  # noqa: PLR0917  private; the tensors in their call order
         parts = torch.empty((num_seqs, heads, splits, head_dim), dtype=torch.float32, device=query.device)
         stats = torch.empty((num_seqs, heads, splits, 2), dtype=torch.float32, device=query.device)
     # With a cap the kernel's scores are 2 · log2(e) · x of tanh(x), else logits in base 2.
-    score_scale = scale * _LOG2_E if soft_cap is None else 2.0 * _LOG2_E * scale / soft_cap
+    score_scale = rule.scale * _LOG2_E if soft_cap is None else 2.0 * _LOG2_E * rule.scale / soft_cap
     launch(_attention_kernel, (num_tiles, kv_heads, splits))(
-        query, key_cache, value_cache, out, parts, stats, block_tables, query_start, context_lens, first, num_seqs,
+        query, cache.keys, cache.values, out, parts, stats,
+        step.block_tables, step.query_start, step.context_lens, first, num_seqs,
         score_scale, 0 if window is None else window,
         out if sinks is None else sinks, 0.0 if soft_cap is None else soft_cap * _LOG2_E,
-        query.stride(0), query.stride(1), block_tables.stride(0),
+        query.stride(0), query.stride(1), step.block_tables.stride(0),
         KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, SPLITS=splits,
         IS_DECODE=is_decode, HAS_WINDOW=window is not None, HAS_SINKS=sinks is not None,
         HAS_CAP=soft_cap is not None, TOKENS_PER_TILE=tokens_per_tile,

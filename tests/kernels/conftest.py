@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.write_kv import write_kv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCase:
-    """One batch over a paged cache: the tensors of `paged_attention` in call order, and its maxima.
+    """One batch over a paged cache: the arguments of `paged_attention`."""
 
-    The caches are in plain order, `[num_blocks, kv_heads, block_size, head_dim]`, as the twin reads them.
-    """
+    query: Tensor
+    cache: LayerCache
+    """In plain order, as the twin reads it."""
+    step: PagedStep
+    rule: AttentionRule
 
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-    scale: float
-    window: int | None
-    max_query_len: int
-    max_context_len: int
+    def as_written(self) -> LayerCache:
+        """Return the cache as `write_kv` leaves it: on a CPU a block has an order of its own."""
+        keys, values = (part.transpose(1, 2).flatten(0, 1) for part in self.cache)
+        written = LayerCache(*(torch.full_like(part, torch.nan) for part in self.cache))
+        write_kv(keys, values, written, torch.arange(keys.shape[0], device=keys.device))
+        return written
 
-    def as_written(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the tensors with caches as `write_kv` leaves them: on a CPU a block has an order of its own."""
-        query, *caches, tables, starts, contexts = self.tensors
-        keys, values = (cache.transpose(1, 2).flatten(0, 1) for cache in caches)
-        key_cache, value_cache = (torch.full_like(cache, torch.nan) for cache in caches)
-        write_kv(keys, values, key_cache, value_cache, torch.arange(keys.shape[0], device=keys.device))
-        return query, key_cache, value_cache, tables, starts, contexts
-
-    def run(self, op: Callable[..., Tensor]) -> Tensor:
-        """Call `op` on this batch."""
-        is_op = getattr(op, "func", op) is paged_attention
-        return op(
-            *(self.as_written() if is_op and self.tensors[0].is_cpu else self.tensors),
-            scale=self.scale,
-            window=self.window,
-            max_query_len=self.max_query_len,
-            max_context_len=self.max_context_len,
-        )
+    def run(self, op: Callable[..., Tensor], *, num_decodes: int = 0, **rule: Any) -> Tensor:
+        """Call `op` on this batch, with some of the rule in other words."""
+        cache = self.as_written() if op is paged_attention and self.query.is_cpu else self.cache
+        return op(self.query, cache, replace(self.step, num_decodes=num_decodes), replace(self.rule, **rule))
 
 
 def _make_attention_case(
@@ -85,19 +77,20 @@ def _make_attention_case(
     query = row_of_qkv.to(device, dtype)[:, :heads]
     key_cache, value_cache = (cache.to(device, cache_dtype or dtype) for cache in caches)
     contexts = torch.tensor([context for _, context in lengths])
+    unread = torch.empty(0, dtype=torch.int64, device=device)
     return AttentionCase(
-        tensors=(
-            query,
-            key_cache,
-            value_cache,
-            tables.to(device),
-            starts.to(device, torch.int32),
-            contexts.to(device, torch.int32),
+        query=query,
+        cache=LayerCache(key_cache, value_cache),
+        step=PagedStep(
+            block_tables=tables.to(device),
+            query_start=starts.to(device, torch.int32),
+            context_lens=contexts.to(device, torch.int32),
+            slots=unread,
+            positions=unread,
+            max_query_len=max(query_len for query_len, _ in lengths),
+            max_context_len=max(context for _, context in lengths),
         ),
-        scale=head_dim**-0.5,
-        window=window,
-        max_query_len=max(query_len for query_len, _ in lengths),
-        max_context_len=max(context for _, context in lengths),
+        rule=AttentionRule(scale=head_dim**-0.5, window=window),
     )
 
 
@@ -114,22 +107,20 @@ class LayerCase:
     query: Tensor
     key: Tensor
     value: Tensor
-    positions: Tensor
     cos_sin: Tensor
-    key_cache: Tensor
-    value_cache: Tensor
-    slots: Tensor
+    cache: LayerCache
+    step: PagedStep
 
     def clone(self) -> LayerCase:
         """Copy everything an op may change."""
-        names = ("query", "key", "value", "key_cache", "value_cache")
-        copies = {name: getattr(self, name).clone() for name in names}
-        return LayerCase(**copies, positions=self.positions, cos_sin=self.cos_sin, slots=self.slots)
+        copies = {name: getattr(self, name).clone() for name in ("query", "key", "value")}
+        cache = LayerCache(*(part.clone() for part in self.cache))
+        return LayerCase(**copies, cos_sin=self.cos_sin, cache=cache, step=self.step)
 
     @property
     def written(self) -> list[Tensor]:
-        """List what an op may have changed, in fp32."""
-        return [t.float() for t in (self.query, self.key, self.value, self.key_cache, self.value_cache)]
+        """List what an op may have changed."""
+        return [self.query, self.key, self.value, *self.cache]
 
 
 def _make_layer_case(
@@ -149,15 +140,22 @@ def _make_layer_case(
     merged = torch.randn(len(slots), heads + 2 * kv_heads, head_dim, generator=generator).to(device, dtype)
     angles = torch.rand(17, rot_dim // 2, generator=generator) * 6
     cache = torch.full((2, num_blocks, kv_heads, block_size, head_dim), torch.nan, dtype=cache_dtype or dtype)
+    unread = torch.empty(0, dtype=torch.int32, device=device)
     return LayerCase(
         query=merged[:, :heads],
         key=merged[:, heads : heads + kv_heads],
         value=merged[:, heads + kv_heads :],
-        positions=torch.randint(0, 17, (len(slots),), generator=generator).to(device),
         cos_sin=torch.cat((angles.cos(), angles.sin()), -1).to(device),
-        key_cache=cache[0].to(device),
-        value_cache=cache[1].to(device),
-        slots=torch.tensor(slots, dtype=torch.int64, device=device),
+        cache=LayerCache(*(part.to(device) for part in cache)),
+        step=PagedStep(
+            block_tables=unread,
+            query_start=unread,
+            context_lens=unread,
+            slots=torch.tensor(slots, dtype=torch.int64, device=device),
+            positions=torch.randint(0, 17, (len(slots),), generator=generator).to(device),
+            max_query_len=len(slots),
+            max_context_len=0,
+        ),
     )
 
 

@@ -6,7 +6,6 @@ the interpreter's bf16 arithmetic is wrong. Shapes are small and odd: a tile tak
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -121,8 +120,8 @@ def test_drawn_tokens_equal_their_twins(vocab: int, top_k: int, top_p: float) ->
 def test_rope_equals_its_twin(layer_case: Any, head_dim: int, rot_dim: int, dtype: torch.dtype) -> None:
     case = layer_case([0] * 5, head_dim=head_dim, rot_dim=rot_dim, dtype=dtype)
     expected = case.clone()
-    rope_triton(case.query, case.key, case.positions, case.cos_sin)
-    rope_reference(expected.query, expected.key, expected.positions, expected.cos_sin)
+    rope_triton(case.query, case.key, case.step.positions, case.cos_sin)
+    rope_reference(expected.query, expected.key, expected.step.positions, expected.cos_sin)
     for actual, wanted in zip(case.written, expected.written, strict=True):
         close(actual.to(dtype), wanted.to(dtype))
 
@@ -133,8 +132,8 @@ def test_write_kv_fills_its_slots_and_nothing_else(
 ) -> None:
     case = layer_case([7, -1, 0, 11, -1], kv_heads=2, dtype=dtype, cache_dtype=cache_dtype)
     expected = case.clone()
-    write_kv_triton(case.key, case.value, case.key_cache, case.value_cache, case.slots)
-    write_kv_reference(expected.key, expected.value, expected.key_cache, expected.value_cache, expected.slots)
+    write_kv_triton(case.key, case.value, case.cache, case.step.slots)
+    write_kv_reference(expected.key, expected.value, expected.cache, expected.step.slots)
     for actual, wanted in zip(case.written, expected.written, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
 
@@ -144,9 +143,8 @@ def test_write_kv_fills_its_slots_and_nothing_else(
 def test_rope_and_write_kv_equals_the_two_ops(layer_case: Any, head_dim: int, rot_dim: int, dtype: torch.dtype) -> None:
     case = layer_case([5, -1, 1, 9], kv_heads=2, heads=4, head_dim=head_dim, rot_dim=rot_dim, dtype=dtype)
     expected = case.clone()
-    tail = ("positions", "cos_sin", "key_cache", "value_cache", "slots")
     for one, run in ((case, rope_and_write_kv_triton), (expected, rope_and_write_kv_reference)):
-        run(one.query, one.key, one.value, *(getattr(one, name) for name in tail))
+        run(one.query, one.key, one.value, one.cos_sin, one.cache, one.step)
     for actual, wanted in zip(case.written, expected.written, strict=True):
         close(actual.to(dtype), wanted.to(dtype))
 
@@ -180,15 +178,15 @@ def test_decodes_that_come_first_have_a_launch_of_their_own(
     launch = attention_kernels._launch
 
     def noted(*given: Any, **options: Any) -> None:
-        launched.append(given[-2:])
+        launched.append(given[-1])
         launch(*given, **options)
 
     monkeypatch.setattr(attention_kernels, "num_splits", lambda **_: splits)
     monkeypatch.setattr(attention_kernels, "_launch", noted)
     case = attention_case([(1, 9), (1, 0), (1, 21), (1, 4), (6, 11), (1, 1), (19, 19), (2, 17)], window=window)
-    actual = case.run(partial(paged_attention_triton, num_decodes=num_decodes))
+    actual = case.run(paged_attention_triton, num_decodes=num_decodes)
     close(actual, case.run(paged_attention_reference))
-    assert launched == ([(0, num_decodes)] if num_decodes else []) + [(num_decodes, 8)]
+    assert launched == ([range(num_decodes)] if num_decodes else []) + [range(num_decodes, 8)]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ LOGITS: dict[str, dict[str, Any]] = {
 
 def _agree(case: Any, **logits: Any) -> None:
     """Compare kernel and twin, which must differ from plain attention by far more than the tolerance."""
-    actual, expected = (case.run(partial(op, **logits)) for op in (paged_attention_triton, paged_attention_reference))
+    actual, expected = (case.run(op, **logits) for op in (paged_attention_triton, paged_attention_reference))
     assert torch.isfinite(actual).all()
     close(actual, expected)
     is_plain = "soft_cap" not in logits and not logits["sinks"].isfinite().any()
@@ -304,9 +302,8 @@ def test_sinks_belong_to_their_heads_over_several_tiles_and_kv_heads(
 @needs_loops
 def test_a_cap_holds_for_logits_of_any_size(attention_case: Any, size: float) -> None:
     case = attention_case([(3, 9), (1, 13)])
-    case.tensors[0].mul_(size)
-    run = partial(paged_attention_triton, soft_cap=2.0)
-    close(case.run(run), case.run(partial(paged_attention_reference, soft_cap=2.0)))
+    case.query.mul_(size)
+    close(case.run(paged_attention_triton, soft_cap=2.0), case.run(paged_attention_reference, soft_cap=2.0))
 
 
 @pytest.mark.parametrize("lengths", [[(1, 3), (1, 0)], [(4, 4), (1, 0), (2, 5)]], ids=["decode", "mixed"])
@@ -314,4 +311,4 @@ def test_a_cap_holds_for_logits_of_any_size(attention_case: Any, size: float) ->
 def test_a_padded_row_gives_zeros_beside_a_sink(attention_case: Any, lengths: list[tuple[int, int]]) -> None:
     case = attention_case(lengths)
     row = next(sum(q for q, _ in lengths[:i]) for i, (_, context) in enumerate(lengths) if context == 0)
-    assert not case.run(partial(paged_attention_triton, sinks=SINKS))[row].any()
+    assert not case.run(paged_attention_triton, sinks=SINKS)[row].any()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -146,10 +145,9 @@ def test_the_rope_and_cache_kernels_compile(
     write = record(monkeypatch, write_kv, "_write_kv_kernel")
     both = record(monkeypatch, rope_and_write_kv, "_rope_and_write_kernel")
     case = layer_case([0, 1, -1], heads=32, kv_heads=8, head_dim=128, rot_dim=rot_dim, block_size=16, dtype=dtype)
-    angles, cache = (case.positions, case.cos_sin), (case.key_cache, case.value_cache, case.slots)
-    rope.rope_triton(case.query, case.key, *angles)
-    write_kv.write_kv_triton(case.key, case.value, *cache)
-    rope_and_write_kv.rope_and_write_kv_triton(case.query, case.key, case.value, *angles, *cache)
+    rope.rope_triton(case.query, case.key, case.step.positions, case.cos_sin)
+    write_kv.write_kv_triton(case.key, case.value, case.cache, case.step.slots)
+    rope_and_write_kv.rope_and_write_kv_triton(case.query, case.key, case.value, case.cos_sin, case.cache, case.step)
     for recorder in (turn, write, both):
         check(recorder, capability)
 
@@ -214,6 +212,6 @@ def test_the_attention_kernels_compile_with_a_cap_and_sinks(
         lengths, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=16, dtype=dtype, window=window
     )
     sinks = None if sinks_dtype is None else torch.zeros(heads, dtype=sinks_dtype)
-    case.run(partial(module.paged_attention_triton, soft_cap=soft_cap, sinks=sinks))
+    case.run(module.paged_attention_triton, soft_cap=soft_cap, sinks=sinks)
     check(attend, capability)
     check(reduce, capability, launches=int(batch == "decode-split"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import Any
 
 import pytest
@@ -96,13 +95,13 @@ def test_rope_and_the_cache_write_equal_their_twins(layer_case: Any, rot_dim: in
     start = layer_case(slots, dtype=dtype, device="cuda", **sizes)
     apart, fused, expected, expected_fused = (start.clone() for _ in range(4))
     for one, turn, write in ((apart, rope, write_kv), (expected, rope_reference, write_kv_reference)):
-        turn(one.query, one.key, one.positions, one.cos_sin)
-        write(one.key, one.value, one.key_cache, one.value_cache, one.slots)
+        turn(one.query, one.key, one.step.positions, one.cos_sin)
+        write(one.key, one.value, one.cache, one.step.slots)
     for one, both in ((fused, rope_and_write_kv), (expected_fused, rope_and_write_kv_reference)):
-        both(one.query, one.key, one.value, one.positions, one.cos_sin, one.key_cache, one.value_cache, one.slots)
+        both(one.query, one.key, one.value, one.cos_sin, one.cache, one.step)
     for ours, twin in ((apart, expected), (fused, expected_fused)):
-        for name in ("query", "key", "value", "key_cache", "value_cache"):
-            close(getattr(ours, name), getattr(twin, name))
+        for one, other in zip(ours.written, twin.written, strict=True):
+            close(one, other)
 
 
 BATCHES = {
@@ -147,10 +146,10 @@ def test_attention_with_a_cap_or_sinks_equals_its_twin(
     case = attention_case(BATCHES[batch], window=window, dtype=dtype, device="cuda", **sizes)
     sinks = randn(heads, dtype=dtype) * 3 if has_sinks else None
     logits: dict[str, Any] = {"soft_cap": soft_cap, "sinks": sinks}
-    actual = case.run(partial(paged_attention, **logits))
+    actual = case.run(paged_attention, **logits)
     assert torch.isfinite(actual).all()
     # The device's exp2 and division, each 2 units in the last place off, make 4e-5 of a cap of 50.
-    close(actual, case.run(partial(paged_attention_reference, **logits)), least=1e-4 if soft_cap == 50.0 else 0.0)
+    close(actual, case.run(paged_attention_reference, **logits), least=1e-4 if soft_cap == 50.0 else 0.0)
 
 
 def test_random_batches_equal_their_twin(attention_case: Any) -> None:
@@ -166,7 +165,7 @@ def test_random_batches_equal_their_twin(attention_case: Any) -> None:
         expected = case.run(paged_attention_reference)
         close(case.run(paged_attention), expected)
         num_decodes = next((place for place, (count, _) in enumerate(lengths) if count != 1), len(lengths))
-        close(case.run(partial(paged_attention, num_decodes=num_decodes)), expected)
+        close(case.run(paged_attention, num_decodes=num_decodes), expected)
 
 
 def test_a_captured_decode_serves_other_lengths_and_tables(attention_case: Any) -> None:
@@ -177,13 +176,12 @@ def test_a_captured_decode_serves_other_lengths_and_tables(attention_case: Any) 
     with torch.cuda.graph(graph):
         out = captured.run(paged_attention)
     other = attention_case([(1, 7), (1, 1999), (1, 0), (1, 640)], seed=1, **sizes)
-    query, keys, values, tables, _, contexts = captured.tensors
-    query.copy_(other.tensors[0])
-    num_blocks = other.tensors[1].shape[0]
-    keys[:num_blocks] = other.tensors[1]
-    values[:num_blocks] = other.tensors[2]
-    tables[:, : other.tensors[3].shape[1]] = other.tensors[3]
-    contexts.copy_(other.tensors[5])
+    captured.query.copy_(other.query)
+    for ours, theirs in zip(captured.cache, other.cache, strict=True):
+        ours[: theirs.shape[0]] = theirs
+    tables = other.step.block_tables
+    captured.step.block_tables[:, : tables.shape[1]] = tables
+    captured.step.context_lens.copy_(other.step.context_lens)
     graph.replay()
     close(out, other.run(paged_attention_reference))
 

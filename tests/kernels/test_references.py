@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention_reference
 from kernels.rms_norm import add_rms_norm_reference, rms_norm_reference
 from kernels.rope import rope_reference
@@ -47,7 +48,7 @@ def test_the_rope_twin_rotates_pairs_as_complex_numbers_and_leaves_the_rest() ->
 def test_the_write_twin_fills_its_slots_and_skips_minus_one() -> None:
     key, value = torch.randn(3, 2, 4), torch.randn(3, 2, 4)
     key_cache, value_cache = torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 3, 4)
-    write_kv_reference(key, value, key_cache, value_cache, torch.tensor([4, -1, 0]))
+    write_kv_reference(key, value, LayerCache(key_cache, value_cache), torch.tensor([4, -1, 0]))
     assert torch.equal(key_cache[1, :, 1], key[0])
     assert torch.equal(value_cache[0, :, 0], value[2])
     assert key_cache.count_nonzero() == 2 * 2 * 4
@@ -65,15 +66,17 @@ def test_the_attention_twin_equals_dense_attention_of_the_last_rows(window: int 
         value_cache[block] = values[:, index * block_size : (index + 1) * block_size]
     output = paged_attention_reference(
         query,
-        key_cache,
-        value_cache,
-        table,
-        torch.tensor([0, query_len], dtype=torch.int32),
-        torch.tensor([context_len], dtype=torch.int32),
-        scale=0.3,
-        window=window,
-        max_query_len=query_len,
-        max_context_len=context_len,
+        LayerCache(key_cache, value_cache),
+        PagedStep(
+            block_tables=table,
+            query_start=torch.tensor([0, query_len], dtype=torch.int32),
+            context_lens=torch.tensor([context_len], dtype=torch.int32),
+            slots=torch.empty(0, dtype=torch.int64),
+            positions=torch.empty(0, dtype=torch.int64),
+            max_query_len=query_len,
+            max_context_len=context_len,
+        ),
+        AttentionRule(scale=0.3, window=window),
     )
     full = torch.ones(context_len, context_len, dtype=torch.bool)
     mask = full.tril() if window is None else full.tril() & full.triu(1 - window)

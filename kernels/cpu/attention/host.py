@@ -1,7 +1,7 @@
 """Paged attention on the CPU: reads the paged cache where it lies; same contract as `paged_attention`, its caller.
 
-The work is cut into tiles of queries (cpu_attention_tasks.py), which are attended in rounds of keys
-(cpu_attention_rows.py). Accumulation: fp32, also over a bf16 cache. Sources: as in paged_attention.py.
+The work is cut into tiles of queries (tasks.py), which are attended in rounds of keys (rows.py). Accumulation: fp32,
+also over a bf16 cache. Sources: as in paged_attention.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kernels.cpu.kv_layout import group_size
 from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel, keep
 from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, jit_once, pointer_like
 from kernels.errors import require
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 
 _TILE_ROWS = 96  # query rows (tokens × heads of a group) that share one pass over the keys
 _TILE_DECODES = 8  # sequences with one query each that go over their keys together
@@ -72,44 +73,28 @@ _KERNELS = {
 }
 
 
-def paged_attention(  # noqa: PLR0917  the same arguments as the op
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    *,
-    scale: float,
-    window: int | None,
-    max_query_len: int,
-    max_context_len: int,
-    num_decodes: int = 0,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> Tensor:
     """Run `paged_attention`; raise `KernelInputError` for a block id outside the cache."""
-    del max_query_len  # the tiles adapt to each sequence
     tokens, heads, dim = query.shape
-    num_blocks, kv_heads, block_size, _ = key_cache.shape
-    num_seqs = context_lens.shape[0]
+    num_blocks, kv_heads, block_size, _ = cache.keys.shape
+    num_seqs, num_decodes = step.context_lens.shape[0], step.num_decodes
     group = heads // kv_heads
     out = torch.empty((tokens, heads, dim), dtype=query.dtype)
     tokens_per_tile = max(1, _TILE_ROWS // group)
     together = max(1, min(_TILE_DECODES, num_decodes * kv_heads // (_TASKS_PER_THREAD * torch.get_num_threads())))
-    wide_sinks = None if sinks is None else keep(sinks.float())
+    sinks = None if rule.sinks is None else keep(rule.sinks.float())
     tiles = -(-num_decodes // together)
     if num_seqs > num_decodes:
         tiles += (tokens - num_decodes) // tokens_per_tile + num_seqs - num_decodes
-    fault = _KERNELS[query.dtype, key_cache.dtype](
+    fault = _KERNELS[query.dtype, cache.keys.dtype](
         tiles * kv_heads,
-        *(query.data_ptr(), key_cache.data_ptr(), value_cache.data_ptr(), out.data_ptr()),
-        *(block_tables.data_ptr(), query_start.data_ptr(), context_lens.data_ptr(), num_seqs),
-        *(kv_heads, group, dim, block_size, num_blocks, block_tables.stride(0)),
-        *(_UNBOUNDED if window is None else window, query.stride(0), query.stride(1), scale, tokens_per_tile),
-        *(0.0 if soft_cap is None else soft_cap, 0 if wide_sinks is None else wide_sinks.data_ptr()),
-        *(group_size(key_cache), num_decodes, together),
-        parallel=tokens * heads * dim * max_context_len >= _PARALLEL_FROM,
+        *(query.data_ptr(), cache.keys.data_ptr(), cache.values.data_ptr(), out.data_ptr()),
+        *(step.block_tables.data_ptr(), step.query_start.data_ptr(), step.context_lens.data_ptr(), num_seqs),
+        *(kv_heads, group, dim, block_size, num_blocks, step.block_tables.stride(0)),
+        *(_UNBOUNDED if rule.window is None else rule.window, query.stride(0), query.stride(1)),
+        *(rule.scale, tokens_per_tile, rule.soft_cap or 0.0, 0 if sinks is None else sinks.data_ptr()),
+        *(group_size(cache.keys), num_decodes, together),
+        parallel=tokens * heads * dim * step.max_context_len >= _PARALLEL_FROM,
     )
     require(not fault, f"block_tables names a block outside the cache: ids must lie in [0, {num_blocks})")
     return out

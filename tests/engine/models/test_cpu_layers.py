@@ -14,6 +14,7 @@ from engine.models.step_model import KvCache, StepTensors
 from kernels.cpu.gemm import can_multiply
 from kernels.cpu.runtime.program import can_run
 from kernels.errors import KernelInputError
+from kernels.paged import LayerCache, PagedStep
 from tests.engine.tiny_models import VARIANTS, save_tiny
 
 pytestmark = pytest.mark.skipif(
@@ -36,13 +37,15 @@ def mixed_step() -> StepTensors:
     slots = [*range(BLOCK_SIZE, BLOCK_SIZE + 13), 5 * BLOCK_SIZE + 9, -1]
     return StepTensors(
         token_ids=torch.arange(15) * 7 % 256,
-        positions=torch.tensor(positions),
-        slots=torch.tensor(slots),
-        block_tables=torch.tensor([[1, 2, 3, 4], [5, 6, 7, 0], [0, 0, 0, 0]], dtype=torch.int32),
-        query_start=torch.tensor([0, 13, 14, 15], dtype=torch.int32),
-        context_lens=torch.tensor([13, 10, 1], dtype=torch.int32),
-        max_query_len=13,
-        max_context_len=13,
+        paged=PagedStep(
+            block_tables=torch.tensor([[1, 2, 3, 4], [5, 6, 7, 0], [0, 0, 0, 0]], dtype=torch.int32),
+            query_start=torch.tensor([0, 13, 14, 15], dtype=torch.int32),
+            context_lens=torch.tensor([13, 10, 1], dtype=torch.int32),
+            slots=torch.tensor(slots),
+            positions=torch.tensor(positions),
+            max_query_len=13,
+            max_context_len=13,
+        ),
     )
 
 
@@ -50,7 +53,7 @@ def cache_of(decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> KvCache:
     generator, config = torch.Generator().manual_seed(1), decoder.config
     shape = (8, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
     return [
-        (torch.randn(shape, generator=generator).to(dtype), torch.randn(shape, generator=generator).to(dtype))
+        LayerCache(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
         for _ in range(config.num_layers)
     ]
 
@@ -98,6 +101,6 @@ def test_an_index_out_of_range_is_named_by_its_op(
     name: str, index: object, wrong: int, message: str, tmp_path: Path
 ) -> None:
     decoder, step = decoder_of("llama-gqa", tmp_path), mixed_step()
-    getattr(step, name)[index] = wrong
+    getattr(step.paged, name)[index] = wrong
     with torch.inference_mode(), pytest.raises(KernelInputError, match=message):
         decoder.forward(step, cache_of(decoder))

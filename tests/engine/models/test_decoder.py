@@ -9,6 +9,7 @@ import torch
 
 from engine.config import PolicyName
 from engine.scheduling.plan import StepPlan
+from kernels.paged import LayerCache
 from kernels.write_kv import write_kv
 from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all
 from tests.engine.tiny_models import VARIANTS, TinyModels
@@ -121,13 +122,13 @@ def test_only_the_slots_of_tokens_are_written(tiny_models: TinyModels, monkeypat
             assert set(slots[part != 7.0].long().tolist()) == live
 
 
-def slot_of_each_element(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def slot_of_each_element(keys: torch.Tensor, values: torch.Tensor) -> LayerCache:
     """Return caches of the same shapes that hold, wherever a token's key and value lie, the number of its slot."""
     blocks, heads, block_size, dim = keys.shape
     slots = torch.arange(blocks * block_size)
     numbers = slots.to(keys.dtype)[:, None, None].expand(-1, heads, dim).contiguous()
-    own = torch.empty_like(keys), torch.empty_like(values)
-    write_kv(numbers, numbers, *own, slots)
+    own = LayerCache(torch.empty_like(keys), torch.empty_like(values))
+    write_kv(numbers, numbers, own, slots)
     return own
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from kernels.errors import KernelInputError
+from kernels.paged import LayerCache
 from kernels.paged_attention import paged_attention, paged_attention_reference
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -108,33 +108,27 @@ def test_a_padded_row_with_context_0_gives_zeros(attention_case: Any) -> None:
 
 def test_rows_behind_the_last_sequence_disturb_nothing(attention_case: Any) -> None:
     case = attention_case([(1, 20), (1, 33)], heads=100, kv_heads=1)
-    query, *others = case.as_written()
-    options = {"scale": case.scale, "window": None, "max_query_len": 1, "max_context_len": 33, "num_decodes": 2}
-    padded = paged_attention(torch.cat((query, torch.full((9, *query.shape[1:]), torch.nan))), *others, **options)
-    assert torch.equal(padded[:2], paged_attention(query, *others, **options))
+    longer = torch.cat((case.query, torch.full((9, *case.query.shape[1:]), torch.nan)))
+    padded = replace(case, query=longer).run(paged_attention, num_decodes=2)
+    assert torch.equal(padded[:2], case.run(paged_attention, num_decodes=2))
 
 
 def test_an_empty_batch_gives_an_empty_result(attention_case: Any) -> None:
     assert attention_case([(0, 3)]).run(paged_attention).shape == (0, 3, 16)
 
 
-def alone(case: Any, tensors: Any, place: tuple[int, int, int], soft_cap: float | None) -> torch.Tensor:
+def alone(case: Any, cache: LayerCache, place: tuple[int, int, int], soft_cap: float | None) -> torch.Tensor:
     """Attend one query token of a batch by itself: place = (token, its sequence, its context)."""
     token, sequence, context = place
-    query, keys, values, tables, *_ = tensors
-    lengths = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0, 1], [context]))
-    return paged_attention(
-        query[token : token + 1],
-        keys,
-        values,
-        tables[sequence : sequence + 1],
-        *lengths,
-        scale=case.scale,
-        window=case.window,
+    step = replace(
+        case.step,
+        block_tables=case.step.block_tables[sequence : sequence + 1],
+        query_start=torch.tensor([0, 1], dtype=torch.int32),
+        context_lens=torch.tensor([context], dtype=torch.int32),
         max_query_len=1,
         max_context_len=context,
-        soft_cap=soft_cap,
     )
+    return paged_attention(case.query[token : token + 1], cache, step, replace(case.rule, soft_cap=soft_cap))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -151,21 +145,19 @@ def test_a_row_depends_on_nothing_but_its_token(
 ) -> None:
     lengths = [(1, 21), (1, 300), (1, 129), (9, 30), (60, 280), (3, 140), (1, 40)]
     case = attention_case(lengths, heads=6, kv_heads=kv_heads, block_size=block_size, window=window, dtype=dtype)
-    op = partial(paged_attention, soft_cap=soft_cap)
-    tensors, whole, token = case.as_written(), case.run(op), 0
-    assert torch.equal(whole, case.run(partial(op, num_decodes=3)))
+    cache, whole, token = case.as_written(), case.run(paged_attention, soft_cap=soft_cap), 0
+    assert torch.equal(whole, case.run(paged_attention, soft_cap=soft_cap, num_decodes=3))
     for sequence, (query_len, context) in enumerate(lengths):
         for context_now in range(context - query_len + 1, context + 1):
-            assert torch.equal(whole[token : token + 1], alone(case, tensors, (token, sequence, context_now), soft_cap))
+            assert torch.equal(whole[token : token + 1], alone(case, cache, (token, sequence, context_now), soft_cap))
             token += 1
 
 
 def test_a_row_does_not_depend_on_the_size_of_blocks(attention_case: Any) -> None:
     case = attention_case([(1, 200), (30, 150)], heads=6, kv_heads=2, head_dim=32, dtype=torch.bfloat16, block_size=32)
-    query, keys, values, tables, *lengths = case.tensors
-    small = [cache.unflatten(2, (4, 8)).transpose(1, 2).flatten(0, 1).contiguous() for cache in (keys, values)]
-    tables = (4 * tables[:, :, None] + torch.arange(4, dtype=torch.int32)).flatten(1)
-    other = replace(case, tensors=(query, *small, tables, *lengths))
+    small = (part.unflatten(2, (4, 8)).transpose(1, 2).flatten(0, 1).contiguous() for part in case.cache)
+    tables = (4 * case.step.block_tables[:, :, None] + torch.arange(4, dtype=torch.int32)).flatten(1)
+    other = replace(case, cache=LayerCache(*small), step=replace(case.step, block_tables=tables))
     assert torch.equal(case.run(paged_attention), other.run(paged_attention))
 
 
@@ -173,10 +165,10 @@ def test_a_row_does_not_depend_on_the_size_of_blocks(attention_case: Any) -> Non
 @pytest.mark.parametrize("num_decodes", [1, 5, 40])
 def test_decodes_that_share_blocks_equal_their_twin(attention_case: Any, num_decodes: int, dtype: torch.dtype) -> None:
     case = attention_case([(1, 150)] * 40 + [(9, 170)], heads=6, kv_heads=2, block_size=16, dtype=dtype)
-    tables, contexts = case.tensors[3], case.tensors[5]
+    tables, contexts = case.step.block_tables, case.step.context_lens
     tables[:, :7] = tables[0, :7].clone()
     contexts[:40] -= torch.arange(40, dtype=torch.int32)
-    close(case.run(partial(paged_attention, num_decodes=num_decodes)), case.run(paged_attention_reference))
+    close(case.run(paged_attention, num_decodes=num_decodes), case.run(paged_attention_reference))
 
 
 @pytest.mark.parametrize("group", range(1, 10))
@@ -199,8 +191,8 @@ def test_decodes_of_any_group_and_length_equal_their_twin(
 @pytest.mark.parametrize("block_size", [4, 16])
 def test_a_key_that_is_nan_makes_its_own_rows_nan_and_no_others(attention_case: Any, block_size: int) -> None:
     case = attention_case([(2, 100), (1, 50)], heads=2, block_size=block_size, dtype=torch.bfloat16)
-    block = case.tensors[3][0, 99 // block_size]
-    case.tensors[1][block, 0, 99 % block_size] = torch.nan
+    block = case.step.block_tables[0, 99 // block_size]
+    case.cache.keys[block, 0, 99 % block_size] = torch.nan
     rows_with_nan = case.run(paged_attention).isnan().flatten(1)
     assert rows_with_nan[1].all()
     assert not rows_with_nan[[0, 2]].any()
@@ -209,7 +201,7 @@ def test_a_key_that_is_nan_makes_its_own_rows_nan_and_no_others(attention_case: 
 @pytest.mark.parametrize("block_size", [4, 16])
 def test_nobody_looks_up_a_block_before_the_window(attention_case: Any, block_size: int) -> None:
     case = attention_case([(1, 250), (20, 150)], heads=6, kv_heads=2, block_size=block_size, window=9)
-    expected, tables = case.run(paged_attention), case.tensors[3]
+    expected, tables = case.run(paged_attention), case.step.block_tables
     for row, first_seen in enumerate((250 - 9, 150 - 20 - 9 + 1)):
         tables[row, : first_seen // block_size] = -1
     assert torch.equal(case.run(paged_attention), expected)
@@ -219,18 +211,18 @@ def test_a_block_id_outside_the_cache_is_an_error(attention_case: Any) -> None:
     for lengths, place in ([(1, 3)], 0), ([(30, 30)], 0), ([(1, 200)], 9), ([(1, 3), (1, 200)], 9):
         for block_size in (4, 16):
             case = attention_case(lengths, heads=3, kv_heads=3, block_size=block_size)
-            case.tensors[3][-1, place] = 1_000
+            case.step.block_tables[-1, place] = 1_000
             with pytest.raises(KernelInputError, match="block outside the cache"):
                 case.run(paged_attention)
 
 
 def test_wrong_shapes_and_dtypes_are_named(attention_case: Any) -> None:
     case = attention_case([(1, 3)])
-    wrong = (*case.tensors[:3], case.tensors[3].long(), *case.tensors[4:])
+    wrong = replace(case, step=replace(case.step, block_tables=case.step.block_tables.long()))
     with pytest.raises(KernelInputError, match=r"block_tables torch\.int64"):
-        paged_attention(*wrong, scale=1.0, window=None, max_query_len=1, max_context_len=3)
+        wrong.run(paged_attention)
     with pytest.raises(KernelInputError, match="window 0"):
-        paged_attention(*case.tensors, scale=1.0, window=0, max_query_len=1, max_context_len=3)
+        case.run(paged_attention, window=0)
 
 
 def test_calls_from_several_threads_do_not_disturb_each_other(attention_case: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from kernels.cpu.runtime.launch import record
 from kernels.errors import KernelInputError
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention, paged_attention_reference
 
 PAIRS = [(a, b) for a in (torch.float32, torch.bfloat16) for b in (torch.float32, torch.bfloat16)]
@@ -44,17 +44,17 @@ def test_the_twin_equals_a_dense_softmax(
     keys, values, query = torch.randn(2, 2, 4, 16), torch.randn(2, 2, 4, 16), torch.randn(query_len, 4, 16)
     out = paged_attention_reference(
         query,
-        keys,
-        values,
-        torch.tensor([[1, 0]], dtype=torch.int32),
-        torch.tensor([0, query_len], dtype=torch.int32),
-        torch.tensor([context_len], dtype=torch.int32),
-        scale=0.3,
-        window=window,
-        max_query_len=query_len,
-        max_context_len=context_len,
-        soft_cap=soft_cap,
-        sinks=sinks,
+        LayerCache(keys, values),
+        PagedStep(
+            block_tables=torch.tensor([[1, 0]], dtype=torch.int32),
+            query_start=torch.tensor([0, query_len], dtype=torch.int32),
+            context_lens=torch.tensor([context_len], dtype=torch.int32),
+            slots=torch.empty(0, dtype=torch.int64),
+            positions=torch.empty(0, dtype=torch.int64),
+            max_query_len=query_len,
+            max_context_len=context_len,
+        ),
+        AttentionRule(scale=0.3, window=window, soft_cap=soft_cap, sinks=sinks),
     )
     for token in range(query_len):
         for head in range(4):
@@ -94,7 +94,7 @@ def test_attention_equals_its_twin(
         dtype=dtype,
         cache_dtype=cache_dtype,
     )
-    actual, expected = (case.run(partial(op, **LOGITS[logits])) for op in (paged_attention, paged_attention_reference))
+    actual, expected = (case.run(op, **LOGITS[logits]) for op in (paged_attention, paged_attention_reference))
     close(actual, expected)
     # What the options change is far above the tolerance, so the twin would not pass without them.
     if logits != "loose cap":
@@ -106,8 +106,8 @@ def test_attention_equals_its_twin(
 def test_a_cap_is_exact_for_logits_of_any_size(attention_case: Any, kv_heads: int, size: float) -> None:
     # One product a logit: a sum of large ones that cancel would carry more rounding than the cap forgives.
     case = attention_case([(1, 40), (40, 40)], heads=6, kv_heads=kv_heads, head_dim=1)
-    case.tensors[0].mul_(size)
-    actual, expected = (case.run(partial(op, soft_cap=2.0)) for op in (paged_attention, paged_attention_reference))
+    case.query.mul_(size)
+    actual, expected = (case.run(op, soft_cap=2.0) for op in (paged_attention, paged_attention_reference))
     close(actual, expected)
 
 
@@ -115,16 +115,14 @@ def test_a_cap_is_exact_for_logits_of_any_size(attention_case: Any, kv_heads: in
 @pytest.mark.parametrize("sink", [-1e5, 1e5])
 def test_a_sink_of_any_size_takes_nothing_or_all(attention_case: Any, heads: int, sink: float) -> None:
     case = attention_case([(1, 40), (40, 40)], heads=heads, kv_heads=3)
-    actual = case.run(partial(paged_attention, sinks=torch.full((heads,), sink)))
+    actual = case.run(paged_attention, sinks=torch.full((heads,), sink))
     close(actual, case.run(paged_attention_reference) if sink < 0 else torch.zeros_like(actual))
 
 
 def test_sinks_may_have_the_dtype_of_the_query(attention_case: Any) -> None:
     case = attention_case([(1, 40), (9, 13)], heads=6, dtype=torch.bfloat16)
     sinks = SINKS.bfloat16()
-    assert torch.equal(
-        case.run(partial(paged_attention, sinks=sinks)), case.run(partial(paged_attention, sinks=sinks.float()))
-    )
+    assert torch.equal(case.run(paged_attention, sinks=sinks), case.run(paged_attention, sinks=sinks.float()))
 
 
 @pytest.mark.parametrize("lengths", [[(1, 3), (1, 0)], [(4, 4), (1, 0), (2, 5)]], ids=["decode", "mixed"])
@@ -134,36 +132,36 @@ def test_a_padded_row_with_context_0_gives_zeros_beside_a_sink(
     case = attention_case(lengths)
     row = next(sum(q for q, _ in lengths[:i]) for i, (_, context) in enumerate(lengths) if context == 0)
     for op in (paged_attention, paged_attention_reference):
-        assert not case.run(partial(op, soft_cap=1.0, sinks=torch.zeros(3)))[row].any()
+        assert not case.run(op, soft_cap=1.0, sinks=torch.zeros(3))[row].any()
 
 
 def test_a_key_that_is_nan_stays_nan_under_a_cap(attention_case: Any) -> None:
     for heads, kv_heads in ((2, 1), (3, 3)):
         case = attention_case([(30, 30), (1, 9)], heads=heads, kv_heads=kv_heads)
-        block = case.tensors[3][0, 29 // 4]
-        case.tensors[1][block, 0, 29 % 4] = torch.nan
-        is_nan = case.run(partial(paged_attention, soft_cap=2.0))[:, 0].isnan().any(-1)
+        block = case.step.block_tables[0, 29 // 4]
+        case.cache.keys[block, 0, 29 % 4] = torch.nan
+        is_nan = case.run(paged_attention, soft_cap=2.0)[:, 0].isnan().any(-1)
         assert is_nan[29]
         assert not is_nan[30]
 
 
 def test_fp16_runs_through_the_twin(attention_case: Any) -> None:
     case = attention_case([(3, 9), (1, 4)], heads=6, dtype=torch.float16)
-    run = partial(paged_attention, **LOGITS["both"])
-    assert torch.equal(case.run(run), case.run(partial(paged_attention_reference, **LOGITS["both"])))
+    ours, twin = (case.run(op, **LOGITS["both"]) for op in (paged_attention, paged_attention_reference))
+    assert torch.equal(ours, twin)
 
 
 def test_converted_sinks_live_as_long_as_a_recording(attention_case: Any) -> None:
     case = attention_case([(1, 9)], heads=6, dtype=torch.bfloat16)
     with record() as recording:
-        case.run(partial(paged_attention, sinks=SINKS.bfloat16()))
+        case.run(paged_attention, sinks=SINKS.bfloat16())
     assert recording.calls[-1].words[20] in {tensor.data_ptr() for tensor in recording.outputs}
 
 
 @pytest.mark.parametrize("soft_cap", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_soft_cap_that_caps_nothing_is_named(attention_case: Any, soft_cap: float) -> None:
     with pytest.raises(KernelInputError, match=rf"soft_cap {soft_cap}; give None or a finite number above 0"):
-        attention_case([(1, 3)]).run(partial(paged_attention, soft_cap=soft_cap))
+        attention_case([(1, 3)]).run(paged_attention, soft_cap=soft_cap)
 
 
 @pytest.mark.parametrize(
@@ -180,4 +178,4 @@ def test_sinks_of_another_shape_dtype_or_device_are_named(
     attention_case: Any, sinks: torch.Tensor, reason: str
 ) -> None:
     with pytest.raises(KernelInputError, match=reason):
-        attention_case([(1, 3)]).run(partial(paged_attention, sinks=sinks))
+        attention_case([(1, 3)]).run(paged_attention, sinks=sinks)

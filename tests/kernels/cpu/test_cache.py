@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import hashlib, sys
 import torch
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
@@ -25,9 +26,10 @@ for dtype in (torch.float32, torch.bfloat16):
     query, keys, values = torch.randn(37, 6, 32), torch.randn(9, 2, 16, 32), torch.randn(9, 2, 16, 32)
     tables = torch.arange(9, dtype=torch.int32).view(3, 3)
     starts, contexts = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0, 1, 2, 37], [40, 7, 35]))
-    options = {"scale": 0.2, "window": None, "max_query_len": 35, "max_context_len": 40}
+    numbers = {"max_query_len": 35, "max_context_len": 40, "slots": starts.long(), "positions": starts.long()}
+    step = PagedStep(block_tables=tables, query_start=starts, context_lens=contexts, **numbers)
     query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
-    found.append(paged_attention(query, keys, values, tables, starts, contexts, **options))
+    found.append(paged_attention(query, LayerCache(keys, values), step, AttentionRule(scale=0.2)))
     turned = query.clone()
     rope(turned, turned[:, :2].clone(), torch.arange(37), torch.randn(37, 32))
     found.append(turned)

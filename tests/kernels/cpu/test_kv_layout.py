@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from kernels.cpu.kv_layout import PLAIN, group_size
+from kernels.paged import LayerCache
 from kernels.paged_attention import paged_attention
 from kernels.write_kv import write_kv, write_kv_reference
 
@@ -16,8 +18,9 @@ from kernels.write_kv import write_kv, write_kv_reference
 def test_16_tokens_lie_side_by_side_in_keys_and_pairs_of_tokens_in_values(dtype: torch.dtype, pair: int) -> None:
     blocks, heads, block_size, dim = 2, 3, 32, 10
     keys, values = torch.randn(2, blocks * block_size, heads, dim).to(dtype)
-    caches = torch.full((2, blocks, heads, block_size, dim), torch.nan, dtype=dtype)
-    write_kv(keys, values, caches[0], caches[1], torch.arange(blocks * block_size))
+    shape = (blocks, heads, block_size, dim)
+    caches = LayerCache(*(torch.full(shape, torch.nan, dtype=dtype) for _ in range(2)))
+    write_kv(keys, values, caches, torch.arange(blocks * block_size))
     groups = [cache.view(blocks, heads, block_size // 16, 16 * dim) for cache in caches]
     for token in (0, 1, 15, 16, 17, 33, 47, 63):
         block, group, lane = token // 32, token % 32 // 16, token % 16
@@ -34,8 +37,8 @@ def test_other_blocks_and_odd_heads_in_bf16_stay_in_plain_order(block_size: int,
     keys, values = torch.randn(2, 2 * block_size, 2, dim).to(dtype)
     ours, twins = torch.full((2, 2, 2, 2, block_size, dim), torch.nan, dtype=dtype)
     slots = torch.arange(2 * block_size).flip(0)
-    write_kv(keys, values, ours[0], ours[1], slots)
-    write_kv_reference(keys, values, twins[0], twins[1], slots)
+    write_kv(keys, values, LayerCache(ours[0], ours[1]), slots)
+    write_kv_reference(keys, values, LayerCache(twins[0], twins[1]), slots)
     assert group_size(ours[0]) == PLAIN
     assert torch.equal(ours, twins)
 
@@ -44,19 +47,18 @@ def test_other_blocks_and_odd_heads_in_bf16_stay_in_plain_order(block_size: int,
 def test_a_write_between_dtypes_rounds_as_the_twin_and_touches_no_other_slot(cache_dtype: torch.dtype) -> None:
     keys, values = torch.randn(2, 16, 1, 8)
     ours, twins = torch.zeros((2, 2, 1, 1, 16, 8), dtype=cache_dtype)
-    write_kv(keys, values, ours[0], ours[1], torch.arange(16))
-    write_kv_reference(keys, values, twins[0], twins[1], torch.arange(16))
+    write_kv(keys, values, LayerCache(ours[0], ours[1]), torch.arange(16))
+    write_kv_reference(keys, values, LayerCache(twins[0], twins[1]), torch.arange(16))
     assert torch.equal(ours.flatten(1).sort().values, twins.flatten(1).sort().values)
     before = ours.clone()
-    write_kv(keys[:2] + 100, values[:2] + 100, ours[0], ours[1], torch.tensor([5, -1]))
+    write_kv(keys[:2] + 100, values[:2] + 100, LayerCache(ours[0], ours[1]), torch.tensor([5, -1]))
     assert ((ours != before).flatten(1).sum(1) == 8).all()
 
 
 def test_blocks_that_were_copied_are_read_as_before(attention_case: Any) -> None:
     case = attention_case([(1, 90), (20, 40)], block_size=16, head_dim=32, dtype=torch.bfloat16)
-    query, keys, values, tables, *lengths = case.as_written()
-    order = torch.randperm(keys.shape[0])
-    moved = order.argsort()[tables.long()].int()
-    options = {"scale": case.scale, "window": None, "max_query_len": 20, "max_context_len": 90}
-    expected = paged_attention(query, keys, values, tables, *lengths, **options)
-    assert torch.equal(paged_attention(query, keys[order], values[order], moved, *lengths, **options), expected)
+    written = case.as_written()
+    order = torch.randperm(written.keys.shape[0])
+    moved = LayerCache(*(part[order] for part in written))
+    step = replace(case.step, block_tables=order.argsort()[case.step.block_tables.long()].int())
+    assert torch.equal(paged_attention(case.query, moved, step, case.rule), case.run(paged_attention))

@@ -103,15 +103,15 @@ def test_another_thread_is_not_recorded() -> None:
 def test_an_index_out_of_range_is_reported_and_touches_nothing(layer_case: Any, attention_case: Any) -> None:
     case, program = layer_case([0, 99]), CpuProgram(1)
     with record() as recording:
-        write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots)
+        write_kv(case.key, case.value, case.cache, case.step.slots)
     program.place([0], recording, own=np.zeros((1, 0), dtype=np.int64), renamed={})
     assert program.run()
-    assert case.key_cache[1:].isnan().all()
+    assert case.cache.keys[1:].isnan().all()
     batch = attention_case([(1, 5)])
-    batch.tensors[3][0, 0] = 1 << 20
-    tensors = batch.as_written()  # held until the program has run: the recording keeps outputs alone
+    batch.step.block_tables[0, 0] = 1 << 20
+    cache = batch.as_written()  # held until the program has run: the recording keeps outputs alone
     with record() as recording:
-        paged_attention(*tensors, scale=1.0, window=None, max_query_len=1, max_context_len=5)
+        paged_attention(batch.query, cache, batch.step, batch.rule)
     program.place([0], recording, own=np.zeros((1, 0), dtype=np.int64), renamed={})
     assert program.run()
 
@@ -121,6 +121,6 @@ def test_a_program_forgets_the_fault_of_an_earlier_run(layer_case: Any) -> None:
     for slots, is_wrong in (([0, 99], True), ([0, 1], False)):
         case = layer_case(slots)
         with record() as recording:
-            write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots)
+            write_kv(case.key, case.value, case.cache, case.step.slots)
         program.place([0], recording, own=np.zeros((1, 0), dtype=np.int64), renamed={})
         assert program.run() is is_wrong

@@ -70,8 +70,8 @@ def test_silu_mul_of_huge_gates_saturates_and_keeps_nan() -> None:
 def test_rope_equals_its_twin(layer_case: Any, tokens: int, head_dim: int, rot_dim: int, dtype: torch.dtype) -> None:
     case = layer_case([-1] * tokens, heads=9, kv_heads=3, head_dim=head_dim, rot_dim=rot_dim, dtype=dtype)
     expected = case.clone()
-    rope(case.query, case.key, case.positions, case.cos_sin)
-    rope_reference(expected.query, expected.key, expected.positions, expected.cos_sin)
+    rope(case.query, case.key, case.step.positions, case.cos_sin)
+    rope_reference(expected.query, expected.key, expected.step.positions, expected.cos_sin)
     close(case.query, expected.query)
     close(case.key, expected.key)
 
@@ -82,8 +82,8 @@ def test_write_kv_fills_its_slots_and_nothing_else(
 ) -> None:
     case = layer_case([7, -1, 0, 11, -1], kv_heads=2, dtype=dtype, cache_dtype=cache_dtype)
     expected = case.clone()
-    write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots)
-    write_kv_reference(expected.key, expected.value, expected.key_cache, expected.value_cache, expected.slots)
+    write_kv(case.key, case.value, case.cache, case.step.slots)
+    write_kv_reference(expected.key, expected.value, expected.cache, expected.step.slots)
     for actual, wanted in zip(case.written, expected.written, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
 
@@ -96,30 +96,30 @@ def test_rope_and_write_kv_equals_the_two_ops(
     case = layer_case([5, -1, 1, 9], kv_heads=2, heads=4, rot_dim=rot_dim, dtype=dtype, cache_dtype=cache_dtype)
     expected, apart = case.clone(), case.clone()
     for one, run in ((case, rope_and_write_kv), (expected, rope_and_write_kv_reference)):
-        run(one.query, one.key, one.value, one.positions, one.cos_sin, one.key_cache, one.value_cache, one.slots)
-    rope(apart.query, apart.key, apart.positions, apart.cos_sin)
-    write_kv(apart.key, apart.value, apart.key_cache, apart.value_cache, apart.slots)
-    for name in ("query", "key", "value", "key_cache", "value_cache"):
-        close(getattr(case, name), getattr(expected, name))
-        torch.testing.assert_close(getattr(case, name), getattr(apart, name), rtol=0, atol=0, equal_nan=True)
+        run(one.query, one.key, one.value, one.cos_sin, one.cache, one.step)
+    rope(apart.query, apart.key, apart.step.positions, apart.cos_sin)
+    write_kv(apart.key, apart.value, apart.cache, apart.step.slots)
+    for ours, twin, in_two in zip(case.written, expected.written, apart.written, strict=True):
+        close(ours, twin)
+        torch.testing.assert_close(ours, in_two, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_nan_and_an_infinity_keep_their_kind_when_rounded_to_bf16(layer_case: Any) -> None:
     case = layer_case([0, 1, 2], cache_dtype=torch.bfloat16)
     case.key[0], case.key[1], case.key[2] = torch.nan, torch.inf, -3.4e38
-    write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots)
-    assert case.key_cache[0, 0, 0].isnan().all()
-    assert case.key_cache[0, 0, 1].isposinf().all()
-    assert torch.equal(case.key_cache[0, 0, 2], case.key[2, 0].bfloat16())
+    write_kv(case.key, case.value, case.cache, case.step.slots)
+    assert case.cache.keys[0, 0, 0].isnan().all()
+    assert case.cache.keys[0, 0, 1].isposinf().all()
+    assert torch.equal(case.cache.keys[0, 0, 2], case.key[2, 0].bfloat16())
 
 
 def test_a_slot_or_position_out_of_range_is_an_error_on_the_cpu(layer_case: Any) -> None:
     case = layer_case([0, 12])
     with pytest.raises(KernelInputError, match=r"slots in \[-1, 12\)"):
-        write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots)
-    case.positions[1] = 17
+        write_kv(case.key, case.value, case.cache, case.step.slots)
+    case.step.positions[1] = 17
     with pytest.raises(KernelInputError, match=r"positions must lie in \[0, 17\)"):
-        rope(case.query, case.key, case.positions, case.cos_sin)
+        rope(case.query, case.key, case.step.positions, case.cos_sin)
 
 
 def test_wrong_shapes_strides_and_dtypes_are_named(layer_case: Any) -> None:
@@ -135,6 +135,6 @@ def test_wrong_shapes_strides_and_dtypes_are_named(layer_case: Any) -> None:
     with pytest.raises(KernelInputError, match=r"\(3, 7\).*2 \* ffn"):
         silu_mul(torch.randn(3, 7))
     with pytest.raises(KernelInputError, match="int64"):
-        rope(case.query, case.key, case.positions.int(), case.cos_sin)
+        rope(case.query, case.key, case.step.positions.int(), case.cos_sin)
     with pytest.raises(KernelInputError, match=r"slots torch\.int32"):
-        write_kv(case.key, case.value, case.key_cache, case.value_cache, case.slots.int())
+        write_kv(case.key, case.value, case.cache, case.step.slots.int())

@@ -87,18 +87,19 @@ def test_a_load_of_some_lanes_leaves_the_others_zero(width: int) -> None:
 PLAIN_PROCESSOR = """
 import torch
 from kernels.cpu.runtime.vectors import has_bfloat16_dot
+from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from kernels.write_kv import write_kv
 assert not has_bfloat16_dot()
 torch.manual_seed(0)
 query, cache = torch.randn(2, 3, 20).bfloat16(), torch.randn(2, 9, 1, 16, 20).bfloat16()
 tables, starts = torch.randperm(9).view(1, 9).int(), torch.tensor([0, 2]).int()
-written = torch.empty_like(cache)
-write_kv(*cache.transpose(2, 3).flatten(1, 2), *written, torch.arange(9 * 16))
-options = {"scale": 0.2, "window": None, "max_query_len": 2, "max_context_len": 130}
-lengths = tables, starts, torch.tensor([130]).int()
-ours = paged_attention(query, *written, *lengths, **options)
-twin = paged_attention_reference(query, *cache, *lengths, **options)
+written, slots = LayerCache(*torch.empty_like(cache)), torch.arange(9 * 16)
+write_kv(*cache.transpose(2, 3).flatten(1, 2), written, slots)
+lengths = {"query_start": starts, "context_lens": torch.tensor([130]).int(), "max_query_len": 2, "max_context_len": 130}
+step, rule = PagedStep(block_tables=tables, slots=slots, positions=slots, **lengths), AttentionRule(scale=0.2)
+ours = paged_attention(query, written, step, rule)
+twin = paged_attention_reference(query, LayerCache(*cache), step, rule)
 torch.testing.assert_close(ours, twin, rtol=8e-3, atol=8e-3)
 """
 
