@@ -17,10 +17,10 @@ from benchmarks.simulation.cost import CostModel, MeasuredCost, fit_measured_cos
 from benchmarks.simulation.sequences import SimulatedRequest
 from benchmarks.simulation.simulator import SimulationResult, Simulator
 from benchmarks.workload import WorkloadRequest
-from engine.config import EngineConfig
+from engine.build import build_engine
+from engine.config import EngineConfig, SchedulerConfig
 from engine.core import Engine
 from engine.params import SamplingParams
-from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.request import NewRequest
 from engine.scheduling.step_load import StepLoad, load_of
 
@@ -29,12 +29,13 @@ from engine.scheduling.step_load import StepLoad, load_of
 class MeasuredRun:
     """What a run took: its steps' sizes and durations, and the whole of it."""
 
+    scheduler: SchedulerConfig
+    num_kv_blocks: int
+    block_size: int
     loads: list[StepLoad] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     wall_seconds: float = 0.0
     num_output_tokens: int = 0
-    num_kv_blocks: int = 0
-    max_model_len: int = 0
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -72,8 +73,12 @@ def measure_steps(
     With `time.process_time` as the clock and one thread, a run on a busy machine takes about what it would on a quiet
     one; arrivals must all be 0 then.
     """
-    engine = Engine(config)
-    run = MeasuredRun(num_kv_blocks=engine.info.num_kv_blocks, max_model_len=engine.info.max_model_len)
+    engine = build_engine(config)
+    run = MeasuredRun(
+        scheduler=engine.scheduler.config,
+        num_kv_blocks=engine.info.num_kv_blocks,
+        block_size=engine.info.block_size,
+    )
     request_ids = count()
     for requests in phases:
         _replay(engine, requests, request_ids, run, clock)
@@ -158,25 +163,10 @@ def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int 
     return phases + [[request(texts(length), 3) for _ in range(size)] for size, length in _FEW_PROMPTS]
 
 
-def predict(
-    cost: CostModel, config: EngineConfig, requests: Sequence[WorkloadRequest], run: MeasuredRun
-) -> SimulationResult:
+def predict(cost: CostModel, requests: Sequence[WorkloadRequest], run: MeasuredRun) -> SimulationResult:
     """Simulate a workload on an engine with the sizes of the measured run."""
-    simulator = Simulator(
-        cost,
-        SchedulerLimits(
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=run.max_model_len,
-        ),
-        num_kv_blocks=run.num_kv_blocks,
-        block_size=config.block_size,
-        policy=config.policy,
-        max_passed_over=config.max_passed_over,
-        admission=config.admission,
-        enable_prefix_caching=config.enable_prefix_caching,
-    )
-    return simulator.run(as_simulated(requests, block_size=config.block_size))
+    simulator = Simulator(cost, run.scheduler, num_kv_blocks=run.num_kv_blocks, block_size=run.block_size)
+    return simulator.run(as_simulated(requests, block_size=run.block_size))
 
 
 def validate(
@@ -190,7 +180,7 @@ def validate(
     cost, calibrated = calibrate(config, phases, clock)
     fitted = sum(cost.seconds(load) for load in calibrated.loads)
     run = measure_steps(config, [requests], clock)
-    result = predict(cost, config, requests, run)
+    result = predict(cost, requests, run)
     return cost, Prediction(
         measured_tokens_per_second=run.output_tokens_per_second,
         predicted_tokens_per_second=result.output_tokens_per_second,

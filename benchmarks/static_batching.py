@@ -9,6 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
+from engine.build import build_engine
 from engine.config import Admission, EngineConfig, Speculation
 from engine.core import Engine
 from engine.params import SamplingParams
@@ -31,8 +32,8 @@ class Batching(StrEnum):
 def load_engine(config: EngineConfig, batching: Batching) -> Engine:
     """Load an engine. In static batches there are no drafts, and a step waits for the tokens of the one before."""
     if batching is Batching.CONTINUOUS:
-        return Engine(config)
-    return Engine(replace(config, speculation=Speculation.OFF, overlap=False), scheduler_type=StaticScheduler)
+        return build_engine(config)
+    return build_engine(replace(config, speculation=Speculation.OFF, overlap=False), scheduler_type=StaticScheduler)
 
 
 def batching_of(engine: Engine) -> Batching:
@@ -75,7 +76,7 @@ class StaticScheduler(Scheduler):
         if not self._running:
             self._form_batch()
         plan = self.last_plan = StepPlan()
-        self._schedule_running(plan, self.limits.max_num_batched_tokens - len(self._filler_of))
+        self._schedule_running(plan, self.config.max_num_batched_tokens - len(self._filler_of))
         for filler in self._filler_of.values():
             plan.add(filler, 1)
         return plan

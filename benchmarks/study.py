@@ -17,8 +17,7 @@ from benchmarks.simulation.cost import CostModel, RooflineCost
 from benchmarks.simulation.sequences import SimulatedRequest
 from benchmarks.simulation.simulator import SimulationResult, Simulator
 from benchmarks.traces import TraceRow, requests_of
-from engine.config import PolicyName
-from engine.scheduling.plan import SchedulerLimits
+from engine.config import PolicyName, SchedulerConfig
 
 H200_LLAMA_8B = RooflineCost(
     bytes_per_second=H200.bytes_per_second,
@@ -97,13 +96,15 @@ def replay(
 ) -> Run:
     """Replay requests under one policy."""
     asked = list(requests)
-    limits = SchedulerLimits(
-        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_model_len=MAX_MODEL_LEN
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=MAX_MODEL_LEN,
+        enable_prefix_caching=enable_prefix_caching,
+        policy=policy,
     )
-    simulator = Simulator(
-        cost, limits, num_kv_blocks=num_kv_blocks, policy=policy, enable_prefix_caching=enable_prefix_caching
-    )
-    return Run(policy=policy, requests=asked, result=simulator.run(asked))
+    result = Simulator(cost, config, num_kv_blocks=num_kv_blocks).run(asked)
+    return Run(policy=policy, requests=asked, result=result)
 
 
 def replay_all(rows: list[TraceRow], *, speed_up: float, count: int | None = None) -> list[Run]:

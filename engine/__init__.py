@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.build import build_engine
     from engine.config import EngineConfig
     from engine.core import Engine
     from engine.errors import (
@@ -49,6 +50,7 @@ _HOME = {
     "SamplingParams": "params",
     "StructuredOutput": "structured",
     "UnsupportedModelError": "errors",
+    "build_engine": "build",
 }
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "SamplingParams",
     "StructuredOutput",
     "UnsupportedModelError",
+    "build_engine",
 ]
 
 

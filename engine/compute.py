@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
@@ -9,15 +11,41 @@ from torch import Tensor
 from engine.outputs import TokenDelta
 from engine.pending import PendingTokens
 from engine.recorder import Recorder
-from engine.runner import Runner
+from engine.sampling.sampler import Samples
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.swap import SwapSpace
+from engine.work import WorkCounter
+
+
+class StepRunner(Protocol):
+    """What the engine asks of whoever computes steps: engine/runner.py, or a fake in a test."""
+
+    @property
+    def num_kv_blocks(self) -> int:
+        """Return how many blocks requests can use."""
+
+    @property
+    def swap(self) -> SwapSpace | None:
+        """Return the host memory for preempted sequences, where some is set aside."""
+
+    @property
+    def work(self) -> WorkCounter:
+        """Return what counts the arithmetic and the traffic of its steps."""
+
+    def forward(
+        self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
+    ) -> Tensor | None:
+        """Start computing the plan; return its logits, None when nothing is sampled."""
+
+    def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
+        """Start drawing the plan's tokens from these `rows` of the logits, or all; every token before is known now."""
 
 
 class ModelCompute:
     """Compute steps with a model; what is told of a step are its deltas. `block_tables` are the scheduler's."""
 
-    def __init__(self, runner: Runner, recorder: Recorder, block_tables: npt.NDArray[np.int32]) -> None:
+    def __init__(self, runner: StepRunner, recorder: Recorder, block_tables: npt.NDArray[np.int32]) -> None:
         self._runner = runner
         self._recorder = recorder
         self._block_tables = block_tables

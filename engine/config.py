@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from engine.errors import InvalidConfigError
 
-BY_DEVICE = 0
-"""Stands for a limit that the device decides."""
+_MIN_SAMPLED_ROWS = 256
+"""A step may sample so many rows even with few seats, so that drafts of a few sequences have room."""
 
 
 class Admission(StrEnum):
@@ -64,12 +64,30 @@ class Speculation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How much a step and a batch may hold, and who is next; every limit is decided here."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    enable_prefix_caching: bool = True
+    admission: Admission = Admission.PEAK
+    policy: PolicyName = PolicyName.PRIORITY
+    max_passed_over: int = 64
+
+    @property
+    def max_sampled_rows(self) -> int:
+        """Return how many tokens a step may sample, drafts included; memory is reserved for as many."""
+        return min(self.max_num_batched_tokens, max(self.max_num_seqs, _MIN_SAMPLED_ROWS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Set an engine up. Raises InvalidConfigError on a value out of range.
 
     `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it. `dtype` "auto" is
     the checkpoint's own, or float32 on a CPU without products for that.
-    `max_num_batched_tokens` is the token budget of a step; BY_DEVICE, for it and `max_num_seqs`, takes what suits the
+    `max_num_batched_tokens` is the token budget of a step; None, for it and `max_num_seqs`, takes what suits the
     device (engine/device/choice.py). `num_kv_blocks=None` takes the pool's size from memory: on
     CUDA `gpu_memory_share` of the device less what a profiled step needs, on the CPU `cpu_memory_share` of what is
     available now, and never more than `max_num_seqs` sequences of `max_model_len` tokens can fill.
@@ -91,8 +109,8 @@ class EngineConfig:
     load_format: LoadFormat = LoadFormat.SAFETENSORS
     dtype: str = "auto"
     device: str = "auto"
-    max_num_seqs: int = BY_DEVICE
-    max_num_batched_tokens: int = BY_DEVICE
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
     num_kv_blocks: int | None = None
     block_size: int = 16
     enable_prefix_caching: bool = True
@@ -138,11 +156,8 @@ class EngineConfig:
         _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
         _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)
         _check_between("prompt_lookup_min", self.prompt_lookup_min, low=1, high=self.prompt_lookup_max)
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            if getattr(self, name) != BY_DEVICE:
-                _check_at_least(name, getattr(self, name), 1)
         _check_at_least("block_size", self.block_size, 1)
-        for name in ("num_kv_blocks", "max_model_len", "num_threads"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
                 _check_at_least(name, getattr(self, name), 1)
         if not self.grammar_timeout_seconds > 0.0:
@@ -154,9 +169,10 @@ class EngineConfig:
             share = getattr(self, name)
             if not 0.0 < share <= 1.0:
                 raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
-        if BY_DEVICE != self.max_num_batched_tokens < self.max_num_seqs:
+        num_seqs, num_tokens = self.max_num_seqs, self.max_num_batched_tokens
+        if num_seqs is not None and num_tokens is not None and num_tokens < num_seqs:
             raise InvalidConfigError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs is {self.max_num_seqs}; "
+                f"max_num_batched_tokens is {num_tokens} and max_num_seqs is {num_seqs}; "
                 "a step must have room for one token of every sequence. Raise the first or lower the second."
             )
 

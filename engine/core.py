@@ -7,27 +7,23 @@ raises into the loop.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from engine.compute import ModelCompute
-from engine.config import EngineConfig, Speculation
+from torch import Tensor
+
+from engine.compute import StepRunner
+from engine.device.choice import ResolvedConfig
 from engine.device.energy import EnergyMeter
-from engine.errors import InvalidConfigError, InvalidRequestError
+from engine.errors import InvalidRequestError
 from engine.grammars import output as grammar_output
-from engine.grammars.compiler import GrammarCompiler
-from engine.grammars.grammar import GrammarTokens
 from engine.grammars.waiting import GrammarQueue
 from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
-from engine.models.config import CheckpointConfig, load_model_config
 from engine.outputs import FinishReason, TokenDelta
+from engine.pending import PendingTokens
 from engine.recorder import Recorder
-from engine.runner import Runner
-from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decisions import Decision
-from engine.scheduling.plan import SchedulerLimits
-from engine.scheduling.policies import make_policy
 from engine.scheduling.request import NewRequest, Request, Sequence, derive_seed
 from engine.scheduling.scheduler import Scheduler
-from engine.speculation.drafter import make_drafter
 from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
 from engine.step_loop import StepLoop
 
@@ -35,54 +31,42 @@ _GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """What an engine runs; engine/build.py makes them."""
+
+    config: ResolvedConfig
+    runner: StepRunner
+    scheduler: Scheduler
+    recorder: Recorder
+    loop: StepLoop[Tensor | None, PendingTokens, list[tuple[Sequence, TokenDelta]], list[TokenDelta]]
+    grammars: GrammarQueue
+    energy: EnergyMeter
+
+
 class Engine:
     """Run requests over one model. Not thread-safe: one loop owns it."""
 
-    def __init__(self, config: EngineConfig, *, scheduler_type: type[Scheduler] = Scheduler) -> None:
-        self.model = load_model_config(config.model, impl=config.model_impl)
-        max_model_len = _max_model_len(config, self.model)
-        self._runner = Runner(config, self.model, max_model_len=max_model_len)
-        self.config = config = self._runner.config
+    def __init__(self, parts: EngineParts) -> None:
+        self.config = config = parts.config
+        self.scheduler = parts.scheduler
         self.info = EngineInfo(
-            num_kv_blocks=self._runner.num_kv_blocks,
-            block_size=config.block_size,
-            max_model_len=max_model_len,
-            vocab_size=self.model.vocab_size,
-            eos_token_ids=self.model.eos_token_ids,
-            device=str(self._runner.device),
-            dtype=str(self._runner.dtype).removeprefix("torch."),
+            num_kv_blocks=parts.runner.num_kv_blocks,
+            block_size=config.asked.block_size,
+            max_model_len=config.scheduler.max_model_len,
+            vocab_size=config.model.vocab_size,
+            eos_token_ids=config.model.eos_token_ids,
+            device=str(config.device),
+            dtype=str(config.dtype).removeprefix("torch."),
         )
-        self.scheduler = scheduler_type(
-            BlockPool(self._runner.num_kv_blocks + 1, config.block_size),
-            SchedulerLimits(
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                max_model_len=max_model_len,
-            ),
-            enable_prefix_caching=config.enable_prefix_caching,
-            admission=config.admission,
-            policy=make_policy(config.policy),
-            max_passed_over=config.max_passed_over,
-            swap=self._runner.swap,
-        )
-        self._grammars = GrammarQueue(
-            GrammarCompiler(
-                GrammarTokens(
-                    self.model.path, vocab_size=self.model.vocab_size, eos_token_ids=self.model.eos_token_ids
-                ),
-                timeout_seconds=config.grammar_timeout_seconds,
-            )
-        )
-        self._untold: list[TokenDelta] = []
+        self.loop = parts.loop
+        self._runner = parts.runner
+        self._recorder = parts.recorder
+        self._grammars = parts.grammars
+        self._energy = parts.energy
+        self._eos_token_ids = frozenset(config.model.eos_token_ids)
         self._num_arrivals = 0
-        self._recorder = Recorder(self.scheduler)
-        self._energy = EnergyMeter(self._runner.device)
-        self.loop = StepLoop(
-            self.scheduler,
-            ModelCompute(self._runner, self._recorder, self.scheduler.block_tables),
-            overlaps=_overlaps(config, self._runner.device.type),
-            drafter=make_drafter(config),
-        )
+        self._untold: list[TokenDelta] = []
 
     @property
     def has_work(self) -> bool:
@@ -107,8 +91,8 @@ class Engine:
         request = Request.accept(
             new,
             max_tokens=max_tokens,
-            seed=derive_seed(self.config.seed, request_id) if params.seed is None else params.seed,
-            eos_token_ids=frozenset(self.model.eos_token_ids),
+            seed=derive_seed(self.config.asked.seed, request_id) if params.seed is None else params.seed,
+            eos_token_ids=self._eos_token_ids,
             arrival=self._num_arrivals,
         )
         pool = self.scheduler.pool
@@ -154,7 +138,7 @@ class Engine:
 
     def new_decisions(self) -> list[Decision]:
         """Return what `report_decisions` asks for: the decisions since the last call, oldest first; else none."""
-        return self.scheduler.new_decisions() if self.config.report_decisions else []
+        return self.scheduler.new_decisions() if self.config.asked.report_decisions else []
 
     def stats(self) -> EngineStats:
         """Return the counters and the present state."""
@@ -163,7 +147,7 @@ class Engine:
             load=EngineLoad(
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting + self._grammars.num_sequences,
-                max_num_seqs=self.config.max_num_seqs,
+                max_num_seqs=self.config.scheduler.max_num_seqs,
                 num_blocks=self.info.num_kv_blocks,
                 num_used_blocks=scheduler.pool.num_used,
                 num_cached_blocks=scheduler.pool.num_cached,
@@ -204,20 +188,3 @@ class Engine:
         self._untold.extend(
             TokenDelta(request_id=request_id, index=index, finish_reason=reason, error=error) for index in range(n)
         )
-
-
-def _overlaps(config: EngineConfig, device_type: str) -> bool:
-    """Tell whether steps overlap: where nothing is said, on CUDA, unless drafts need the last token on the host."""
-    if config.overlap is None:
-        return device_type == "cuda" and config.speculation is Speculation.OFF
-    return config.overlap
-
-
-def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:
-    if config.max_model_len is None:
-        return model.max_model_len
-    if config.max_model_len > model.max_model_len:
-        raise InvalidConfigError(
-            f"max_model_len is {config.max_model_len}; {model.path} allows at most {model.max_model_len}."
-        )
-    return config.max_model_len

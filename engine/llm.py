@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.build import build_engine
 from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.errors import InvalidRequestError
 from engine.models.config import resolve_model_path
 from engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
@@ -33,7 +33,7 @@ class LLM:
 
     def __init__(self, model: str | Path, **settings: Any) -> None:
         path = resolve_model_path(str(model))
-        self.engine = Engine(EngineConfig(model=str(path), **settings))
+        self.engine = build_engine(EngineConfig(model=str(path), **settings))
         self.tokenizer = load_tokenizer(path)
         self._next_request_id = 0
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from engine.batch import StepArrays, build_arrays
-from engine.config import EngineConfig, LoadFormat
-from engine.device.choice import choose_device, choose_dtype, with_limits
+from engine.config import LoadFormat
+from engine.device.choice import ResolvedConfig
 from engine.device.host_cache import HostCache, seconds_per_block
 from engine.device.memory import available_cpu_bytes, block_bytes, num_kv_blocks
 from engine.device.transfer import upload, upload_together
@@ -31,7 +31,7 @@ from engine.sampling.sampler import Samples, sample
 from engine.sampling.scoring import prompt_parts
 from engine.sampling.table import SamplingRows, SamplingTable, neutral_rows
 from engine.scheduling.blocks import NULL_BLOCK
-from engine.scheduling.plan import StepPlan, most_sampled_rows
+from engine.scheduling.plan import StepPlan
 from engine.scheduling.swap import SwapRule, SwapSpace
 from engine.work import WorkCounter
 from kernels.paged import PagedStep
@@ -50,49 +50,49 @@ _MIN_SCORED_ROWS = 32
 class Runner:
     """Own the model, the KV cache and the step's buffers on one device."""
 
-    def __init__(self, config: EngineConfig, model: CheckpointConfig, *, max_model_len: int) -> None:
-        self.device = choose_device(config.device)
+    def __init__(self, config: ResolvedConfig) -> None:
+        asked, limits, model = config.asked, config.scheduler, config.model
+        self.device = config.device
         if self.device.index is not None:
             torch.cuda.set_device(self.device)  # events, graphs and Triton's launches go to the current device
-        self.config = config = with_limits(config, self.device)
-        self._max_model_len = max_model_len
-        self.dtype = choose_dtype(config.dtype, model, self.device)
-        if self.device.type == "cpu" and config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
+        self._config = config
+        self._block_size = asked.block_size
+        self._limits = limits
+        if self.device.type == "cpu" and asked.num_threads is not None:
+            torch.set_num_threads(asked.num_threads)
         with torch.inference_mode():
             self._model = load_model(
                 model,
-                dtype=self.dtype,
+                dtype=config.dtype,
                 device=self.device,
-                max_positions=max_model_len,
-                random_seed=config.seed if config.load_format is LoadFormat.RANDOM else None,
+                max_positions=limits.max_model_len,
+                random_seed=asked.seed if asked.load_format is LoadFormat.RANDOM else None,
             )
-        self._cache_dtype = preferred_cache_dtype(self.device.type, self.dtype)
-        self._sampling = SamplingTable(config.max_num_seqs)
+        self._cache_dtype = preferred_cache_dtype(self.device.type, config.dtype)
+        self._sampling = SamplingTable(limits.max_num_seqs)
         self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)
         self._cache: KvCache = self._new_cache(2)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._profile()
-        elif config.warm_up:
-            self._warm_up(min(_CPU_WARM_UP_TOKENS, config.max_num_batched_tokens), num_rows=2)
+        elif asked.warm_up:
+            self._warm_up(min(_CPU_WARM_UP_TOKENS, limits.max_num_batched_tokens), num_rows=2)
         self.num_kv_blocks = num_kv_blocks(
             config,
             self._model.kv_shapes,
-            max_model_len=max_model_len,
             free_bytes=self._free_bytes(),
             dtype=self._cache_dtype,
         )
         self._cache = self._new_cache(self.num_kv_blocks + 1)
-        if self.device.type == "cuda" and not config.enforce_eager:
+        if self.device.type == "cuda" and not asked.enforce_eager:
             with torch.inference_mode():
                 self._model.capture_decodes(
-                    self._cache, max_num_seqs=config.max_num_seqs, max_context_len=max_model_len
+                    self._cache, max_num_seqs=limits.max_num_seqs, max_context_len=limits.max_model_len
                 )
         self.swap = self._new_swap_space()
         self.work = WorkCounter(
             self._model.sizes,
-            weight_bytes=self.dtype.itemsize,
+            weight_bytes=config.dtype.itemsize,
             kv_bytes_per_token=block_bytes(self._model.kv_shapes, block_size=1, dtype=self._cache_dtype),
         )
 
@@ -105,11 +105,11 @@ class Runner:
         `pending` has the tokens of the step before that the plan counts and the host does not know yet.
         """
         self._copy_blocks(plan)
-        arrays = build_arrays(plan, block_tables, block_size=self.config.block_size)
+        arrays = build_arrays(plan, block_tables, block_size=self._block_size)
         step, sampled_rows = self._to_device(arrays)
         if pending is not None:
             pending.write(step.token_ids, arrays)
-        parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self.config.max_num_seqs))
+        parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self._limits.max_num_seqs))
         if not parts:
             logits = self._model.run(step, self._cache, sampled_rows)
             return logits if len(sampled_rows) else None
@@ -140,15 +140,15 @@ class Runner:
 
     def _new_swap_space(self) -> SwapSpace | None:
         """Set host memory aside for preempted sequences, and measure when to use it. None where none was asked for."""
-        config = self.config
+        swap_space_gib = self._config.asked.swap_space_gib
         self._host_cache = None
-        if config.swap_space_gib == 0.0:
+        if swap_space_gib == 0.0:
             return None
-        size = block_bytes(self._model.kv_shapes, block_size=config.block_size, dtype=self._cache_dtype)
-        num_blocks = int(config.swap_space_gib * 2**30) // size
+        size = block_bytes(self._model.kv_shapes, block_size=self._block_size, dtype=self._cache_dtype)
+        num_blocks = int(swap_space_gib * 2**30) // size
         if num_blocks < 1:
             raise InvalidConfigError(
-                f"swap_space_gib is {config.swap_space_gib:g} and one block of {config.block_size} tokens needs {size} "
+                f"swap_space_gib is {swap_space_gib:g} and one block of {self._block_size} tokens needs {size} "
                 "bytes; give room for at least one, or 0 for none."
             )
         self._host_cache = HostCache(self._cache, num_blocks)
@@ -159,7 +159,7 @@ class Runner:
 
     @torch.inference_mode()
     def _seconds_per_prompt_token(self) -> float:
-        num_tokens = min(_MEASURED_TOKENS, self.config.max_num_batched_tokens, self._max_model_len)
+        num_tokens = min(_MEASURED_TOKENS, self._limits.max_num_batched_tokens, self._limits.max_model_len)
         seconds = []
         for _ in range(3):  # the first may compile
             start = time.perf_counter()
@@ -198,30 +198,27 @@ class Runner:
         return new_cache(
             self._model.kv_shapes,
             num_blocks=num_blocks,
-            block_size=self.config.block_size,
+            block_size=self._block_size,
             dtype=self._cache_dtype,
             device=self.device,
         )
 
     def _profile(self) -> None:
         """Run the largest step that the limits allow, and others; raise InvalidConfigError where it does not fit."""
-        config = self.config
+        limits = self._limits
         try:
-            self._warm_up(
-                config.max_num_batched_tokens,
-                num_rows=most_sampled_rows(config.max_num_seqs, config.max_num_batched_tokens),
-            )
+            self._warm_up(limits.max_num_batched_tokens, num_rows=limits.max_sampled_rows)
             self._compile_other_steps()
         except torch.cuda.OutOfMemoryError as error:
             raise InvalidConfigError(
-                f"A step of {config.max_num_batched_tokens} tokens and {config.max_num_seqs} sequences does not fit on "
+                f"A step of {limits.max_num_batched_tokens} tokens and {limits.max_num_seqs} sequences does not fit on "
                 f"{self.device} beside the model. Lower max_num_batched_tokens or max_num_seqs, or free memory."
             ) from error
 
     @torch.inference_mode()
     def _warm_up(self, num_tokens: int, *, num_rows: int) -> None:
         """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
-        longest = min(num_tokens, self._max_model_len)
+        longest = min(num_tokens, self._limits.max_model_len)
         full = [longest] * (num_tokens // longest)
         if num_tokens % longest:
             full.append(num_tokens % longest)
@@ -234,15 +231,15 @@ class Runner:
     @torch.inference_mode()
     def _compile_other_steps(self) -> None:
         """Run steps that attention has kernels of their own for: short pieces of prompts, decodes of long contexts."""
-        longest = min(self.config.max_num_batched_tokens - 1, self._max_model_len)
+        longest = min(self._limits.max_num_batched_tokens - 1, self._limits.max_model_len)
         for length in _powers_of_two(2, longest):
             self._run_prompts([length, 1], num_sampled=1)
-        for context_len in _powers_of_two(256, self._max_model_len):
+        for context_len in _powers_of_two(256, self._limits.max_model_len):
             self._run_prompts([1], num_sampled=1, max_context_len=context_len)
 
     def _run_prompts(self, counts: list[int], *, num_sampled: int, max_context_len: int | None = None) -> Tensor:
         """Run a step of prompts of these lengths that writes nothing; return the logits of some of its rows."""
-        arrays = _prompt_step(counts, block_size=self.config.block_size, num_sampled=num_sampled)
+        arrays = _prompt_step(counts, block_size=self._block_size, num_sampled=num_sampled)
         if max_context_len is not None:
             arrays.max_context_len = max_context_len
         inputs, rows = self._to_device(arrays)
@@ -250,14 +247,14 @@ class Runner:
 
     def _free_bytes(self) -> int:
         if self.device.type == "cpu":
-            return int(available_cpu_bytes() * self.config.cpu_memory_share)
+            return int(available_cpu_bytes() * self._config.asked.cpu_memory_share)
         torch.cuda.synchronize(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
         # What the warm-up step needed at its peak is not in use now and must stay free for later steps.
         step_bytes = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
-        return int(free - step_bytes - total * (1.0 - self.config.gpu_memory_share))
+        return int(free - step_bytes - total * (1.0 - self._config.asked.gpu_memory_share))
 
 
 def load_model(

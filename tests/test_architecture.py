@@ -64,6 +64,7 @@ FLOORS = {
         ["recorder", "runner"],
         ["compute"],
         ["core"],
+        ["build"],
         ["llm", "process"],
         ["__init__"],
     ],

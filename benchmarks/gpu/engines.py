@@ -92,7 +92,7 @@ def run_asks(engine: Engine, asks: list[Ask]) -> Run:
     """
     warm_up = [
         Ask(prompt_token_ids=ask.prompt_token_ids[::-1], max_tokens=min(ask.max_tokens, _WARM_UP_TOKENS))
-        for ask in asks[: min(len(asks), engine.config.max_num_seqs, 64)]
+        for ask in asks[: min(len(asks), engine.config.scheduler.max_num_seqs, 64)]
     ]
     _run_all(engine, warm_up, first_id=len(asks))
     before = engine.stats().requests.num_output_tokens
@@ -115,12 +115,12 @@ def add_asks(engine: Engine, asks: list[Ask], *, first_id: int) -> None:
 
 def settings_text(engine: Engine) -> str:
     """Name the settings that decide how fast a run is."""
-    config, info = engine.config, engine.info
+    config, limits, info = engine.config, engine.config.scheduler, engine.info
     return (
-        f"{info.device} {info.dtype}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens "
-        f"{config.max_num_batched_tokens}, {info.num_kv_blocks} KV blocks of {info.block_size} tokens, "
-        f"{batching_of(engine)} batching, overlap {'on' if engine.loop.overlaps else 'off'}, "
-        f"enforce_eager {'on' if config.enforce_eager else 'off'}"
+        f"{info.device} {info.dtype}, max_num_seqs {limits.max_num_seqs}, max_num_batched_tokens "
+        f"{limits.max_num_batched_tokens}, {info.num_kv_blocks} KV blocks of {info.block_size} tokens, "
+        f"{batching_of(engine)} batching, overlap {'on' if config.overlap else 'off'}, "
+        f"enforce_eager {'on' if config.asked.enforce_eager else 'off'}"
     )
 
 

@@ -18,11 +18,10 @@ import numpy.typing as npt
 from benchmarks.simulation.cost import CostModel
 from benchmarks.simulation.latency import LatencyHistogram
 from benchmarks.simulation.sequences import SimulatedRequest, SimulatedSequence
-from engine.config import Admission, PolicyName
+from engine.config import SchedulerConfig
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
-from engine.scheduling.plan import SchedulerLimits, StepPlan
-from engine.scheduling.policies import make_policy
+from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_load import load_of
@@ -72,28 +71,16 @@ class Simulator:
     def __init__(
         self,
         cost: CostModel,
-        limits: SchedulerLimits,
+        config: SchedulerConfig,
         *,
         num_kv_blocks: int,
         block_size: int = 16,
-        policy: PolicyName = PolicyName.PRIORITY,
-        max_passed_over: int = 64,
-        admission: Admission = Admission.PEAK,
-        enable_prefix_caching: bool = True,
         on_end: Callable[[SimulatedRequest, float], None] | None = None,
     ) -> None:
         self.now = 0.0
         self._cost = cost
         self._on_end = on_end
-        self.scheduler = Scheduler(
-            BlockPool(num_kv_blocks + 1, block_size),
-            limits,
-            enable_prefix_caching=enable_prefix_caching,
-            admission=admission,
-            policy=make_policy(policy),
-            max_passed_over=max_passed_over,
-            clock=lambda: self.now,
-        )
+        self.scheduler = Scheduler(BlockPool(num_kv_blocks + 1, block_size), config, clock=lambda: self.now)
         self._loop: _Loop = StepLoop(self.scheduler, self)
         self._times = _Times()
         self._num_refused = 0
@@ -123,7 +110,7 @@ class Simulator:
         number = self._num_added
         self._num_added += 1
         num_tokens = asked.num_prompt_tokens + asked.max_tokens
-        if num_tokens > self.scheduler.limits.max_model_len or not self.scheduler.can_ever_hold(num_tokens - 1):
+        if num_tokens > self.scheduler.config.max_model_len or not self.scheduler.can_ever_hold(num_tokens - 1):
             self._num_refused += 1
             return
         request = Request(

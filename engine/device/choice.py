@@ -1,12 +1,12 @@
-"""Where the engine runs, in which dtype, and how much of a step the device takes when nobody says."""
+"""What the model and the device decide of a configuration: where the engine runs, in which dtype, how big a step is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 
-from engine.config import BY_DEVICE, EngineConfig
+from engine.config import EngineConfig, SchedulerConfig, Speculation
 from engine.errors import InvalidConfigError
 from engine.models.config import CheckpointConfig
 from kernels.packed_linear import has_cpu_products
@@ -47,15 +47,68 @@ def choose_dtype(name: str, model: CheckpointConfig, device: torch.device) -> to
     return torch.float32 if name == "auto" and device.type == "cpu" and not has_cpu_products(dtype) else dtype
 
 
-def with_limits(config: EngineConfig, device: torch.device) -> EngineConfig:
-    """Return the configuration with a step's limits as numbers; one that is given bounds the other."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """What an engine is built from: what was asked for, and everything that the model and the device decide."""
+
+    asked: EngineConfig
+    model: CheckpointConfig
+    device: torch.device
+    dtype: torch.dtype
+    scheduler: SchedulerConfig
+    overlap: bool
+    """Whether a step is planned and started before the last one's tokens are read."""
+
+
+def resolve(config: EngineConfig, model: CheckpointConfig, device: torch.device) -> ResolvedConfig:
+    """Decide what was left open. Raises InvalidConfigError where the model or the device does not allow it."""
+    max_model_len = _max_model_len(config, model)
+    max_num_seqs, max_num_batched_tokens = step_limits(config, device)
+    return ResolvedConfig(
+        asked=config,
+        model=model,
+        device=device,
+        dtype=choose_dtype(config.dtype, model, device),
+        scheduler=SchedulerConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            enable_prefix_caching=config.enable_prefix_caching,
+            admission=config.admission,
+            policy=config.policy,
+            max_passed_over=config.max_passed_over,
+        ),
+        overlap=_overlaps(config, device),
+    )
+
+
+def step_limits(config: EngineConfig, device: torch.device) -> tuple[int, int]:
+    """Return the most sequences and the most tokens in a step; one that is given bounds the other."""
     num_seqs, num_tokens = _limits(device)
-    max_num_seqs, max_num_batched_tokens = config.max_num_seqs, config.max_num_batched_tokens
-    if max_num_seqs == BY_DEVICE:
-        max_num_seqs = min(num_seqs, max_num_batched_tokens or num_seqs)
-    if max_num_batched_tokens == BY_DEVICE:
-        max_num_batched_tokens = max(num_tokens, max_num_seqs)
-    return replace(config, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    if config.max_num_batched_tokens is not None:
+        num_tokens = config.max_num_batched_tokens
+        num_seqs = min(num_seqs, num_tokens)
+    if config.max_num_seqs is not None:
+        num_seqs = config.max_num_seqs
+        num_tokens = max(num_tokens, num_seqs)
+    return num_seqs, num_tokens
+
+
+def _overlaps(config: EngineConfig, device: torch.device) -> bool:
+    """Tell whether steps overlap: where nothing is said, on CUDA, unless drafts need the last token on the host."""
+    if config.overlap is None:
+        return device.type == "cuda" and config.speculation is Speculation.OFF
+    return config.overlap
+
+
+def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:
+    if config.max_model_len is None:
+        return model.max_model_len
+    if config.max_model_len > model.max_model_len:
+        raise InvalidConfigError(
+            f"max_model_len is {config.max_model_len}; {model.path} allows at most {model.max_model_len}."
+        )
+    return config.max_model_len
 
 
 def _limits(device: torch.device) -> tuple[int, int]:

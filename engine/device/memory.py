@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.config import EngineConfig
+from engine.device.choice import ResolvedConfig
 from engine.errors import InvalidConfigError
 from engine.models.step_model import KvShape
 from engine.scheduling.blocks import num_blocks_for
@@ -43,22 +43,21 @@ def _container_limits() -> list[int]:
     return limits or [2**62]
 
 
-def num_kv_blocks(
-    config: EngineConfig, kv_shapes: Sequence[KvShape], *, max_model_len: int, free_bytes: int, dtype: torch.dtype
-) -> int:
+def num_kv_blocks(config: ResolvedConfig, kv_shapes: Sequence[KvShape], *, free_bytes: int, dtype: torch.dtype) -> int:
     """Return how many blocks requests can use, given the bytes set aside for them.
 
     More than `max_num_seqs` sequences of full length is never taken. Raises InvalidConfigError when not one fits.
     """
-    if config.num_kv_blocks is not None:
-        return config.num_kv_blocks
-    size = block_bytes(kv_shapes, block_size=config.block_size, dtype=dtype)
-    enough = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
+    if config.asked.num_kv_blocks is not None:
+        return config.asked.num_kv_blocks
+    block_size, limits = config.asked.block_size, config.scheduler
+    size = block_bytes(kv_shapes, block_size=block_size, dtype=dtype)
+    enough = limits.max_num_seqs * num_blocks_for(limits.max_model_len, block_size)
     count = min(enough, free_bytes // size)
     if count < 1:
         raise InvalidConfigError(
-            f"{free_bytes // 2**20} MiB are left for the KV cache and one block of {config.block_size} tokens needs "
+            f"{free_bytes // 2**20} MiB are left for the KV cache and one block of {block_size} tokens needs "
             f"{size} bytes. Free memory, or lower block_size, max_num_batched_tokens (now "
-            f"{config.max_num_batched_tokens}) or max_num_seqs (now {config.max_num_seqs})."
+            f"{limits.max_num_batched_tokens}) or max_num_seqs (now {limits.max_num_seqs})."
         )
     return count

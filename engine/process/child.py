@@ -66,9 +66,9 @@ def die_with_parent(parent_pid: int) -> None:
 def _load(config: EngineConfig, connection: Connection) -> Engine | None:
     try:
         resolve_model_path(config.model)  # a wrong path is told at once, not after seconds of importing torch
-        from engine.core import Engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
+        from engine.build import build_engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
 
-        engine = Engine(config)
+        engine = build_engine(config)
     except Exception as error:  # noqa: BLE001 - the edge of the process: every reason goes to the worker
         _send(connection, Fatal(_sentence(error)))
         return None

@@ -7,28 +7,6 @@ from dataclasses import dataclass, field
 
 from engine.scheduling.request import Sequence
 
-_MIN_SAMPLED_ROWS = 256
-"""A step may sample so many rows even with few seats, so that drafts of a few sequences have room."""
-
-
-def most_sampled_rows(max_num_seqs: int, max_num_batched_tokens: int) -> int:
-    """Return how many rows of logits a step may sample; memory is reserved for as many."""
-    return min(max_num_batched_tokens, max(max_num_seqs, _MIN_SAMPLED_ROWS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """How much a step and a batch may hold."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-
-    @property
-    def max_sampled_rows(self) -> int:
-        """Return how many tokens a step may sample, drafts included."""
-        return most_sampled_rows(self.max_num_seqs, self.max_num_batched_tokens)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCopy:

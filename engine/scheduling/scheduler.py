@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.config import Admission
+from engine.config import SchedulerConfig
 from engine.scheduling.admission import Gate, OutputForecast, Shortage
 from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.decisions import Decision, DecisionLog, Reason
 from engine.scheduling.followers import Followers
 from engine.scheduling.pace import Pace
-from engine.scheduling.plan import SchedulerLimits, StepPlan
-from engine.scheduling.policies import Policy, PriorityPolicy, SchedulerView
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.policies import SchedulerView, make_policy
 from engine.scheduling.request import Sequence
 from engine.scheduling.seating import Seating
 from engine.scheduling.swap import SwapSpace
@@ -45,40 +45,35 @@ class Scheduler:
     next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of whoever
     leaves may be given to others at once.
     `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in the row of a running sequence's seat, its blocks.
-    `last_plan` is the newest one. `policy=None` is `PriorityPolicy`. `clock` returns the time in which deadlines are
-    given, in seconds.
+    `last_plan` is the newest one. `clock` returns the time in which deadlines are given, in seconds.
     """
 
     def __init__(
         self,
         pool: BlockPool,
-        limits: SchedulerLimits,
+        config: SchedulerConfig,
         *,
-        enable_prefix_caching: bool = True,
-        admission: Admission = Admission.PEAK,
-        policy: Policy | None = None,
-        max_passed_over: int = 64,
         swap: SwapSpace | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.pool = pool
-        self.limits = limits
+        self.config = config
         self.counters = SchedulerCounters()
         self.cache_counters = CacheCounters()
         self.forecast = OutputForecast()
-        self.pace = Pace(clock, self.forecast, max_num_batched_tokens=limits.max_num_batched_tokens)
-        self._seating = Seating(pool, limits, has_prefix_cache=enable_prefix_caching)
-        self._gate = Gate(pool, self.forecast, admission=admission)
+        self.pace = Pace(clock, self.forecast, max_num_batched_tokens=config.max_num_batched_tokens)
+        self._seating = Seating(pool, config)
+        self._gate = Gate(pool, self.forecast, admission=config.admission)
         self._victims = VictimChoice(
-            pool, self._seating, self._gate, max_num_batched_tokens=limits.max_num_batched_tokens
+            pool, self._seating, self._gate, max_num_batched_tokens=config.max_num_batched_tokens
         )
-        self.policy = PriorityPolicy() if policy is None else policy
+        self.policy = make_policy(config.policy)
         find_prefix = self._seating.find_prefix
         self.policy.attach(
             SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
         )
         self._swap = swap
-        self._waiting = WaitingLine(self.policy, max_passed_over=max_passed_over)
+        self._waiting = WaitingLine(self.policy, max_passed_over=config.max_passed_over)
         self._running: list[Sequence] = []
         self._leaving: set[Sequence] = set()
         self._followers = Followers()
@@ -176,7 +171,7 @@ class Scheduler:
         plan = self.last_plan = StepPlan()
         self._rank_again()
         self._yield_to_urgent()
-        budget, has_preempted = self._schedule_running(plan, self.limits.max_num_batched_tokens)
+        budget, has_preempted = self._schedule_running(plan, self.config.max_num_batched_tokens)
         if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)
         if self._swap is not None:
@@ -189,8 +184,8 @@ class Scheduler:
         While others wait and could start, drafts get half of that.
         """
         needed = sum(sequence.num_due_tokens for sequence in self._running)
-        rows = self.limits.max_sampled_rows - len(self._running)
-        room = max(0, min(rows, self.limits.max_num_batched_tokens - needed))
+        rows = self.config.max_sampled_rows - len(self._running)
+        room = max(0, min(rows, self.config.max_num_batched_tokens - needed))
         return room // 2 if self._waiting and self._seating.has_free_row else room
 
     def advance(self, plan: StepPlan) -> None:
@@ -307,8 +302,8 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
         sharers: list[Sequence] = []
-        num_rows = self.limits.max_sampled_rows - sum(plan.num_sampled)  # drafts may leave fewer than there are seats
-        while self._waiting and len(sharers) <= self.limits.max_num_seqs:
+        num_rows = self.config.max_sampled_rows - sum(plan.num_sampled)  # drafts may leave fewer than there are seats
+        while self._waiting and len(sharers) <= self.config.max_num_seqs:
             sequence = self._waiting.peek()
             is_step_full = budget <= 0 or num_rows <= 0
             if not self._seating.has_free_row or is_step_full:
@@ -344,7 +339,7 @@ class Scheduler:
 
     def _rank_again(self) -> None:
         """Put the running sequences in their present order, if it moves and this step may have to preempt."""
-        most_blocks = len(self._running) + num_blocks_for(self.limits.max_num_batched_tokens, self.pool.block_size)
+        most_blocks = len(self._running) + num_blocks_for(self.config.max_num_batched_tokens, self.pool.block_size)
         if self.policy.has_moving_ranks and self.pool.num_available < most_blocks:
             for sequence in self._running:
                 sequence.rank = self._rank_of(sequence)
@@ -360,7 +355,7 @@ class Scheduler:
         """
         passed_over: list[Sequence] = []
         awaited: set[Sequence] = set()
-        while self._waiting and self._running and len(passed_over) <= self.limits.max_num_seqs:
+        while self._waiting and self._running and len(passed_over) <= self.config.max_num_seqs:
             urgent = self._waiting.peek()
             if not self._may_take_place(urgent, self._running[-1]):
                 break

@@ -8,22 +8,22 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from engine.config import SchedulerConfig
 from engine.scheduling.blocks import NO_PARENT, BlockPool, num_blocks_for
 from engine.scheduling.in_flight import InFlightPrefixes
-from engine.scheduling.plan import SchedulerLimits
 from engine.scheduling.request import Seat, Sequence
 
 
 class Seating:
     """Own the rows and fill `block_tables` `[max_num_seqs, max_blocks]` int32, in place, for whoever has a row."""
 
-    def __init__(self, pool: BlockPool, limits: SchedulerLimits, *, has_prefix_cache: bool) -> None:
+    def __init__(self, pool: BlockPool, config: SchedulerConfig) -> None:
         self._pool = pool
-        self.has_prefix_cache = has_prefix_cache
+        self.has_prefix_cache = config.enable_prefix_caching
         self._in_flight = InFlightPrefixes()
-        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        max_blocks = min(num_blocks_for(limits.max_model_len, pool.block_size), pool.capacity)
-        self.block_tables: npt.NDArray[np.int32] = np.zeros((limits.max_num_seqs, max_blocks), dtype=np.int32)
+        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        max_blocks = min(num_blocks_for(config.max_model_len, pool.block_size), pool.capacity)
+        self.block_tables: npt.NDArray[np.int32] = np.zeros((config.max_num_seqs, max_blocks), dtype=np.int32)
 
     @property
     def has_free_row(self) -> bool:

@@ -12,8 +12,7 @@ from benchmarks.simulation.cost import LinearCost, RooflineCost, fit_linear_cost
 from benchmarks.simulation.latency import LatencyHistogram
 from benchmarks.simulation.sequences import SimulatedRequest
 from benchmarks.simulation.simulator import SimulationResult, Simulator
-from engine.config import Admission, PolicyName
-from engine.scheduling.plan import SchedulerLimits
+from engine.config import Admission, PolicyName, SchedulerConfig
 from engine.scheduling.step_load import StepLoad
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
@@ -45,11 +44,12 @@ def simulate(
     num_blocks: int = 63,
     max_num_seqs: int = 8,
     budget: int = 32,
-    **settings: object,
+    **settings: Any,
 ) -> SimulationResult:
-    limits = SchedulerLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=512)
     cost = settings.pop("cost", SECOND_A_STEP)
-    simulator = Simulator(cost, limits, num_kv_blocks=num_blocks, block_size=4, **settings)  # type: ignore[arg-type]
+    on_end = settings.pop("on_end", None)
+    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=512, **settings)
+    simulator = Simulator(cost, config, num_kv_blocks=num_blocks, block_size=4, on_end=on_end)
     result = simulator.run(requests)
     simulator.scheduler.check_integrity()
     assert simulator.scheduler.pool.num_used == 0
@@ -118,8 +118,8 @@ def test_it_takes_the_very_steps_that_the_engine_takes(
 
 
 def test_the_forecast_learns_the_share_that_is_generated() -> None:
-    limits = SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=512)
-    simulator = Simulator(SECOND_A_STEP, limits, num_kv_blocks=100)
+    config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=512)
+    simulator = Simulator(SECOND_A_STEP, config, num_kv_blocks=100)
     simulator.run([one(50, 16, max_tokens=20, has_known_length=False) for _ in range(150)])
     assert simulator.scheduler.forecast.share == pytest.approx(0.8, abs=0.01)
 

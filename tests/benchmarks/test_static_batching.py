@@ -10,7 +10,7 @@ from engine.config import EngineConfig, Speculation
 from engine.core import Engine
 from engine.outputs import TokenDelta
 from engine.params import SamplingParams
-from tests.engine.builders import new_request
+from tests.engine.builders import new_request, runner_of
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 from tests.engine.tiny_models import TinyModel, TinyModels
 
@@ -137,7 +137,7 @@ def test_the_tokens_are_those_of_continuous_batches(budget: int, model: TinyMode
 
 def test_what_a_batch_leaves_in_the_prefix_cache_is_right(model: TinyModel) -> None:
     engine = engine_of(model, block_size=4, num_kv_blocks=1600)
-    engine._runner.fill_cache(float("nan"))
+    runner_of(engine).fill_cache(float("nan"))
     for _ in range(2):
         before = engine.stats().cache.num_cached_tokens
         assert run_greedily(engine, model) == model.expected

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from engine.build import build_engine
 from engine.config import EngineConfig, Speculation
 from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
+from engine.runner import Runner
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import NewRequest, Sequence
 from engine.stats import SpeculationCounters
@@ -25,7 +27,13 @@ def make_engine(model: TinyModel, **settings: Any) -> Engine:
         "num_kv_blocks": 400,
         "warm_up": False,
     }
-    return Engine(EngineConfig(model=str(model.path), **{**defaults, **settings}))
+    return build_engine(EngineConfig(model=str(model.path), **{**defaults, **settings}))
+
+
+def runner_of(engine: Engine) -> Runner:
+    """Return the runner of an engine that runs a model."""
+    assert isinstance(engine._runner, Runner)
+    return engine._runner
 
 
 def new_request(request_id: int, prompt_token_ids: list[int], params: SamplingParams, **asked: Any) -> NewRequest:
@@ -155,7 +163,7 @@ def run_with_drafts(model: TinyModel, params: SamplingParams, guess: _Guess, **s
     config = EngineConfig(
         model=str(model.path), dtype="float32", num_kv_blocks=64, warm_up=False, speculation=Speculation.OFF, **settings
     )
-    engine = Engine(config)
+    engine = build_engine(config)
     engine.loop.drafter = GivenDrafter(guess)
     engine.add(new_request(0, model.prompts[0], params=params))
     tokens: list[int] = []

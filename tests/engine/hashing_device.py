@@ -141,8 +141,6 @@ class HashedSamples:
 class HashingRunner:
     """In place of engine.runner.Runner, with its methods; the log-probability of a token is told as its `rank`."""
 
-    dtype = torch.float32
-    device = torch.device("cpu")
     work = SimpleNamespace(observe=lambda plan: None, num_operations=0.0, num_read_bytes=0.0, num_written_bytes=0.0)
 
     def __init__(self, config: EngineConfig, *, num_host_blocks: int) -> None:

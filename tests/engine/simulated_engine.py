@@ -7,11 +7,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from engine.config import Admission, PolicyName
+from engine.config import Admission, PolicyName, SchedulerConfig
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool, sha256_digest
-from engine.scheduling.plan import SchedulerLimits, StepPlan
-from engine.scheduling.policies import make_policy
+from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.swap import SwapSpace
@@ -42,21 +41,16 @@ class SimulatedEngine:
 
     def __post_init__(self) -> None:
         pool = BlockPool(self.num_blocks, self.block_size, digest=self.digest)
-        limits = SchedulerLimits(
+        config = SchedulerConfig(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
-        )
-        self.scheduler = self.scheduler_type(
-            pool,
-            limits,
             enable_prefix_caching=self.enable_prefix_caching,
             admission=self.admission,
-            policy=make_policy(self.policy),
+            policy=self.policy,
             max_passed_over=self.max_passed_over,
-            swap=self.swap,
-            clock=lambda: self.now,
         )
+        self.scheduler = self.scheduler_type(pool, config, swap=self.swap, clock=lambda: self.now)
         self._loop = StepLoop(self.scheduler, self, overlaps=self.overlap)
 
     def add(

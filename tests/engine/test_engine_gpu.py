@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.builders import add_all, make_engine, run_all, run_to_end
+from tests.engine.builders import add_all, make_engine, run_all, run_to_end, runner_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 pytestmark = [
@@ -34,7 +34,7 @@ def model(tiny_models: TinyModels) -> TinyModel:
 def test_greedy_tokens_equal_transformers(name: str, mode: str, tiny_models: TinyModels) -> None:
     model = tiny_models[name]
     engine = make_engine(model, device="cuda", **MODES[mode])
-    engine._runner.fill_cache(float("nan"))
+    runner_of(engine).fill_cache(float("nan"))
     assert run_all(engine, model) == model.expected
 
 

@@ -7,17 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
-import engine.core as core_module
-import engine.scheduling.plan as plan_module
+import engine.config as config_module
 from benchmarks.static_batching import StaticScheduler
+from engine.build import assemble
+from engine.compute import StepRunner
 from engine.config import Admission, EngineConfig, PolicyName, Speculation
 from engine.core import Engine
+from engine.device.choice import resolve
 from engine.errors import InvalidRequestError
 from engine.intake import resolve_max_tokens
+from engine.models.config import CheckpointConfig
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
@@ -64,6 +68,7 @@ class Trial:
         max_num_seqs = rng.choice([1, 2, 3, 6, 12])
         config = EngineConfig(
             model="none",
+            dtype="float32",
             num_kv_blocks=num_blocks,
             block_size=block_size,
             max_model_len=num_blocks * block_size,
@@ -82,10 +87,9 @@ class Trial:
         self.stems = [self._tokens(rng.randint(1, max(1, num_blocks * block_size // 2))) for _ in range(3)]
 
     def _make(self, config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> Engine:
-        monkeypatch.setattr(plan_module, "_MIN_SAMPLED_ROWS", self.rng.choice([1, 4, 256]))
-        monkeypatch.setattr(core_module, "load_model_config", lambda path, impl: MODEL)
-        monkeypatch.setattr(core_module, "Runner", lambda config, model, max_model_len: self.runner)
-        engine = Engine(config, scheduler_type=self.scheduler_type)
+        monkeypatch.setattr(config_module, "_MIN_SAMPLED_ROWS", self.rng.choice([1, 4, 256]))
+        resolved = resolve(config, cast(CheckpointConfig, MODEL), torch.device("cpu"))
+        engine = assemble(resolved, cast(StepRunner, self.runner), scheduler_type=self.scheduler_type)
         engine._grammars = UnhurriedGrammars(self.rng)  # type: ignore[assignment]
         engine.scheduler.pace._clock = lambda: self.now
         if config.speculation is not Speculation.OFF:
@@ -106,7 +110,7 @@ class Trial:
         scheduler = self.engine.scheduler
         assert scheduler.pool.num_used == 0
         assert self.runner.swap is None or self.runner.swap.num_free == self.runner.swap.num_blocks
-        assert self.runner.most_rows <= scheduler.limits.max_sampled_rows
+        assert self.runner.most_rows <= scheduler.config.max_sampled_rows
         for asked in self.asked.values():
             self._check(asked)
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.speculation.lookup_drafter import LookupDrafter
-from tests.engine.builders import FreeRows, new_request
+from tests.engine.builders import FreeRows, new_request, runner_of
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, answered
 
 MODELS = {**VARIANTS, **THROUGH_TRANSFORMERS}
@@ -106,7 +107,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 def engine_for(case: Case, path: Path) -> Engine:
     _, budget, pool, has_prefix_cache, speculation, _ = case
-    engine = Engine(
+    engine = build_engine(
         EngineConfig(
             model=str(path),
             dtype="float32",
@@ -125,7 +126,7 @@ def engine_for(case: Case, path: Path) -> Engine:
     )
     if engine.loop.drafter is not None:  # the real clock might find that drafts do not pay on a machine
         engine.loop.drafter = LookupDrafter(max_drafts=8, min_match=1, max_match=8, clock=FreeRows())
-    engine._runner.fill_cache(float("nan"))
+    runner_of(engine).fill_cache(float("nan"))
     return engine
 
 

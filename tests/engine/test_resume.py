@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from tests.engine.builders import new_request
@@ -28,7 +28,7 @@ def run(
 ) -> list[TokenDelta]:
     """Run one request to its end in a fresh engine, beside some others, and return its deltas."""
     config = EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=200, warm_up=False, **settings)
-    engine = Engine(config)
+    engine = build_engine(config)
     for index in range(others):
         engine.add(new_request(index + 1, model.prompts[index + 1], params=GREEDY))
     engine.add(new_request(0, model.prompts[0], params=params, output_token_ids=output))

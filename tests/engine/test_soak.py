@@ -135,4 +135,4 @@ def test_ten_thousand_requests_leave_no_block_and_no_memory_behind(llm: LLM) -> 
     assert (pool.num_used, pool.num_available) == (0, pool.capacity)
     assert median(after - before for before, after in pairwise(sizes)) < MAX_GROWTH_BYTES, sizes
     assert max(sizes) - sizes[0] < MAX_GROWTH_IN_ALL_BYTES, sizes
-    assert max(alive) - alive[0] <= 2 * llm.engine.config.max_num_seqs, alive
+    assert max(alive) - alive[0] <= 2 * llm.engine.config.scheduler.max_num_seqs, alive

@@ -6,8 +6,8 @@ from dataclasses import astuple, replace
 
 import pytest
 
+from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.models.step_model import ModelSizes
 from engine.params import SamplingParams
 from engine.recorder import Recorder
@@ -51,7 +51,7 @@ def test_more_work_than_the_largest_integer_of_a_message_is_counted_on() -> None
 @pytest.mark.parametrize("impl", ["tokenmill", "transformers"])
 def test_both_decoders_tell_the_same_sizes(impl: str, tiny_models: TinyModels) -> None:
     path = str(tiny_models["llama-gqa"].path)
-    engine = Engine(EngineConfig(model=path, model_impl=impl, num_kv_blocks=50, warm_up=False))  # type: ignore[arg-type]
+    engine = build_engine(EngineConfig(model=path, model_impl=impl, num_kv_blocks=50, warm_up=False))  # type: ignore[arg-type]
     engine.add(new_request(0, [5, 6, 7], params=SamplingParams(max_tokens=1)))
     engine.step()
     stats = engine.stats()

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.params import SamplingParams
@@ -23,7 +24,7 @@ def main() -> None:
         "max_num_seqs": job["max_num_seqs"],
         "num_threads": job["threads"],
     }
-    engine = Engine(EngineConfig(model=job["model"], **settings))
+    engine = build_engine(EngineConfig(model=job["model"], **settings))
     generate(engine, job["warm_up"], first_id=0)
     started, cpu = time.perf_counter(), time.process_time()
     outputs = generate(engine, job["requests"], first_id=len(job["warm_up"]))

@@ -8,15 +8,14 @@ import torch
 
 from engine.config import EngineConfig
 from engine.device import choice as module
-from engine.device.choice import choose_dtype, with_limits
+from engine.device.choice import choose_dtype, step_limits
 from engine.errors import InvalidConfigError
 from engine.models.config import load_model_config
 from tests.engine.tiny_models import TinyModels
 
 
 def limits(device: str, **given: Any) -> tuple[int, int]:
-    config = with_limits(EngineConfig(model="", **given), torch.device(device))
-    return config.max_num_seqs, config.max_num_batched_tokens
+    return step_limits(EngineConfig(model="", **given), torch.device(device))
 
 
 def test_limits_that_nobody_gave_are_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

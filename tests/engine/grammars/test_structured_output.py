@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.errors import InvalidRequestError
@@ -271,7 +272,7 @@ def test_a_request_goes_on_after_the_output_of_an_earlier_run(grammar_model: Pat
     (whole,) = tokens(llm.generate([TEXT[:9]], structured(5, json=PERSON)))
     prompt = llm.tokenizer(TEXT[:9])["input_ids"]
     for cut in (1, len(whole) // 2, len(whole) - 1):
-        engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
+        engine = build_engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
         engine.add(new_request(0, prompt, params=structured(5, json=PERSON), output_token_ids=whole[:cut]))
         assert [token for delta in run_to_end(engine) for token in delta.token_ids] == whole[cut:]
 
@@ -394,7 +395,7 @@ def run_to_end(engine: Engine) -> list[TokenDelta]:
 
 
 def test_other_requests_run_while_a_grammar_is_compiled(grammar_model: Path, slow: SlowGrammars) -> None:
-    engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
+    engine = build_engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
     engine.add(new_request(1, [5, 6, 7], params=structured(choice=["yes", "no"])))
     engine.add(new_request(2, [5, 6, 7], params=SamplingParams(max_tokens=5, ignore_eos=True)))
     ended: list[TokenDelta] = []
@@ -409,7 +410,7 @@ def test_other_requests_run_while_a_grammar_is_compiled(grammar_model: Path, slo
 
 
 def test_a_request_can_be_aborted_while_its_grammar_is_compiled(grammar_model: Path, slow: SlowGrammars) -> None:
-    engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
+    engine = build_engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
     engine.add(new_request(1, [5, 6, 7], params=SamplingParams(n=2, structured=StructuredOutput(choice=["yes", "no"]))))
     engine.abort([1])
     assert [(delta.index, delta.finish_reason) for delta in run_to_end(engine)] == [(0, "abort"), (1, "abort")]
@@ -421,7 +422,7 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled(grammar_model: P
 def test_one_child_can_be_aborted_while_its_grammar_is_compiled(
     index: int, grammar_model: Path, slow: SlowGrammars
 ) -> None:
-    engine = Engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
+    engine = build_engine(EngineConfig(model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False))
     engine.add(new_request(1, [5, 6, 7], params=SamplingParams(n=2, structured=StructuredOutput(choice=["yes", "no"]))))
     engine.abort_children([(1, index), (1, index), (1, 7), (9, 0)])
     assert [(delta.index, delta.finish_reason) for delta in engine.step()] == [(index, "abort")]
@@ -434,7 +435,7 @@ def test_a_slow_grammar_fails_its_own_request_only(grammar_model: Path, slow: Sl
     config = EngineConfig(
         model=str(grammar_model), dtype="float32", num_kv_blocks=64, warm_up=False, grammar_timeout_seconds=1e-9
     )
-    engine = Engine(config)
+    engine = build_engine(config)
     engine.add(new_request(1, [5, 6, 7], params=structured(choice=["yes", "no"])))
     engine.add(new_request(2, [5, 6, 7], params=SamplingParams(max_tokens=5, ignore_eos=True)))
     ended = {delta.request_id: delta for delta in run_to_end(engine) if delta.finish_reason is not None}

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.core import Engine
 from tests.engine.builders import run_all
@@ -31,7 +32,7 @@ def check_run(model: TinyModel, run: Run, impl: str, *, device: str = "cpu") -> 
 
 
 def engine_of_run(path: Path, run: Run, impl: str, *, device: str = "cpu") -> Engine:
-    return Engine(
+    return build_engine(
         EngineConfig(
             model=str(path),
             dtype="float32",

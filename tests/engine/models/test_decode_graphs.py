@@ -9,7 +9,7 @@ import torch
 from engine.core import Engine
 from engine.models.decode_graphs import Compute, DecodeGraphs, graph_sizes
 from engine.models.decoder import Decoder
-from tests.engine.builders import make_engine, run_all
+from tests.engine.builders import make_engine, run_all, runner_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 
@@ -32,14 +32,14 @@ class Capture:
 
 def capture(engine: Engine, *, max_num_seqs: int) -> Capture:
     """Let the engine's decodes of up to that many sequences go through graphs."""
-    runner, captured = engine._runner, Capture()
+    runner, captured = runner_of(engine), Capture()
     model = runner._model
     assert isinstance(model, Decoder)
     model._graphs = DecodeGraphs(
         lambda step: model.forward(step, runner._cache),
         max_num_seqs=max_num_seqs,
         max_context_len=engine.info.max_model_len,
-        block_size=engine.config.block_size,
+        block_size=engine.info.block_size,
         device=runner.device,
         capture=captured,
     )
@@ -65,7 +65,7 @@ def test_steps_filled_up_to_a_captured_size_give_the_same_tokens(
     model = tiny_models[name]
     engine = make_engine(model, overlap=overlap, max_num_seqs=20, num_kv_blocks=120, block_size=4)
     captured = capture(engine, max_num_seqs=12)
-    engine._runner.fill_cache(float("nan"))
+    runner_of(engine).fill_cache(float("nan"))
     assert run_all(engine, model) == model.expected
     assert sum(num_runs > 0 for num_runs in captured.runs) > 3
     assert sum(captured.runs) < engine.stats().scheduler.num_steps, "prompts and large batches are not captured"
@@ -80,8 +80,8 @@ def test_rows_that_fill_a_step_up_write_nothing(tiny_models: TinyModels) -> None
         if has_graphs:
             captured = capture(engine, max_num_seqs=16)
             assert len(captured.runs) == len(graph_sizes(16))
-        engine._runner.fill_cache(7.0)
+        runner_of(engine).fill_cache(7.0)
         run_all(engine, few)
-        written.append([(part != 7.0).any(dim=3).any(dim=1) for layer in engine._runner._cache for part in layer])
+        written.append([(part != 7.0).any(dim=3).any(dim=1) for layer in runner_of(engine)._cache for part in layer])
     assert sum(captured.runs) == 19  # one prompt step, then decodes of 3, 2 and 1 sequences: the longest has 20 tokens
     assert all(torch.equal(plain, filled_up) for plain, filled_up in zip(*written, strict=True))

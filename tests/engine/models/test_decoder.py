@@ -11,7 +11,7 @@ from engine.config import PolicyName
 from engine.scheduling.plan import StepPlan
 from kernels.paged import LayerCache
 from kernels.write_kv import write_kv
-from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all
+from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all, runner_of
 from tests.engine.tiny_models import VARIANTS, TinyModels
 
 
@@ -94,7 +94,7 @@ def test_stale_blocks_full_of_nan_are_never_read(name: str, tiny_models: TinyMod
     model = tiny_models[name].few(12)
     engine = make_engine(model, num_kv_blocks=100, enable_prefix_caching=False)
     for _ in range(2):  # the second time over blocks that were used
-        engine._runner.fill_cache(float("nan"))
+        runner_of(engine).fill_cache(float("nan"))
         assert run_all(engine, model) == model.expected
     engine.add(new_request(0, model.prompts[0], params=greedy(logprobs=3)))
     entries = [entry for delta in deltas_of(engine)[0, 0] for entry in delta.logprobs or []]
@@ -104,9 +104,9 @@ def test_stale_blocks_full_of_nan_are_never_read(name: str, tiny_models: TinyMod
 def test_only_the_slots_of_tokens_are_written(tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_models["llama-gqa"].few(10)
     engine = make_engine(model, max_num_seqs=4, num_kv_blocks=60)
-    engine._runner.fill_cache(7.0)
+    runner_of(engine).fill_cache(7.0)
     live: set[int] = set()
-    compute = engine._runner.forward
+    compute = runner_of(engine).forward
 
     def watched(plan: StepPlan, tables: npt.NDArray[np.int32], **fields: Any) -> Any:
         for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
@@ -115,9 +115,9 @@ def test_only_the_slots_of_tokens_are_written(tiny_models: TinyModels, monkeypat
             )
         return compute(plan, tables, **fields)
 
-    monkeypatch.setattr(engine._runner, "forward", watched)
+    monkeypatch.setattr(runner_of(engine), "forward", watched)
     run_all(engine, model)
-    for layer in engine._runner._cache:
+    for layer in runner_of(engine)._cache:
         for part, slots in zip(layer, slot_of_each_element(*layer), strict=True):
             assert set(slots[part != 7.0].long().tolist()) == live
 

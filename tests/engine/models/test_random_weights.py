@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks.make_model import OPT_13B, OptShape, Shape, make_model, write_config
+from engine.build import build_engine
 from engine.config import EngineConfig, LoadFormat
-from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.models.random_weights import RandomWeights
 from engine.params import SamplingParams
@@ -32,7 +32,7 @@ OPT = replace(
 
 
 def tokens(path: Path, seed: int) -> list[int]:
-    engine = Engine(
+    engine = build_engine(
         EngineConfig(
             model=str(path),
             load_format=LoadFormat.RANDOM,
@@ -99,5 +99,5 @@ def test_making_weights_leaves_the_global_generator_alone(tmp_path: Path) -> Non
 
 def test_a_written_qwen3_has_every_tensor_that_the_decoder_reads(tmp_path: Path) -> None:
     path = make_model(tmp_path, QWEN, seed=1, dtype="float32")
-    engine = Engine(EngineConfig(model=str(path), device="cpu", num_kv_blocks=16, num_threads=1))
+    engine = build_engine(EngineConfig(model=str(path), device="cpu", num_kv_blocks=16, num_threads=1))
     assert engine.info.vocab_size == QWEN.vocab_size

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.core import Engine
 from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
@@ -20,7 +21,7 @@ from engine.models.step_model import new_cache
 from engine.models.transformers_checks import probe_tokens
 from engine.models.transformers_decoder import TransformersDecoder, _probe_step
 from engine.params import SamplingParams
-from tests.engine.builders import new_request
+from tests.engine.builders import new_request, runner_of
 
 CPU = torch.device("cpu")
 
@@ -68,7 +69,7 @@ def edit(path: Path, **changes: Any) -> Path:
 
 
 def load(path: Path, **settings: Any) -> Engine:
-    return Engine(
+    return build_engine(
         EngineConfig(
             model=str(path), device="cpu", num_kv_blocks=40, max_num_seqs=4, warm_up=False, num_threads=1, **settings
         )
@@ -116,7 +117,7 @@ def test_stale_blocks_full_of_nan_are_never_read(save: Save) -> None:
     path, prompts = save("gpt_neox"), [[5, 9, 60], [7] * 20, [8]]
     engine = load(path, enable_prefix_caching=False)
     expected = tokens_of(engine, prompts)
-    engine._runner.fill_cache(float("nan"))
+    runner_of(engine).fill_cache(float("nan"))
     assert tokens_of(engine, prompts) == expected
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.errors import EngineDied, EngineStartError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
@@ -107,7 +107,7 @@ def test_the_schedulers_decisions_come_along(process: EngineProcess, model: Tiny
 
 @pytest.mark.parametrize("is_asked_for", [True, False])
 def test_an_engine_reports_decisions_where_they_are_asked_for(*, is_asked_for: bool, model: TinyModel) -> None:
-    engine = Engine(config_for(model.path, report_decisions=is_asked_for))
+    engine = build_engine(config_for(model.path, report_decisions=is_asked_for))
     engine.add(new_request(1, model.prompts[0], params=SamplingParams(max_tokens=1)))
     engine.step()
     assert bool(engine.new_decisions()) is is_asked_for

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from engine.build import build_engine
 from engine.config import Admission, EngineConfig
-from engine.core import Engine
 from engine.device.host_cache import HostCache, seconds_per_block
 from engine.params import SamplingParams
 from engine.scheduling.plan import BlockCopy
@@ -90,7 +90,7 @@ def test_blocks_come_back_bit_for_bit() -> None:
 
 def test_a_short_context_can_have_swap_space(tiny_models: TinyModels) -> None:
     path = str(tiny_models["qwen3"].path)
-    Engine(EngineConfig(model=path, max_model_len=32, swap_space_gib=0.001, num_kv_blocks=300, warm_up=False))
+    build_engine(EngineConfig(model=path, max_model_len=32, swap_space_gib=0.001, num_kv_blocks=300, warm_up=False))
 
 
 def test_a_measured_copy_takes_some_time() -> None:
@@ -116,7 +116,7 @@ def test_the_model_gives_the_same_tokens_over_swapped_blocks(
             warm_up=False,
             **settings,
         )
-        engine = Engine(config)
+        engine = build_engine(config)
         engine.scheduler.pool.check_integrity([])
         tokens: list[list[int]] = [[] for _ in model.prompts]
         for index, prompt in enumerate(model.prompts):

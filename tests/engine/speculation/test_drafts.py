@@ -114,7 +114,7 @@ def test_drafts_take_everything_when_those_that_wait_have_no_seat() -> None:
 
 def test_drafts_and_those_that_start_sample_no_more_rows_than_a_step_may() -> None:
     engine = decoding(2, budget=2048, max_num_seqs=256, num_blocks=4000)
-    limit = engine.scheduler.limits.max_sampled_rows
+    limit = engine.scheduler.config.max_sampled_rows
     for place in range(254):
         engine.add([place % 50, 3, place], 4)
     draft_for_all(engine, engine.scheduler.draft_room() // 2)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from engine.config import SchedulerConfig
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
-from engine.scheduling.plan import SchedulerLimits, StepPlan
+from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.draft_value import Acceptance, Candidate, SpeculationCost, choose_counts
@@ -54,8 +55,8 @@ class Simulation:
     num_rows: int = 0
 
     def __post_init__(self) -> None:
-        limits = SchedulerLimits(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=512, max_model_len=4096)
-        self.scheduler = Scheduler(BlockPool(2000, 16), limits)
+        config = SchedulerConfig(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=512, max_model_len=4096)
+        self.scheduler = Scheduler(BlockPool(2000, 16), config)
         self.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=self.clock)
         self.loop: StepLoop[None, StepPlan, list[Sequence], None] = StepLoop(self.scheduler, self, drafter=self.drafter)
 

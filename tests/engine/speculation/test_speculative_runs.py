@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.errors import InvalidConfigError
 from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
@@ -42,7 +42,7 @@ def run(
 ) -> tuple[_Outputs, EngineStats]:
     settings = {"num_kv_blocks": 128, "max_num_batched_tokens": 256, "speculation": speculation, **settings}
     config = EngineConfig(model=str(model.path), dtype="float32", device="cpu", warm_up=False, **settings)
-    engine = Engine(config)
+    engine = build_engine(config)
     if engine.loop.drafter is not None:
         engine.loop.drafter = LookupDrafter(
             max_drafts=config.num_speculative_tokens, min_match=1, max_match=8, clock=FreeRows()
@@ -177,7 +177,7 @@ def test_an_aborted_request_leaves_the_others_and_the_pool_as_they_were(tiny_mod
     model = tiny_models["qwen3"]
     requests = [(prompt, replace(RANDOM, seed=seed)) for seed, prompt in enumerate(prompts())]
     plain, _ = run(model, requests, speculation="off")
-    engine = Engine(EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=128, warm_up=False))
+    engine = build_engine(EngineConfig(model=str(model.path), dtype="float32", num_kv_blocks=128, warm_up=False))
     engine.loop.drafter = LookupDrafter(max_drafts=64, min_match=1, max_match=8, clock=FreeRows())
     for request_id, (prompt, params) in enumerate(requests):
         engine.add(new_request(request_id, prompt, params=params))

@@ -1,0 +1,57 @@
+"""Make an engine from its configuration: decide what was left open, load the model, put the parts together.
+
+Configuration goes down only: nothing that is made here tells another part what it was asked for.
+"""
+
+from __future__ import annotations
+
+from engine.compute import ModelCompute, StepRunner
+from engine.config import EngineConfig
+from engine.core import Engine, EngineParts
+from engine.device.choice import ResolvedConfig, choose_device, resolve
+from engine.device.energy import EnergyMeter
+from engine.grammars.compiler import GrammarCompiler
+from engine.grammars.grammar import GrammarTokens
+from engine.grammars.waiting import GrammarQueue
+from engine.models.config import CheckpointConfig, load_model_config
+from engine.recorder import Recorder
+from engine.runner import Runner
+from engine.scheduling.blocks import BlockPool
+from engine.scheduling.scheduler import Scheduler
+from engine.speculation.drafter import make_drafter
+from engine.step_loop import StepLoop
+
+
+def build_engine(config: EngineConfig, *, scheduler_type: type[Scheduler] = Scheduler) -> Engine:
+    """Load the model and return its engine. Raises ModelLoadError, UnsupportedModelError or InvalidConfigError."""
+    model = load_model_config(config.model, impl=config.model_impl)
+    resolved = resolve(config, model, choose_device(config.device))
+    return assemble(resolved, Runner(resolved), scheduler_type=scheduler_type)
+
+
+def assemble(config: ResolvedConfig, runner: StepRunner, *, scheduler_type: type[Scheduler] = Scheduler) -> Engine:
+    """Return an engine over a runner that is there already."""
+    pool = BlockPool(runner.num_kv_blocks + 1, config.asked.block_size)
+    scheduler = scheduler_type(pool, config.scheduler, swap=runner.swap)
+    recorder = Recorder(scheduler)
+    return Engine(
+        EngineParts(
+            config=config,
+            runner=runner,
+            scheduler=scheduler,
+            recorder=recorder,
+            loop=StepLoop(
+                scheduler,
+                ModelCompute(runner, recorder, scheduler.block_tables),
+                overlaps=config.overlap,
+                drafter=make_drafter(config.asked),
+            ),
+            grammars=_grammars(config.model, timeout_seconds=config.asked.grammar_timeout_seconds),
+            energy=EnergyMeter(config.device),
+        )
+    )
+
+
+def _grammars(model: CheckpointConfig, *, timeout_seconds: float) -> GrammarQueue:
+    tokens = GrammarTokens(model.path, vocab_size=model.vocab_size, eos_token_ids=model.eos_token_ids)
+    return GrammarQueue(GrammarCompiler(tokens, timeout_seconds=timeout_seconds))
