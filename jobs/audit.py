@@ -21,10 +21,12 @@ from jobs.tables import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong: `subject` is the id of a batch or tenant, `message` a sentence with the numbers."""
+    """One thing that is wrong."""
 
     subject: str
+    """The id of a batch or tenant."""
     message: str
+    """A sentence with the numbers."""
 
 
 def audit(session: Session, *, batch_id: str | None = None, storage: Storage | None = None) -> list[Finding]:

@@ -23,9 +23,11 @@ MAX_EXPIRY_SECONDS = 2_592_000
 
 
 class Purpose(StrEnum):
+    """What a file is for, as the wire names it."""
+
     BATCH = "batch"  # input of a batch
     BATCH_OUTPUT = "batch_output"  # output and error files
-    USER_DATA = "user_data"
+    USER_DATA = "user_data"  # kept for the tenant; no batch reads it
 
 
 def new_object_key(tenant_id: str) -> str:

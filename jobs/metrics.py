@@ -16,9 +16,10 @@ from jobs.tables import Batch, Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One number of the Prometheus text format: a counter where `name` ends in `_total`, else a gauge."""
+    """One number of the Prometheus text format."""
 
     name: str
+    """That of a counter ends in `_total`; the others are gauges."""
     help: str
     value: float
     labels: dict[str, str] = field(default_factory=dict)

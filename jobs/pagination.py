@@ -17,10 +17,11 @@ Row = TypeVar("Row", Batch, File)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[Row]):
-    """`has_more` is exact: another page with at least one object follows."""
+    """Some rows of a list, in its order."""
 
     data: Sequence[Row]
     has_more: bool
+    """Exact: another page with at least one object follows."""
 
 
 def read_page(

@@ -8,13 +8,13 @@ from enum import StrEnum
 class BatchState(StrEnum):
     """States as the wire shows them."""  # `jobs.batches.lifecycle` alone writes them, through `require_move`
 
-    VALIDATING = "validating"
-    FAILED = "failed"
-    IN_PROGRESS = "in_progress"
-    FINALIZING = "finalizing"
-    COMPLETED = "completed"
-    EXPIRED = "expired"
-    CANCELLING = "cancelling"
+    VALIDATING = "validating"  # its input waits to be read, or is being read
+    FAILED = "failed"  # the input is bad or lost
+    IN_PROGRESS = "in_progress"  # its chunks may run
+    FINALIZING = "finalizing"  # no chunk is to run any more; its files are written once the open ones have ended
+    COMPLETED = "completed"  # every request has a result
+    EXPIRED = "expired"  # its window ended first; what was finished is in its files
+    CANCELLING = "cancelling"  # as finalizing, on the tenant's wish
     CANCELLED = "cancelled"
 
 
@@ -27,6 +27,8 @@ class ChunkState(StrEnum):
 
 
 class Priority(StrEnum):
+    """Classes, each served before the next one; ageing keeps the last from starving."""
+
     URGENT = "urgent"
     NORMAL = "normal"
     BULK = "bulk"

@@ -33,21 +33,21 @@ class Tokenizer(TemplatedTokenizer, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLine:
-    """A line ready for the engine: every prompt runs `params.n` times.
-
-    `echoes` are the texts that the answers begin with, one for each prompt, None without echo. `num_prompt_logprobs` is
-    what the line itself asked for; `params.prompt_logprobs` is more where an echo needs them. `calls` finds tool calls.
-    `seeds` are those of each prompt, None where the line gave one for all.
-    """
+    """A line ready for the engine."""
 
     line: InputLine
     endpoint: str
     prompts: tuple[list[int], ...]
+    """Each runs `params.n` times."""
     params: SamplingParams
     echoes: tuple[str, ...] | None = None
+    """The texts that the answers begin with, one for each prompt; None without echo."""
     num_prompt_logprobs: int | None = None
+    """What the line itself asked for; `params.prompt_logprobs` is more where an echo needs them."""
     calls: CallReader | None = None
+    """Finds the tool calls in an output."""
     seeds: tuple[int, ...] | None = None
+    """Those of each prompt, None where the line gave one for all."""
 
     def params_of(self, prompt_index: int) -> SamplingParams:
         """Return how tokens are chosen for one prompt: `params` with its own seed."""

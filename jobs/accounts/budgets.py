@@ -17,17 +17,17 @@ from jobs.tables import Batch, Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A tenant's budget in tokens; `limit` and `available` are None where it is unlimited.
-
-    `available` goes below 0 when settled results used more than was estimated.
-    """
+    """A tenant's budget in tokens."""
 
     limit: int | None
+    """None: unlimited."""
     reserved: int
+    """By batches that have not ended."""
     spent: int
 
     @property
     def available(self) -> int | None:
+        """Return what is left, None where it is unlimited; below 0 when results used more than was estimated."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 

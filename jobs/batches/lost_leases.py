@@ -38,11 +38,11 @@ _REAP_LIMIT = 200  # a call; a dead worker leaves at most K, a dead machine room
 class Reaped(StrEnum):
     """What became of a chunk whose lease was lost."""
 
-    READY = "ready"
-    SPLIT = "split"
-    FAILED = "failed"
-    DONE = "done"
-    WITHDRAWN = "withdrawn"
+    READY = "ready"  # back in the queue
+    SPLIT = "split"  # bisected over its unfinished lines
+    FAILED = "failed"  # its only line was given up
+    DONE = "done"  # every line had its result already
+    WITHDRAWN = "withdrawn"  # its batch is no longer wanted, or has lost its input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,14 @@ _ROWS_A_FETCH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsPage:
-    """Finished lines as NDJSON. `after` is the cursor of the next page; `has_more` tells whether to ask at once."""
+    """Finished lines, in the order of their arrival."""
 
     content: bytes
+    """NDJSON."""
     after: int
+    """The cursor of the next page."""
     has_more: bool
+    """Whether to ask for it at once."""
 
 
 def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit: int = 1000) -> ResultsPage:

@@ -33,7 +33,7 @@ _NOT_IN_FINGERPRINT = frozenset({"idempotency_key", "retry_count"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateBatch:
-    """A create call. `retry_count` is the client's own (x-stainless-retry-count): 0 for a first try."""
+    """A create call."""
 
     input_file_id: str
     endpoint: str
@@ -44,6 +44,7 @@ class CreateBatch:
     invalid_lines: InvalidLines = InvalidLines.FAIL
     idempotency_key: str | None = None
     retry_count: int = 0
+    """The client's own (x-stainless-retry-count): 0 for a first try."""
 
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""

@@ -46,20 +46,20 @@ class QueuedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """The ready chunks of one tenant in one class, best first: earliest deadline, then oldest.
-
-    `waiting_since` is the later of the last service and the creation of the first chunk. `hinted_tokens` are under
-    way to workers and not charged yet. `has_more` tells that chunks beyond `chunks` were not read.
-    """
+    """The ready chunks of one tenant in one class."""
 
     tenant_id: str
     priority: Priority
     weight: float
     virtual_time: float
     waiting_since: datetime
+    """The later of the last service and the creation of the first chunk."""
     chunks: Sequence[QueuedChunk]
+    """Best first: earliest deadline, then oldest."""
     hinted_tokens: int = 0
+    """Under way to workers and not charged yet."""
     has_more: bool = False
+    """Chunks beyond these were not read."""
 
 
 def order(queues: Iterable[Queue], *, now: datetime, limit: int) -> list[int]:

@@ -42,10 +42,12 @@ class ClaimedChunk(ChunkRef):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushOutcome:
-    """`batch_wanted` False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
+    """What a flush or a heartbeat found."""
 
     num_inserted: int
+    """Results that were not there before."""
     batch_wanted: bool
+    """False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
 
 
 def claim_chunk(session: Session, chunk_id: int, *, worker_id: str, lease: timedelta) -> ClaimedChunk | None:

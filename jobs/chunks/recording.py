@@ -22,10 +22,11 @@ MICRO_TOKENS = 1_000_000  # prices are per million tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineResult:
-    """The final answer of one line: `line` is the whole line of the output or error file, without newline."""
+    """The final answer of one line."""
 
     line_no: int
     line: bytes
+    """The whole line of the output or error file, without newline."""
     status_code: int | None  # None: no response, an error only
     input_tokens: int = 0
     cached_tokens: int = 0

@@ -52,12 +52,14 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """Prompts as text or token ids; each is answered `sampling.n` times, after the prompt itself with `echo`."""
+    """Prompts, each answered `sampling.n` times."""
 
     prompts: tuple[str | tuple[int, ...], ...]
+    """As text or token ids."""
     sampling: Sampling
     structure: Structure | None = None
     echo: bool = False
+    """Whether an answer begins with its prompt."""
 
 
 def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:

@@ -14,13 +14,12 @@ from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unkno
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """What the text must be. `fields` has one kind, and carries the names of `engine.StructuredOutput`.
-
-    `param` is the parameter that an error is to name.
-    """
+    """What the text must be."""
 
     param: str
+    """The parameter that an error is to name."""
     fields: Mapping[str, Any]
+    """One kind, under its name in `engine.StructuredOutput`."""
 
 
 def response_format(name: str, value: Any) -> Structure | None:

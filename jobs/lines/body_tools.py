@@ -20,24 +20,25 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Choice(StrEnum):
-    """Whether a tool is to be called: never, if the model likes, or surely."""
+    """Whether a tool is to be called."""
 
-    NONE = "none"
-    AUTO = "auto"
-    REQUIRED = "required"
+    NONE = "none"  # never
+    AUTO = "auto"  # if the model likes
+    REQUIRED = "required"  # surely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """The tools that may be called, as they were given, `choice` not "none"; a named choice leaves one and "required".
-
-    `offered` are all tools, which the model is told of.
-    """
+    """The tools of a request, as they were given."""
 
     offered: tuple[Mapping[str, Any], ...]
+    """All of them: the model is told of these."""
     callable: tuple[Mapping[str, Any], ...]
+    """Those that may be called: one alone where the choice names it."""
     choice: Choice
+    """Never NONE; REQUIRED where it names a tool."""
     is_parallel: bool
+    """Whether one answer may hold several calls."""
 
 
 def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:

@@ -27,19 +27,17 @@ _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputEstimate:
-    """What an input file asks for; `num_requests` is exact (blank lines do not count).
-
-    `estimated_input_tokens` is prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and
-    the calls of a history count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small
-    vocabulary, or a script with few bytes per token, gives up to four times as many. Token id prompts are exact.
-
-    `estimated_output_tokens` is the line's own limit times n times its prompts, the most that it may generate. Without
-    a limit a completion generates at most 16; a chat may go on until the context ends, and counts with the default.
-    """
+    """What an input file asks for."""
 
     num_requests: int
+    """Exact; blank lines do not count."""
     estimated_input_tokens: int
+    """Prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and the calls of a history
+    count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small vocabulary, or a script with
+    few bytes per token, gives up to four times as many. Token id prompts are exact."""
     estimated_output_tokens: int
+    """The line's own limit times n times its prompts, the most that it may generate. Without a limit a completion
+    generates at most 16; a chat may go on until the context ends, and counts with the default."""
 
 
 class InputEstimator:

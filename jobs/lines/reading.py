@@ -22,25 +22,23 @@ MAX_LEVELS = 1024
 
 
 class RawLine(NamedTuple):
-    """One non-blank line and where it stands in the file; a named tuple because a file has millions of them.
-
-    `content` carries neither BOM nor line end; it is None where the line is longer than allowed.
-    """
+    """One non-blank line and where it stands in the file; a named tuple because a file has millions of them."""
 
     line_no: int  # 0-based; blank lines count
     byte_start: int
     byte_end: int  # exclusive, the line end included
-    content: bytes | None
+    content: bytes | None  # without BOM and line end; None where the line is longer than allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLine:
-    """A well-formed request line. `body` is the parsed object, not yet checked by `jobs.lines.bodies`."""
+    """A well-formed request line."""
 
     line_no: int
     custom_id: str
     model: str
     body: dict[str, Any]
+    """Parsed, and not yet checked by `jobs.lines.bodies`."""
 
 
 class LineProblem(InputError):

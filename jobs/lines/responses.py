@@ -18,25 +18,26 @@ SHORT_ID_LENGTH = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """One token and its natural log-probability; `top` holds the likeliest alternatives, best first.
-
-    `logprob` is None for the first token of an echoed prompt: nothing comes before it.
-    """
+    """One token and how likely it was."""
 
     token: str
     logprob: float | None
-    token_bytes: bytes  # not always valid UTF-8 on their own
+    """Natural; None for the first token of an echoed prompt: nothing comes before it."""
+    token_bytes: bytes
+    """Not always valid UTF-8 on their own."""
     top: Sequence[TokenLogprob] = ()
+    """The likeliest alternatives, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedToken:
-    """A token that could have stood at some position of a prompt; rank 1 is the likeliest."""
+    """A token that could have stood at some position of a prompt."""
 
     token_id: int
     token: str
     logprob: float
     rank: int
+    """1 is the likeliest."""
 
 
 PromptLogprobs = Sequence[Sequence[RankedToken] | None]
@@ -45,38 +46,40 @@ PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A function that the model wants called; `arguments` is a JSON object as text.
-
-    `has_short_id`: its id is that of `short_call_id`.
-    """
+    """A function that the model wants called."""
 
     name: str
     arguments: str
+    """A JSON object as text."""
     has_short_id: bool = False
+    """Its id is to be that of `short_call_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedChoice:
-    """One finished sequence. `finish_reason` is "stop" or "length"; `prompt_logprobs` None: not asked for.
-
-    With `tool_calls` the text is what was written beside them, often nothing.
-    """
+    """One finished sequence."""
 
     index: int
     text: str
+    """With tool calls: what was written beside them, often nothing."""
     finish_reason: str
+    """`stop` or `length`."""
     logprobs: Sequence[TokenLogprob] | None = None
+    """None: not asked for."""
     prompt_logprobs: PromptLogprobs | None = None
+    """None: not asked for."""
     tool_calls: Sequence[ToolCall] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one line: the prompt is counted once, however many choices it had."""
+    """Tokens of one line."""
 
     prompt_tokens: int
+    """Counted once, however many choices the line had."""
     completion_tokens: int
     cached_tokens: int = 0
+    """Of the prompt, found in the prefix cache."""
 
     def wire(self) -> dict[str, Any]:
         return {

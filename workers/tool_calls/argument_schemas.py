@@ -22,10 +22,11 @@ _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One argument of a function; `schema` is complete in itself, with the definitions it may refer to."""
+    """One argument of a function."""
 
     name: str
     schema: Mapping[str, Any]
+    """Complete in itself, with the definitions it may refer to."""
     is_required: bool
 
 

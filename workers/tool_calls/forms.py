@@ -6,34 +6,32 @@ from enum import StrEnum
 
 
 class CallForm(StrEnum):
-    """How a call is written.
-
-    HERMES (Qwen too): <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated.
-    LLAMA (3.x; 4 with its own template): {"name": …, "parameters": {…}}, perhaps after <|python_tag|>, separated by
-    semicolons.
-    PYTHONIC (Llama 3.2 and 4, ToolACE): [name(argument=value, …), …].
-    MISTRAL: [TOOL_CALLS] [{"name": …, "arguments": {…}}, …].
-    MISTRAL_NAMED (from 2025): [TOOL_CALLS]name[ARGS]{…}, repeated.
-    GRANITE (3.x): <|tool_call|>[{"name": …, "arguments": {…}}, …].
-    PHI: <|tool_call|>{"name": …, "arguments": {…}}<|/tool_call|>, repeated.
-    FUNCTOOLS (Phi-4-mini): functools[{"name": …, "arguments": {…}}, …].
-    DEEPSEEK (V3, R1): <｜tool▁calls▁begin｜>, then for each call <｜tool▁call▁begin｜>function<｜tool▁sep｜>name and a
-    fenced block of JSON, <｜tool▁call▁end｜>, and <｜tool▁calls▁end｜>.
-    DEEPSEEK_NAMED (V3.1): the same with <｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>.
-    XML (Qwen3-Coder): <tool_call><function=name><parameter=argument>value</parameter>…</function></tool_call>.
-    """
+    """How a call is written."""
 
     HERMES = "hermes"
+    """Qwen too: <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated."""
     LLAMA = "llama"
+    """3.x; 4 with its own template: {"name": …, "parameters": {…}}, perhaps after <|python_tag|>, separated by
+    semicolons."""
     PYTHONIC = "pythonic"
+    """Llama 3.2 and 4, ToolACE: [name(argument=value, …), …]."""
     MISTRAL = "mistral"
+    """[TOOL_CALLS] [{"name": …, "arguments": {…}}, …]."""
     MISTRAL_NAMED = "mistral_named"
+    """From 2025: [TOOL_CALLS]name[ARGS]{…}, repeated."""
     GRANITE = "granite"
+    """3.x: <|tool_call|>[{"name": …, "arguments": {…}}, …]."""
     PHI = "phi"
+    """<|tool_call|>{"name": …, "arguments": {…}}<|/tool_call|>, repeated."""
     FUNCTOOLS = "functools"
+    """Phi-4-mini: functools[{"name": …, "arguments": {…}}, …]."""
     DEEPSEEK = "deepseek"
+    """V3, R1: <｜tool▁calls▁begin｜>, then for each call <｜tool▁call▁begin｜>function<｜tool▁sep｜>name and a fenced
+    block of JSON, <｜tool▁call▁end｜>, and <｜tool▁calls▁end｜>."""
     DEEPSEEK_NAMED = "deepseek_named"
+    """V3.1: the same with <｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>."""
     XML = "xml"
+    """Qwen3-Coder: <tool_call><function=name><parameter=argument>value</parameter>…</function></tool_call>."""
 
 
 SHORT_ID_FORMS = frozenset({CallForm.MISTRAL, CallForm.MISTRAL_NAMED})

@@ -19,14 +19,11 @@ Message = Mapping[str, Any]
 
 
 class NoText(StrEnum):
-    """What `content` is where nothing was said beside the calls.
+    """What `content` is where nothing was said beside the calls."""
 
-    ABSENT is what transformers makes of a null before a template sees it; NULL needs KEEPING_NULLS.
-    """
-
-    ABSENT = "absent"
+    ABSENT = "absent"  # what transformers makes of a null before a template sees it
     EMPTY = "empty"
-    NULL = "null"
+    NULL = "null"  # needs KEEPING_NULLS
 
 
 class Arguments(StrEnum):

@@ -16,15 +16,15 @@ from workers.tool_calls.writing import function_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReader:
-    """Finds the calls in an output: of functions that may be called, and the first one only unless `is_parallel`.
-
-    `schemas` are the parameters of those functions that have any.
-    """
+    """Finds the calls in an output."""
 
     form: CallForm
     names: frozenset[str]
+    """Functions that may be called."""
     is_parallel: bool
+    """False: only the first call counts."""
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    """The parameters of those functions that have any."""
 
     @classmethod
     def of(cls, form: CallForm, tool_use: ToolUse) -> CallReader:

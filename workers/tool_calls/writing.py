@@ -105,18 +105,20 @@ _JSON = '{"name": "{name}", "arguments": '
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What stands around the arguments of a call (`before`, `after`), around all calls and between two of them.
-
-    Marks that may be tokens of their own are parts of their own. `between` is None where one call is all. `opening` is
-    the first character of calls that no mark tells from text.
-    """
+    """What stands around the arguments of calls. Marks that may be tokens of their own are parts of their own."""
 
     before: tuple[str, ...]
+    """Before the arguments of each call."""
     after: tuple[str, ...]
+    """After the arguments of each call."""
     begin: tuple[str, ...] = ()
+    """Before all calls."""
     between: tuple[str, ...] | None = ()
+    """Between two calls; None where one call is all."""
     end: tuple[str, ...] = ()
+    """After all calls."""
     opening: str | None = None
+    """The first character of calls that no mark tells from text."""
     arguments: Callable[[str, Mapping[str, Any]], list[str]] = _json_arguments
 
     @property
