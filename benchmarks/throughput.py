@@ -171,11 +171,15 @@ def speedups(reports: list[ThroughputReport]) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> int:
     """Read the command line, measure, print; return the exit code."""
-    arguments = _parser().parse_args(argv)
+    return run(parse(argv))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print what `parse` read; return the exit code."""
     try:
         requests = read_workload(arguments.workload)
         config = EngineConfig(
-            model=str(arguments.model),
+            model=arguments.model,
             dtype=arguments.dtype,
             device=arguments.device,
             max_num_seqs=arguments.max_num_seqs,
@@ -309,10 +313,11 @@ def _sizes(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tokenmill bench throughput", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--workload", type=Path, required=True)
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line; exit with a sentence where it is wrong."""
+    parser = argparse.ArgumentParser(prog="tokenmill bench throughput", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", required=True, help="model folder or Hugging Face id")
+    parser.add_argument("--workload", type=Path, required=True, help="JSONL of prompt_token_ids, max_tokens, …")
     parser.add_argument("--batching", choices=["continuous", "static"], default="continuous")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
@@ -327,7 +332,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-sizes", type=_sizes, default=[8, 16, 32], help="transformers' batches, with --compare")
     parser.add_argument("--static-batch-sizes", type=_sizes, default=[8], help="besides --max-num-seqs, with --compare")
     parser.add_argument("--json", action="store_true")
-    return parser
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""`tokenmill bench …`: measures the engine on this machine."""
+"""`tokenmill bench …`: measures the engine on this machine.
+
+Each benchmark reads its own options, with argparse: some run where there is no typer, and are asked for with
+`python -m`, too. Here they are mounted, and loaded only when they run.
+"""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -17,31 +18,20 @@ def bench() -> None:
     """Group the measurements."""
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def throughput(
-    context: typer.Context,
-    *,
-    model: Annotated[str, typer.Option(help="Model folder or Hugging Face id.")],
-    workload: Annotated[Path, typer.Option(help="JSONL of prompt_token_ids, max_tokens, …")],
-    batching: Annotated[str, typer.Option(help="continuous or static")] = "continuous",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def throughput(context: typer.Context) -> None:
     """Run a workload file through the engine and report tokens per second, batch sizes and KV use.
 
-    Further options are those of `python -m benchmarks.throughput --help`.
+    `tokenmill bench throughput --help` lists its options.
     """
+    from benchmarks.throughput import parse, run
     from cli.served_model import choose_model
 
-    if batching not in ("continuous", "static"):
-        raise InputError(f"--batching is {batching!r}. Give continuous or static.")
-    if not workload.is_file():
-        raise InputError(f"cannot read {workload}: no such file. Give a JSONL workload with --workload.")
-    path = choose_model(model).path
-
-    from benchmarks.throughput import main
-
-    arguments = ["--model", path, "--workload", str(workload), "--batching", batching, *context.args]
-    raise typer.Exit(main([*arguments, "--json"] if as_json else arguments))
+    arguments = parse(context.args)
+    if not arguments.workload.is_file():
+        raise InputError(f"cannot read {arguments.workload}: no such file. Give a JSONL workload with --workload.")
+    arguments.model = choose_model(arguments.model).path
+    raise typer.Exit(run(arguments))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
