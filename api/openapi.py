@@ -68,8 +68,10 @@ def text_of(description: str) -> dict[str, Any]:
 
 def lines_of(model: type[WireModel], headers_sent: Mapping[str, str]) -> dict[str, Any]:
     """Describe an answer with one object a line; the app's `line_models` must have the model."""
-    media = {"application/x-ndjson": {"itemSchema": {"$ref": _REF.format(model=model.__name__)}}}
-    return {"description": f"One {model.__name__} a line.", "headers": headers(headers_sent), "content": media}
+    kind = "application/x-ndjson"
+    text = {"type": "string", "contentMediaType": kind, "contentSchema": {"$ref": _REF.format(model=model.__name__)}}
+    content = {kind: {"schema": text}}  # OpenAPI 3.1 has no `itemSchema` yet
+    return {"description": f"One {model.__name__} a line.", "headers": headers(headers_sent), "content": content}
 
 
 def headers(descriptions: Mapping[str, str]) -> dict[str, Any]:

@@ -46,6 +46,10 @@ def authorization(new_database: Callable[[], str], tmp_path_factory: pytest.Temp
     return {"Authorization": f"Bearer {key}"}
 
 
+def test_the_schema_is_itself_valid() -> None:
+    SCHEMA.validate()
+
+
 def depends_on_state(answer: Any) -> bool:
     """No schema tells which ids there are: `after` must name an object that the tenant had."""
     return bool(answer.status_code == 400 and answer.json()["error"]["param"] == "after")

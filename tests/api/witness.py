@@ -63,7 +63,7 @@ class Witness:
             yield from self._mismatches(media["schema"], body)
         elif media_type == "application/x-ndjson":
             for line in body.splitlines():
-                yield from self._mismatches(media["itemSchema"], line)
+                yield from self._mismatches(media["schema"]["contentSchema"], line)
 
     def _mismatches(self, schema: dict[str, Any], body: bytes) -> Iterator[str]:
         validator = jsonschema_rs.validator_for({**schema, "components": self.schema["components"]})
