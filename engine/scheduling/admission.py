@@ -101,7 +101,7 @@ class Gate:
         if needed > num_available:
             return Shortage(num_needed_blocks=needed, num_available_blocks=num_available)
         if not running:
-            return None  # alone it always fits (`can_ever_hold` was checked), so the line can never stand still
+            return None  # alone it always fits (`can_ever_hold` was checked), so the queue can never stand still
         peak = self._peak([*running, sequence], len(shared))
         return Shortage(num_needed_blocks=peak, num_available_blocks=pool.capacity) if peak > pool.capacity else None
 

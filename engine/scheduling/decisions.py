@@ -93,7 +93,7 @@ class DecisionLog:
     def record_news(
         self, sequence: Sequence, reason: Reason, *, other: Sequence | None = None, shortage: Shortage | None = None
     ) -> None:
-        """Keep why the sequence that is next in line waits, if its reason has changed.
+        """Keep why the sequence that is next in the queue waits, if its reason has changed.
 
         Called once per step; without news it costs a comparison.
         """

@@ -1,6 +1,6 @@
 """Children of a request that wait for the first one, their leader, to compute the prompt that all of them share.
 
-Knows no line and no seats: who is released here joins the line of those that wait for a seat.
+Knows no queue and no seats: who is released here joins those that wait for a seat.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which waiting sequence starts next, which running one is preempted first, and whether one may take another's place.
 
 One small class per policy. Knows no blocks, no seats and no step: the scheduler asks, and does what is possible.
-Whatever the policy, `WaitingLine` gives the oldest its turn, so nothing waits without bound.
+Whatever the policy, `WaitingQueue` gives the oldest its turn, so nothing waits without bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.config import PolicyName
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
-from engine.scheduling.waiting import Key, KeyedLine
+from engine.scheduling.waiting import Key, KeyedQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,20 +72,20 @@ class KeyedPolicy(Policy):
     """A policy whose order never changes while a sequence waits."""
 
     def __init__(self) -> None:
-        self._line = KeyedLine()
+        self._queue = KeyedQueue()
 
     @abstractmethod
     def key(self, sequence: Sequence) -> Key:
         """Return a waiting sequence's place, smallest first."""
 
     def push(self, sequence: Sequence) -> None:
-        self._line.push(self.key(sequence), sequence)
+        self._queue.push(self.key(sequence), sequence)
 
     def peek(self) -> Sequence:
-        return self._line.peek()
+        return self._queue.peek()
 
     def discard(self, sequence: Sequence) -> None:
-        self._line.discard(sequence)
+        self._queue.discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
         return self.key(sequence)
@@ -134,9 +134,9 @@ class DeadlinePolicy(Policy):
     URGENCY = 0.5
 
     def __init__(self) -> None:
-        self._on_time = KeyedLine()
-        self._late = KeyedLine()
-        self._undated = KeyedLine()
+        self._on_time = KeyedQueue()
+        self._late = KeyedQueue()
+        self._undated = KeyedQueue()
 
     def push(self, sequence: Sequence) -> None:
         if sequence.request.deadline is None:
@@ -155,9 +155,9 @@ class DeadlinePolicy(Policy):
         return self._late.peek() if self._late else self._undated.peek()
 
     def discard(self, sequence: Sequence) -> None:
-        for line in (self._on_time, self._late, self._undated):
-            if sequence in line:
-                line.discard(sequence)
+        for queue in (self._on_time, self._late, self._undated):
+            if sequence in queue:
+                queue.discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
         return (_deadline(sequence), *_age(sequence))
@@ -186,34 +186,34 @@ class FairPolicy(Policy):
     has_moving_ranks = True
 
     def __init__(self) -> None:
-        self._lines: dict[str, KeyedLine] = {}
+        self._queues: dict[str, KeyedQueue] = {}
         self._tenants: list[tuple[int, str]] = []
         self._served: dict[str, int] = {}
         self._floor = 0
 
     def push(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant
-        if tenant not in self._lines:
-            self._lines[tenant] = KeyedLine()
+        if tenant not in self._queues:
+            self._queues[tenant] = KeyedQueue()
             self._served[tenant] = max(self._served.get(tenant, 0), self._floor)
             heappush(self._tenants, (self._served[tenant], tenant))
-        self._lines[tenant].push(_age(sequence), sequence)
+        self._queues[tenant].push(_age(sequence), sequence)
 
     def peek(self) -> Sequence:
         while True:
             served, tenant = self._tenants[0]
-            if not self._lines[tenant]:
+            if not self._queues[tenant]:
                 heappop(self._tenants)
-                del self._lines[tenant]
+                del self._queues[tenant]
             elif served < self._served[tenant]:
                 # Service only grows, so an old entry comes up too early and never too late.
                 heapreplace(self._tenants, (self._served[tenant], tenant))
             else:
                 self._floor = max(self._floor, served)
-                return self._lines[tenant].peek()
+                return self._queues[tenant].peek()
 
     def discard(self, sequence: Sequence) -> None:
-        self._lines[sequence.request.tenant].discard(sequence)
+        self._queues[sequence.request.tenant].discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
         return (self._served[sequence.request.tenant], *_age(sequence))
@@ -240,7 +240,7 @@ class PrefixPolicy(Policy):
 
     def __init__(self) -> None:
         self._window: list[Sequence] = []
-        self._rest = KeyedLine()
+        self._rest = KeyedQueue()
         self._choice: Sequence | None = None
 
     def push(self, sequence: Sequence) -> None:

@@ -158,7 +158,7 @@ class Sequence:
     times: Times
 
     is_protected: bool
-    """Whether it started for its age alone; the waiting line writes it."""
+    """Whether it started for its age alone; the waiting queue writes it."""
     leader: Sequence | None
     """Whose prompt it shares; `Followers` writes it."""
     num_charged_tokens: int

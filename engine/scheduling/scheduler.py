@@ -31,7 +31,7 @@ from engine.scheduling.request import Sequence
 from engine.scheduling.seating import Seating
 from engine.scheduling.swap import SwapSpace
 from engine.scheduling.victims import VictimChoice
-from engine.scheduling.waiting import WaitingLine
+from engine.scheduling.waiting import WaitingQueue
 from engine.stats import CacheCounters, SchedulerCounters
 
 _rank = attrgetter("rank")
@@ -73,7 +73,7 @@ class Scheduler:
             SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
         )
         self._swap = swap
-        self._waiting = WaitingLine(self.policy, max_passed_over=config.max_passed_over)
+        self._waiting = WaitingQueue(self.policy, max_passed_over=config.max_passed_over)
         self._running: list[Sequence] = []
         self._leaving: set[Sequence] = set()
         self._followers = Followers()
@@ -332,7 +332,7 @@ class Scheduler:
         self._push_all(sharers)
 
     def _computer_of_next(self, sequence: Sequence, shared: list[int]) -> Sequence | None:
-        """Return whom the next one in line waits for, since it computes the block after the shared ones."""
+        """Return whom the next one in the queue waits for, since it computes the block after the shared ones."""
         if self._waiting.is_turn_of_oldest:
             return None
         return self._seating.computer_of_next(sequence, len(shared))
@@ -349,7 +349,7 @@ class Scheduler:
         return (not sequence.is_protected, *self.policy.rank(sequence))
 
     def _yield_to_urgent(self) -> None:
-        """Preempt for the next one in line, if it may take others' places and starts in this step only without them.
+        """Preempt for who is next in the queue, if it may take others' seats and starts in this step only without them.
 
         Those that wait for a prefix are passed over as in `_schedule_waiting`; whom they wait for keeps its seat.
         """
@@ -379,12 +379,12 @@ class Scheduler:
     def _may_take_place(self, urgent: Sequence, running: Sequence) -> bool:
         if running.is_protected or not self.policy.may_preempt(urgent, running):
             return False
-        # Who is next for its age alone would not be after an older one has joined the line.
+        # Who is next for its age alone would not be after an older one has joined the queue.
         return not self._waiting.is_turn_of_oldest or urgent.request.arrival <= running.request.arrival
 
     def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
-        """Seat the sequence that is next in line."""
-        self._waiting.take()
+        """Seat the sequence that is next in the queue."""
+        self._waiting.pop()
         self._seating.take(sequence, shared, position)
         num_found = sequence.num_computed_tokens = len(shared) * self.pool.block_size
         self.cache_counters.num_looked_up_tokens += sequence.num_tokens

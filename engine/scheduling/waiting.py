@@ -1,4 +1,4 @@
-"""The line of sequences that wait for a seat: the policy's best one first, and from time to time the oldest.
+"""The queue of sequences that wait for a seat: the policy's best one first, and from time to time the oldest.
 
 Knows no blocks and no seats; what "best" means is the policy's.
 """
@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from engine.scheduling.request import Sequence
 
 Key = tuple[Any, ...]
-"""Orders sequences, smallest first. Keys of one line must be comparable with each other."""
+"""Orders sequences, smallest first. Keys of one queue must be comparable with each other."""
 
 
-class KeyedLine:
+class KeyedQueue:
     """Sequences by a fixed key, smallest first. Push, take and discard cost O(log n).
 
     A discarded entry stays in the heap, without its serial being live, until it comes up.
@@ -39,14 +39,14 @@ class KeyedLine:
         return iter(self._serials)
 
     def push(self, key: Key, sequence: Sequence) -> None:
-        """Put a sequence where its key belongs; it must not be in the line."""
-        assert sequence not in self._serials, "the sequence is already in the line"
+        """Put a sequence where its key belongs; it must not be in the queue."""
+        assert sequence not in self._serials, "the sequence is already in the queue"
         self._next_serial += 1
         self._serials[sequence] = self._next_serial
         heappush(self._heap, (key, self._next_serial, sequence))
 
     def peek(self) -> Sequence:
-        """Return the sequence with the smallest key; the line must not be empty."""
+        """Return the sequence with the smallest key; the queue must not be empty."""
         while True:
             _, serial, sequence = self._heap[0]
             if self._serials.get(sequence) == serial:
@@ -54,14 +54,14 @@ class KeyedLine:
             heappop(self._heap)
 
     def discard(self, sequence: Sequence) -> None:
-        """Take this sequence out; it must be in the line."""
+        """Take this sequence out; it must be in the queue."""
         del self._serials[sequence]
         if not self._serials:
             self._heap.clear()
 
 
 class Order(Protocol):
-    """What the line asks of a policy."""
+    """What the queue asks of a policy."""
 
     def push(self, sequence: Sequence) -> None:
         """Take a sequence that waits."""
@@ -73,7 +73,7 @@ class Order(Protocol):
         """Forget a waiting sequence."""
 
 
-class WaitingLine:
+class WaitingQueue:
     """Every waiting sequence, in the policy's order, with a turn for the oldest.
 
     After `max_passed_over` sequences in a row have started before the oldest one, the oldest is next whatever the
@@ -85,7 +85,7 @@ class WaitingLine:
         self._policy = policy
         self._max_passed_over = max_passed_over
         self._num_passed_over = 0
-        self._by_age = KeyedLine()
+        self._by_age = KeyedQueue()
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -107,11 +107,11 @@ class WaitingLine:
         self._by_age.push((sequence.request.arrival, sequence.index), sequence)
 
     def peek(self) -> Sequence:
-        """Return the sequence that starts next; the line must not be empty."""
+        """Return the sequence that starts next; the queue must not be empty."""
         return self._by_age.peek() if self.is_turn_of_oldest else self._policy.peek()
 
-    def take(self) -> Sequence:
-        """Take the sequence that `peek` returns out of the line, to start."""
+    def pop(self) -> Sequence:
+        """Take the sequence that `peek` returns out of the queue, to start."""
         sequence = self.peek()
         if self.is_turn_of_oldest:
             sequence.is_protected = True
@@ -123,6 +123,6 @@ class WaitingLine:
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
-        """Take this sequence out; it must be in the line."""
+        """Take this sequence out; it must be in the queue."""
         self._policy.discard(sequence)
         self._by_age.discard(sequence)
