@@ -91,9 +91,9 @@ class StaticScheduler(Scheduler):
 
     def _form_batch(self) -> None:
         """Seat as many as there is room for; their prompts may take several steps."""
-        while self._waiting and self._seating.has_free_row:
+        while self._waiting and self._seats.has_free_row:
             sequence = self._waiting.peek()
-            shared, position = self._seating.find_prefix(sequence)
+            shared, position = self._seats.find_prefix(sequence)
             if self._gate.shortage(sequence, shared, self._running) is not None:
                 return
             self._start(sequence, shared, position)
@@ -101,7 +101,7 @@ class StaticScheduler(Scheduler):
     def _end_batch_if_done(self) -> None:
         if not self._running:
             for sequence in self._filler_of:
-                self._seating.leave(sequence)
+                self._seats.leave(sequence)
             self._filler_of.clear()
 
     def _seated(self) -> list[Sequence]:

@@ -83,7 +83,7 @@ class Request(NewRequest):
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """What a running sequence holds: its row of the block table, and blocks. `Seating` alone writes it."""
+    """What a running sequence holds: its row of the block table, and blocks. `SeatMap` alone writes it."""
 
     row: int
     block_ids: list[int]

@@ -28,7 +28,7 @@ from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.policies import SchedulerView, make_policy
 from engine.scheduling.request import Sequence
-from engine.scheduling.seating import Seating
+from engine.scheduling.seat_map import SeatMap
 from engine.scheduling.swap import SwapSpace
 from engine.scheduling.victims import VictimChoice
 from engine.scheduling.waiting import WaitingQueue
@@ -62,13 +62,13 @@ class Scheduler:
         self.cache_counters = CacheCounters()
         self.forecast = OutputForecast()
         self.pace = Pace(clock, self.forecast, max_num_batched_tokens=config.max_num_batched_tokens)
-        self._seating = Seating(pool, config)
+        self._seats = SeatMap(pool, config)
         self._gate = Gate(pool, self.forecast, admission=config.admission)
         self._victims = VictimChoice(
-            pool, self._seating, self._gate, max_num_batched_tokens=config.max_num_batched_tokens
+            pool, self._seats, self._gate, max_num_batched_tokens=config.max_num_batched_tokens
         )
         self.policy = make_policy(config.policy)
-        find_prefix = self._seating.find_prefix
+        find_prefix = self._seats.find_prefix
         self.policy.attach(
             SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
         )
@@ -86,7 +86,7 @@ class Scheduler:
     @property
     def block_tables(self) -> npt.NDArray[np.int32]:
         """Return the table that the seats fill in place; always the same array."""
-        return self._seating.block_tables
+        return self._seats.block_tables
 
     @property
     def num_running(self) -> int:
@@ -186,7 +186,7 @@ class Scheduler:
         needed = sum(sequence.num_due_tokens for sequence in self._running)
         rows = self.config.max_sampled_rows - len(self._running)
         room = max(0, min(rows, self.config.max_num_batched_tokens - needed))
-        return room // 2 if self._waiting and self._seating.has_free_row else room
+        return room // 2 if self._waiting and self._seats.has_free_row else room
 
     def advance(self, plan: StepPlan) -> None:
         """Record that the plan's tokens are computed; blocks that they filled can be found from now on.
@@ -194,7 +194,7 @@ class Scheduler:
         The sampled tokens are already appended: what was computed beyond them are drafts that were not kept.
         """
         block_size = self.pool.block_size
-        publishes = self._seating.has_prefix_cache
+        publishes = self._seats.has_prefix_cache
         num_blocks = num_written = 0
         for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
             computed = start + count
@@ -207,7 +207,7 @@ class Scheduler:
             num_blocks += len(seat.block_ids)
             num_written += computed
             if publishes and computed // block_size > seat.num_published_blocks:
-                self._seating.publish(sequence)
+                self._seats.publish(sequence)
         if self._swap is not None:
             self._swap.advance(plan)
         self._push_all(self._followers.release_ready())
@@ -234,7 +234,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
-        self._seating.check_integrity(self._seated())
+        self._seats.check_integrity(self._seated())
         assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
         waiting = [*self._waiting, *self._followers]
         assert all(sequence.seat is None for sequence in waiting), "a waiting sequence has a seat"
@@ -252,7 +252,7 @@ class Scheduler:
         while place < len(self._running) and budget > 0:
             sequence = self._running[place]
             count = min(sequence.num_uncomputed_tokens, budget)
-            missing = self._seating.num_missing_blocks(sequence, count)
+            missing = self._seats.num_missing_blocks(sequence, count)
             if missing > self.pool.num_available and sequence.draft_token_ids:
                 sequence.draft_token_ids = []  # a guess must not cost another sequence its blocks
                 continue
@@ -264,7 +264,7 @@ class Scheduler:
                 if sequence.seat is None:
                     return budget, True
             if missing > 0:
-                self._seating.grow(sequence, missing)
+                self._seats.grow(sequence, missing)
             plan.add(sequence, count)
             budget -= count
             place += 1
@@ -284,7 +284,7 @@ class Scheduler:
             if start % block_size == 0 and start == len(sequence.block_ids) * block_size:
                 if not self.pool.num_available:
                     break
-                self._seating.grow(sequence, 1)
+                self._seats.grow(sequence, 1)
             starts.append(start)
         plan.sequences = self._running[: len(starts)]
         plan.starts = starts
@@ -306,12 +306,12 @@ class Scheduler:
         while self._waiting and len(sharers) <= self.config.max_num_seqs:
             sequence = self._waiting.peek()
             is_step_full = budget <= 0 or num_rows <= 0
-            if not self._seating.has_free_row or is_step_full:
+            if not self._seats.has_free_row or is_step_full:
                 self._log.record_news(sequence, Reason.NO_BUDGET if is_step_full else Reason.NO_SEAT)
                 break
             if self._refused == (sequence, self._num_departures):
                 break  # looking again is for when somebody has left: nothing else makes room
-            shared, position = self._seating.find_prefix(sequence)
+            shared, position = self._seats.find_prefix(sequence)
             computer = self._computer_of_next(sequence, shared)
             if computer is not None:
                 self._log.record_news(sequence, Reason.SHARED_PREFIX, other=computer)
@@ -325,7 +325,7 @@ class Scheduler:
                 break
             self._start(sequence, shared, position)
             count = min(sequence.num_due_tokens, budget)
-            self._seating.grow(sequence, self._seating.num_missing_blocks(sequence, count))
+            self._seats.grow(sequence, self._seats.num_missing_blocks(sequence, count))
             plan.add(sequence, count)
             budget -= count
             num_rows -= plan.num_sampled[-1]
@@ -335,7 +335,7 @@ class Scheduler:
         """Return whom the next one in the queue waits for, since it computes the block after the shared ones."""
         if self._waiting.is_turn_of_oldest:
             return None
-        return self._seating.computer_of_next(sequence, len(shared))
+        return self._seats.computer_of_next(sequence, len(shared))
 
     def _rank_again(self) -> None:
         """Put the running sequences in their present order, if it moves and this step may have to preempt."""
@@ -359,7 +359,7 @@ class Scheduler:
             urgent = self._waiting.peek()
             if not self._may_take_place(urgent, self._running[-1]):
                 break
-            shared, _ = self._seating.find_prefix(urgent)
+            shared, _ = self._seats.find_prefix(urgent)
             computer = self._computer_of_next(urgent, shared)
             if computer is None:
                 self._send_out_for(urgent, shared, awaited)
@@ -385,12 +385,12 @@ class Scheduler:
     def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
         """Seat the sequence that is next in the queue."""
         self._waiting.pop()
-        self._seating.take(sequence, shared, position)
+        self._seats.seat(sequence, shared, position)
         num_found = sequence.num_computed_tokens = len(shared) * self.pool.block_size
         self.cache_counters.num_looked_up_tokens += sequence.num_tokens
         self.cache_counters.num_cached_tokens += num_found
         if self._swap is not None:
-            sequence.num_computed_tokens = max(num_found, self._swap.bring_back(sequence, self._seating))
+            sequence.num_computed_tokens = max(num_found, self._swap.bring_back(sequence, self._seats))
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = min(num_found, sequence.num_prompt_tokens)
             sequence.times.started_at = self.pace.now()
@@ -429,7 +429,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._num_departures += 1
-        self._seating.leave(sequence)
+        self._seats.leave(sequence)
 
     def _seated(self) -> list[Sequence]:
         """Return who has a seat."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine.scheduling.blocks import num_blocks_for
 from engine.scheduling.plan import BlockCopy, StepPlan
 from engine.scheduling.request import Parked, Sequence
-from engine.scheduling.seating import Seating
+from engine.scheduling.seat_map import SeatMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class SwapSpace:
         self._copies_out.append(BlockCopy(device_blocks=sequence.block_ids[:num_blocks], host_blocks=host_blocks))
         return True
 
-    def bring_back(self, sequence: Sequence, seating: Seating) -> int:
+    def bring_back(self, sequence: Sequence, seats: SeatMap) -> int:
         """Have what a newly seated sequence left here copied in, after the blocks that the prefix cache still has.
 
         Return how many of its tokens are computed then; 0 when nothing is copied.
@@ -66,7 +66,7 @@ class SwapSpace:
         self._free += host_blocks[:num_shared]
         if len(host_blocks) <= num_shared:
             return 0
-        seating.grow(sequence, len(host_blocks) - num_shared)
+        seats.grow(sequence, len(host_blocks) - num_shared)
         self._copies_in.append(
             BlockCopy(device_blocks=sequence.block_ids[num_shared:], host_blocks=host_blocks[num_shared:])
         )

@@ -9,15 +9,15 @@ from itertools import islice, takewhile
 from engine.scheduling.admission import Gate
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.request import Sequence
-from engine.scheduling.seating import Seating
+from engine.scheduling.seat_map import SeatMap
 
 
 class VictimChoice:
     """Look at seats, blocks and a step's tokens as they would be without some of the running sequences."""
 
-    def __init__(self, pool: BlockPool, seating: Seating, gate: Gate, *, max_num_batched_tokens: int) -> None:
+    def __init__(self, pool: BlockPool, seats: SeatMap, gate: Gate, *, max_num_batched_tokens: int) -> None:
         self._pool = pool
-        self._seating = seating
+        self._seats = seats
         self._gate = gate
         self._max_num_batched_tokens = max_num_batched_tokens
 
@@ -49,12 +49,12 @@ class VictimChoice:
 
         What the others need in this step is theirs first. More victims never make less room.
         """
-        if not self._seating.has_free_row and not num_victims:
+        if not self._seats.has_free_row and not num_victims:
             return False
         num_staying = len(running) - num_victims
         staying = running[:num_staying]
         freed = (block for victim in running[num_staying:] for block in victim.block_ids)
         num_gained = self._pool.num_freed_by(freed, kept=shared)
         for sequence in staying:
-            num_gained -= self._seating.num_missing_blocks(sequence, sequence.num_due_tokens)
+            num_gained -= self._seats.num_missing_blocks(sequence, sequence.num_due_tokens)
         return self._gate.shortage(urgent, shared, staying, num_gained_blocks=num_gained) is None

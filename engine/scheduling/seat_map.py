@@ -14,7 +14,7 @@ from engine.scheduling.in_flight import InFlightPrefixes
 from engine.scheduling.request import Seat, Sequence
 
 
-class Seating:
+class SeatMap:
     """Own the rows and fill `block_tables` `[max_num_seqs, max_blocks]` int32, in place, for whoever has a row."""
 
     def __init__(self, pool: BlockPool, config: SchedulerConfig) -> None:
@@ -48,7 +48,7 @@ class Seating:
             return None
         return self._in_flight.owner_of(sequence, num_shared)
 
-    def take(self, sequence: Sequence, shared: list[int], position: int) -> None:
+    def seat(self, sequence: Sequence, shared: list[int], position: int) -> None:
         """Seat a sequence on the blocks that `find_prefix` returned. A row must be free."""
         self._pool.share(shared)
         sequence.seat = seat = Seat(self._free_rows.pop(), [], len(shared), position)
