@@ -194,7 +194,7 @@ class _Times:
             if count == 1 and num_sampled and num_tokens > sequence.num_prompt_tokens:
                 num_steady += 1  # its last token came in the step before
             else:
-                self._take_chunk(sequence, num_sampled, now=now)
+                self._take_piece(sequence, num_sampled, now=now)
             if num_sampled:
                 sequence.num_tokens = num_tokens = num_tokens + 1
                 if num_tokens == sequence.num_tokens_at_end:
@@ -202,7 +202,7 @@ class _Times:
         self._gaps.add(now - began, num_steady)
         return ended
 
-    def _take_chunk(self, sequence: SimulatedSequence, num_sampled: int, *, now: float) -> None:
+    def _take_piece(self, sequence: SimulatedSequence, num_sampled: int, *, now: float) -> None:
         if num_sampled and math.isnan(sequence.first_token_at):
             sequence.first_token_at = now
         elif num_sampled:

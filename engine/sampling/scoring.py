@@ -1,6 +1,6 @@
 """Log-probabilities of prompts: each row of a prompt tells how likely the prompt's next token was.
 
-Knows plans and logits; no sampling, no cache. A chunk's rows come in parts, so that memory stays bounded.
+Knows plans and logits; no sampling, no cache. The rows of a piece come in parts, so that memory stays bounded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide, step by step, which sequences compute how many tokens. No torch, no text: counts and block ids only.
 
 There are no phases. Every sequence has `num_computed_tokens` catching up with its tokens; a step hands out a token
-budget, to running sequences first, then to waiting ones, and long prompts are cut into chunks. When a running sequence
+budget, to running sequences first, then to waiting ones, and long prompts are cut into pieces. When a running sequence
 needs a block and none is left, the one that the policy ranks last gives all of its blocks back and waits again; its
 tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
 

@@ -35,7 +35,7 @@ def load_of(plan: StepPlan) -> StepLoad:
     num_attended = num_context_tokens
     if num_tokens > len(plan.counts):
         pairs = zip(plan.starts, plan.counts, strict=True)
-        # A token alone attends to its whole context, which is counted above; the others of a chunk come on top.
+        # A token alone attends to its whole context, which is counted above; the others of a piece come on top.
         num_attended += sum((count - 1) * start + count * (count - 1) // 2 for start, count in pairs if count > 1)
     return StepLoad(
         num_tokens=num_tokens,
