@@ -30,6 +30,6 @@ class PendingTokens:
         row_of = {sequence: row for row, (sequence, _) in enumerate(self._plan.sampling())}
         sources = [row_of[sequence] for sequence in arrays.pending_sequences]
         device = token_ids.device
-        rows, places = upload(np.array(sources), device), upload(np.array(arrays.pending_rows), device)
+        rows, indices = upload(np.array(sources), device), upload(np.array(arrays.pending_rows), device)
         # A row that has no token left, NO_TOKEN, ends when the host reads it; until then any token does.
-        token_ids.index_copy_(0, places, self.samples.tokens.index_select(0, rows).clamp_(min=0))
+        token_ids.index_copy_(0, indices, self.samples.tokens.index_select(0, rows).clamp_(min=0))

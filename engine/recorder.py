@@ -95,14 +95,14 @@ class Recorder:
         )
         sequence.prompt_logprobs = None  # told once
         drafts = sequence.draft_token_ids
-        for place, token_id in enumerate(token_ids):
+        for index, token_id in enumerate(token_ids):
             if not grammar_output.is_taken(sequence, token_id, delta):
                 break
             end = sequence.append(token_id)
             delta.token_ids.append(token_id)
             if end is not None:
                 delta.finish_reason, delta.stop_reason = end
-            if end is not None or (place < len(drafts) and drafts[place] != token_id):
+            if end is not None or (index < len(drafts) and drafts[index] != token_id):
                 break
         if sequence.request.max_tokens == 0:  # only the prompt's log-probabilities were asked for
             delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None

@@ -298,7 +298,7 @@ def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Ste
 
 def _powers_of_two(first: int, last: int) -> list[int]:
     """Return `first`, which is one, and its doubles up to `last`."""
-    return [first << place for place in range((last // first).bit_length())]
+    return [first << power for power in range((last // first).bit_length())]
 
 
 def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:

@@ -155,9 +155,9 @@ class GrammarMatcher:
 
     def num_allowed(self, token_ids: list[int]) -> int:
         """Return how many of these tokens, one after the other, could follow before an end-of-sequence token."""
-        for place, token_id in enumerate(token_ids):
+        for index, token_id in enumerate(token_ids):
             if token_id in self._eos_token_ids:
-                token_ids = token_ids[:place]
+                token_ids = token_ids[:index]
                 break
         if not token_ids or self._matcher.is_stopped():
             return 0
@@ -187,14 +187,14 @@ class MaskFiller:
             else:
                 plain.append((matcher._matcher, line))
         address, line_bytes = words.ctypes.data, words.shape[1] * words.itemsize
-        place = (address, line_bytes, words.shape[0])
+        words_at = (address, line_bytes, words.shape[0])
         if self._num_threads > 1 and len(plain) >= _PARALLEL_FROM:
-            self._executor.unsafe_compute_mask_ptr(plain, *place)
+            self._executor.unsafe_compute_mask_ptr(plain, *words_at)
         else:
             for inner, line in plain:
                 inner.unsafe_compute_mask_ptr(address + line * line_bytes, line_bytes)
         if drafted:
-            self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *words_at)
 
 
 def _check_size(structured: StructuredOutput) -> None:

@@ -46,10 +46,10 @@ class Outbox:
             raise self._error
         with self._has_changed:
             for delta in deltas:
-                place = delta.request_id, delta.index
-                waiting = self._pending.get(place)
+                child = delta.request_id, delta.index
+                waiting = self._pending.get(child)
                 if waiting is None:
-                    self._pending[place] = delta
+                    self._pending[child] = delta
                 else:
                     waiting.extend(delta)
             self._decisions.extend(decisions)

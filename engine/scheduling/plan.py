@@ -47,23 +47,23 @@ class StepPlan:
         """
         rows: list[int] = []
         row, has_changed = 0, False
-        for place, sequence in enumerate(self.sequences):
-            count, end = self.num_sampled[place], self.starts[place] + self.counts[place]
+        for index, sequence in enumerate(self.sequences):
+            count, end = self.num_sampled[index], self.starts[index] + self.counts[index]
             alive = is_alive(sequence)
             if count and alive and end == sequence.num_tokens:
                 rows.append(row)
             elif count or not alive:
-                self.num_sampled[place] = 0
-                self.counts[place] = self.counts[place] if alive else 0
+                self.num_sampled[index] = 0
+                self.counts[index] = self.counts[index] if alive else 0
                 has_changed = True
             row += count
         if not has_changed:
             return None
-        kept = [place for place, count in enumerate(self.counts) if count]
-        self.sequences = [self.sequences[place] for place in kept]
-        self.starts = [self.starts[place] for place in kept]
-        self.counts = [self.counts[place] for place in kept]
-        self.num_sampled = [self.num_sampled[place] for place in kept]
+        kept = [index for index, count in enumerate(self.counts) if count]
+        self.sequences = [self.sequences[index] for index in kept]
+        self.starts = [self.starts[index] for index in kept]
+        self.counts = [self.counts[index] for index in kept]
+        self.num_sampled = [self.num_sampled[index] for index in kept]
         return rows
 
     def num_kept(self) -> list[int]:

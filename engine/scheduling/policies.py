@@ -1,4 +1,4 @@
-"""Which waiting sequence starts next, which running one is preempted first, and whether one may take another's place.
+"""Which waiting sequence starts next, which running one is preempted first, and whether one may take another's seat.
 
 One small class per policy. Knows no blocks, no seats and no step: the scheduler asks, and does what is possible.
 Whatever the policy, `WaitingQueue` gives the oldest its turn, so nothing waits without bound.
@@ -58,7 +58,7 @@ class Policy(ABC):
         """Return a running sequence's place: the smallest gets tokens first, the largest is preempted first."""
 
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
-        """Tell whether a sequence that cannot start may take the place of the one with the largest rank."""
+        """Tell whether a sequence that cannot start may take the seat of the one with the largest rank."""
         return False
 
     def on_seat(self, sequence: Sequence) -> None:  # noqa: B027 - most policies need nothing here
@@ -101,7 +101,7 @@ class FcfsPolicy(KeyedPolicy):
 class PriorityPolicy(KeyedPolicy):
     """Lowest `priority` first, then what was preempted, then the earlier deadline, then the earlier arrival.
 
-    A sequence of a strictly lower number takes the place of one with a higher one. Of the running ones, the highest
+    A sequence of a strictly lower number takes the seat of one with a higher one. Of the running ones, the highest
     number, then the latest arrival, is preempted first.
     """
 
@@ -127,7 +127,7 @@ class DeadlinePolicy(Policy):
 
     Slack is the time left until the deadline less the time the request would run. A request without slack no longer
     holds up others that can still be met (under overload, plain earliest-deadline-first makes all of them late). One
-    whose slack is less than `URGENCY` of its running time may take the place of the latest deadline, if that one could
+    whose slack is less than `URGENCY` of its running time may take the seat of the latest deadline, if that one could
     start again and still have more slack.
     """
 

@@ -247,10 +247,10 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
         self._cut_drafts()
         has_preempted = False
-        place = self._schedule_decodes(plan, budget)
-        budget -= place
-        while place < len(self._running) and budget > 0:
-            sequence = self._running[place]
+        index = self._schedule_decodes(plan, budget)
+        budget -= index
+        while index < len(self._running) and budget > 0:
+            sequence = self._running[index]
             count = min(sequence.num_uncomputed_tokens, budget)
             missing = self._seats.num_missing_blocks(sequence, count)
             if missing > self.pool.num_available and sequence.draft_token_ids:
@@ -267,7 +267,7 @@ class Scheduler:
                 self._seats.grow(sequence, missing)
             plan.add(sequence, count)
             budget -= count
-            place += 1
+            index += 1
         return budget, has_preempted
 
     def _schedule_decodes(self, plan: StepPlan, budget: int) -> int:
@@ -357,7 +357,7 @@ class Scheduler:
         awaited: set[Sequence] = set()
         while self._waiting and self._running and len(passed_over) <= self.config.max_num_seqs:
             urgent = self._waiting.peek()
-            if not self._may_take_place(urgent, self._running[-1]):
+            if not self._may_take_seat(urgent, self._running[-1]):
                 break
             shared, _ = self._seats.find_prefix(urgent)
             computer = self._computer_of_next(urgent, shared)
@@ -371,12 +371,12 @@ class Scheduler:
 
     def _send_out_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> None:
         def may_go(running: Sequence) -> bool:
-            return running not in awaited and self._may_take_place(urgent, running)
+            return running not in awaited and self._may_take_seat(urgent, running)
 
         for victim in self._victims.victims_for(urgent, shared, self._running, may_go):
             self._preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
 
-    def _may_take_place(self, urgent: Sequence, running: Sequence) -> bool:
+    def _may_take_seat(self, urgent: Sequence, running: Sequence) -> bool:
         if running.is_protected or not self.policy.may_preempt(urgent, running):
             return False
         # Who is next for its age alone would not be after an older one has joined the queue.
