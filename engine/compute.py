@@ -43,7 +43,7 @@ class StepRunner(Protocol):
 
 
 class ModelCompute:
-    """Compute steps with a model; what is told of a step are its deltas. `block_tables` are the scheduler's."""
+    """Compute steps with a model; what is reported of a step are its deltas. `block_tables` are the scheduler's."""
 
     def __init__(self, runner: StepRunner, recorder: Recorder, block_tables: npt.NDArray[np.int32]) -> None:
         self._runner = runner
@@ -62,4 +62,4 @@ class ModelCompute:
         return [] if drawn is None else self._recorder.append(plan, *drawn.samples.read())
 
     def finish(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
-        return self._recorder.settle(taken)
+        return self._recorder.report(taken)

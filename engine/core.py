@@ -66,12 +66,12 @@ class Engine:
         self._energy = parts.energy
         self._eos_token_ids = frozenset(config.model.eos_token_ids)
         self._num_arrivals = 0
-        self._untold: list[TokenDelta] = []
+        self._unreported: list[TokenDelta] = []
 
     @property
     def has_work(self) -> bool:
         """Tell whether a step would do or report anything."""
-        return bool(self._untold) or self.scheduler.has_work or len(self._grammars) > 0
+        return bool(self._unreported) or self.scheduler.has_work or len(self._grammars) > 0
 
     def add(self, new: NewRequest) -> None:
         """Take a request; a refusal is reported by the next step as finish_reason "error" for each child."""
@@ -116,10 +116,10 @@ class Engine:
     def step(self) -> list[TokenDelta]:
         """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts.
 
-        With overlap, tokens are told by the step after the one that samples them.
+        With overlap, tokens are reported by the step after the one that samples them.
         """
         self._start_compiled()
-        deltas, self._untold = self._untold, []
+        deltas, self._unreported = self._unreported, []
         if self.scheduler.has_work:
             if not self.loop.overlaps:
                 self._draft_forced()
@@ -164,14 +164,14 @@ class Engine:
     def _abort(self, request_id: int, *, index: int | None = None) -> None:
         waiting = self._grammars.abort(request_id, index=index)
         for sequence in (*waiting, *self.scheduler.abort(request_id, index=index)):
-            self._untold.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
+            self._unreported.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def _start_compiled(self) -> None:
         """Let the requests run whose grammar is compiled by now; answer those whose grammar cannot be used."""
         for compiled in self._grammars.take():
             deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
             self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
-            self._untold += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
+            self._unreported += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]
             unfinished = [delta.index for delta in deltas if delta.finish_reason is None]
             self._recorder.counters.num_finished += len(deltas) - len(unfinished)
             if unfinished:
@@ -185,6 +185,6 @@ class Engine:
 
     def _end_all(self, request_id: int, n: int, reason: FinishReason, *, error: str | None = None) -> None:
         self._recorder.counters.num_finished += n
-        self._untold.extend(
+        self._unreported.extend(
             TokenDelta(request_id=request_id, index=index, finish_reason=reason, error=error) for index in range(n)
         )

@@ -16,7 +16,7 @@ from engine.scheduling.plan import StepPlan
 
 
 class PendingTokens:
-    """A step's plan, settled, and the samples it draws: one for each sampling sequence, in order."""
+    """A step's plan, pruned, and the samples it draws: one for each sampling sequence, in order."""
 
     def __init__(self, plan: StepPlan, samples: Samples) -> None:
         self.samples = samples

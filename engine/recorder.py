@@ -11,7 +11,7 @@ from engine.stats import RequestCounters, Timings
 
 
 class Recorder:
-    """Turn samples into deltas, and count what is told."""
+    """Turn samples into deltas, and count what is reported."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -32,7 +32,7 @@ class Recorder:
                 taken.append((sequence, self._take(sequence, tokens[rows.start : rows.stop], found)))
         return taken
 
-    def settle(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
+    def report(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
         """Append what grammars force and end what is done; return all deltas, those of siblings of a failure too.
 
         The scheduler has advanced past the step by now, so that blocks which it filled stay findable.
@@ -93,7 +93,7 @@ class Recorder:
             num_cached_tokens=sequence.num_cached_tokens,
             prompt_logprobs=sequence.prompt_logprobs,
         )
-        sequence.prompt_logprobs = None  # told once
+        sequence.prompt_logprobs = None  # reported once
         drafts = sequence.draft_token_ids
         for index, token_id in enumerate(token_ids):
             if not grammar_output.is_taken(sequence, token_id, delta):

@@ -15,10 +15,10 @@ from engine.speculation.drafter import Drafter
 _Started = TypeVar("_Started")
 _Drawn = TypeVar("_Drawn")
 _Taken = TypeVar("_Taken")
-_Told_co = TypeVar("_Told_co", covariant=True)
+_Reported_co = TypeVar("_Reported_co", covariant=True)
 
 
-class Compute(Protocol[_Started, _Drawn, _Taken, _Told_co]):
+class Compute(Protocol[_Started, _Drawn, _Taken, _Reported_co]):
     """Compute planned steps. `start` and `draw` need not wait for what they start; `take` does."""
 
     def start(self, plan: StepPlan, pending: _Drawn | None) -> _Started:
@@ -33,17 +33,17 @@ class Compute(Protocol[_Started, _Drawn, _Taken, _Told_co]):
     def take(self, plan: StepPlan, drawn: _Drawn | None) -> _Taken:
         """Append what was drawn to the sequences that the scheduler still knows."""
 
-    def finish(self, taken: _Taken) -> _Told_co:
+    def finish(self, taken: _Taken) -> _Reported_co:
         """End those that have their last token, and say what is new; the scheduler has advanced past the step."""
 
 
-class StepLoop(Generic[_Started, _Drawn, _Taken, _Told_co]):
+class StepLoop(Generic[_Started, _Drawn, _Taken, _Reported_co]):
     """Run steps of a scheduler. `drafter` is asked in each step, but with overlap, where there must be none."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        compute: Compute[_Started, _Drawn, _Taken, _Told_co],
+        compute: Compute[_Started, _Drawn, _Taken, _Reported_co],
         *,
         overlaps: bool = False,
         drafter: Drafter | None = None,
@@ -55,7 +55,7 @@ class StepLoop(Generic[_Started, _Drawn, _Taken, _Told_co]):
         self._compute = compute
         self._in_flight: tuple[StepPlan, _Drawn] | None = None
 
-    def step(self) -> _Told_co | None:
+    def step(self) -> _Reported_co | None:
         """Run one step; return what `finish` said, with overlap of the step before, None where that drew nothing."""
         if self.overlaps:
             return self._overlap()
@@ -70,17 +70,17 @@ class StepLoop(Generic[_Started, _Drawn, _Taken, _Told_co]):
         compute = self._compute
         return compute.take(plan, compute.draw(plan, compute.start(plan, None), None))
 
-    def _draft(self, drafter: Drafter) -> _Told_co:
+    def _draft(self, drafter: Drafter) -> _Reported_co:
         drafter.propose(self._scheduler.running_sequences(), self._scheduler.draft_room())
         plan = self._scheduler.schedule()
         taken = self._run(plan)
         num_kept = plan.num_kept()
         self._scheduler.advance(plan)
-        told = self._compute.finish(taken)
+        reported = self._compute.finish(taken)
         drafter.learn(plan, num_kept)
-        return told
+        return reported
 
-    def _overlap(self) -> _Told_co | None:
+    def _overlap(self) -> _Reported_co | None:
         """Start a step, only then take note of the one before, and only then draw.
 
         So the device has the whole step to compute meanwhile; and grammars, penalties and bad words see every token
@@ -90,15 +90,15 @@ class StepLoop(Generic[_Started, _Drawn, _Taken, _Told_co]):
         plan = scheduler.schedule()
         before, self._in_flight = self._in_flight, None
         if not plan.sequences:
-            return self._tell(before)
+            return self._report(before)
         started = compute.start(plan, None if before is None else before[1])
-        told = self._tell(before)
-        drawn = compute.draw(plan, started, plan.settle(scheduler.__contains__))
+        reported = self._report(before)
+        drawn = compute.draw(plan, started, plan.prune(scheduler.__contains__))
         scheduler.advance(plan)  # also when all of its sequences have ended: it may have brought blocks back
         if drawn is not None:
             self._in_flight = plan, drawn
             scheduler.expect_tokens(plan)
-        return told
+        return reported
 
-    def _tell(self, before: tuple[StepPlan, _Drawn] | None) -> _Told_co | None:
+    def _report(self, before: tuple[StepPlan, _Drawn] | None) -> _Reported_co | None:
         return None if before is None else self._compute.finish(self._compute.take(*before))

@@ -33,7 +33,7 @@ def append_forced(sequence: Sequence, delta: TokenDelta) -> int:
     """Append the tokens that must follow, up to the sequence's end; return how many.
 
     None where logprobs are wanted, or where the request forbids tokens: then the sampler has to see each of them.
-    Drafts of the sequence must be settled: what was computed for them is not what these tokens need.
+    Drafts of the sequence must be kept or dropped by now: what was computed for them is not what these tokens need.
     """
     params = sequence.request.params
     forbids = params.allowed_token_ids is not None or bool(params.bad_words_token_ids)

@@ -39,7 +39,7 @@ class StepPlan:
         self.counts.append(count)
         self.num_sampled.append(max(0, start + count - sequence.num_tokens + 1))
 
-    def settle(self, is_alive: Callable[[Sequence], bool]) -> list[int] | None:
+    def prune(self, is_alive: Callable[[Sequence], bool]) -> list[int] | None:
         """Leave out what is not wanted any more, now that all tokens of the step before are known.
 
         That are the sequences that have ended, and samples of tokens that a grammar has meanwhile given. Return the

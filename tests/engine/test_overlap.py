@@ -77,11 +77,11 @@ def test_a_step_whose_sequences_all_fail_still_gives_its_host_blocks_back(
     monkeypatch.setattr(SwapRule, "prefers_swap", lambda self, **sizes: True)
     settings = {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt", "swap_space_gib": 0.001}
     engine = make_engine(model, overlap=True, enable_prefix_caching=False, **settings)
-    settle, dropped = engine._recorder.settle, []
+    report, dropped = engine._recorder.report, []
 
-    def settle_and_fail(taken: Any) -> list[TokenDelta]:
+    def report_and_fail(taken: Any) -> list[TokenDelta]:
         """Stand for siblings that end every sequence of the step that was just started."""
-        deltas = settle(taken)
+        deltas = report(taken)
         plan = engine.scheduler.last_plan
         if plan.copies_in:
             dropped.append(plan)
@@ -89,7 +89,7 @@ def test_a_step_whose_sequences_all_fail_still_gives_its_host_blocks_back(
                 engine.scheduler.abort(sequence.request.request_id)
         return deltas
 
-    monkeypatch.setattr(engine._recorder, "settle", settle_and_fail)
+    monkeypatch.setattr(engine._recorder, "report", report_and_fail)
     add_all(engine, model)
     run_to_end(engine)  # nothing is lost after any of its steps
     assert dropped
