@@ -122,7 +122,7 @@ def _run_transformers(shape: Shape, asks: list[Ask], device: torch.device, *, lo
     from benchmarks.peers.adapters.transformers_continuous import generate  # noqa: PLC0415 - needs transformers
 
     with model_directory(shape) as path, device:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
     settings = {"max_requests_per_batch": load.max_num_seqs}
     if device.type == "cpu":  # on a GPU it sizes these two by the device's memory

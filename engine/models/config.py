@@ -153,7 +153,7 @@ def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
 
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"{path / 'config.json'} is not a valid {model_type} configuration: {reason}.") from error
