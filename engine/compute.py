@@ -58,8 +58,8 @@ class ModelCompute:
         self._runner.work.observe(plan)
         return None if samples is None else PendingTokens(plan, samples)
 
-    def take(self, plan: StepPlan, drawn: PendingTokens | None) -> list[tuple[Sequence, TokenDelta]]:
+    def record(self, plan: StepPlan, drawn: PendingTokens | None) -> list[tuple[Sequence, TokenDelta]]:
         return [] if drawn is None else self._recorder.append(plan, *drawn.samples.read())
 
-    def finish(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
-        return self._recorder.report(taken)
+    def finish(self, recorded: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
+        return self._recorder.report(recorded)

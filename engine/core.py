@@ -168,7 +168,7 @@ class Engine:
 
     def _start_compiled(self) -> None:
         """Let the requests run whose grammar is compiled by now; answer those whose grammar cannot be used."""
-        for compiled in self._grammars.take():
+        for compiled in self._grammars.pop_compiled():
             deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
             self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
             self._unreported += [delta for delta in deltas if delta.token_ids or delta.finish_reason is not None]

@@ -29,7 +29,7 @@ class Recorder:
             row += num_sampled
             if sequence in self._scheduler:
                 found = [logprobs.get(row) for row in rows]
-                taken.append((sequence, self._take(sequence, tokens[rows.start : rows.stop], found)))
+                taken.append((sequence, self._append_to(sequence, tokens[rows.start : rows.stop], found)))
         return taken
 
     def report(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
@@ -85,7 +85,7 @@ class Recorder:
         siblings = self._scheduler.abort(failed.request_id)
         return [self.last_delta(sequence, FinishReason.ERROR, error=failed.error) for sequence in siblings]
 
-    def _take(self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> TokenDelta:
+    def _append_to(self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> TokenDelta:
         """Append the sampled tokens up to the first that its draft did not guess, or that ends the sequence."""
         delta = TokenDelta(
             request_id=sequence.request.request_id,

@@ -14,12 +14,12 @@ from engine.speculation.drafter import Drafter
 
 _Started = TypeVar("_Started")
 _Drawn = TypeVar("_Drawn")
-_Taken = TypeVar("_Taken")
+_Recorded = TypeVar("_Recorded")
 _Reported_co = TypeVar("_Reported_co", covariant=True)
 
 
-class Compute(Protocol[_Started, _Drawn, _Taken, _Reported_co]):
-    """Compute planned steps. `start` and `draw` need not wait for what they start; `take` does."""
+class Compute(Protocol[_Started, _Drawn, _Recorded, _Reported_co]):
+    """Compute planned steps. `start` and `draw` need not wait for what they start; `record` does."""
 
     def start(self, plan: StepPlan, pending: _Drawn | None) -> _Started:
         """Start a step; `pending` is drawing tokens that the plan counts and nobody knows yet."""
@@ -30,20 +30,20 @@ class Compute(Protocol[_Started, _Drawn, _Taken, _Reported_co]):
         None where nothing is sampled. Every token before is known by now.
         """
 
-    def take(self, plan: StepPlan, drawn: _Drawn | None) -> _Taken:
+    def record(self, plan: StepPlan, drawn: _Drawn | None) -> _Recorded:
         """Append what was drawn to the sequences that the scheduler still knows."""
 
-    def finish(self, taken: _Taken) -> _Reported_co:
+    def finish(self, recorded: _Recorded) -> _Reported_co:
         """End those that have their last token, and say what is new; the scheduler has advanced past the step."""
 
 
-class StepLoop(Generic[_Started, _Drawn, _Taken, _Reported_co]):
+class StepLoop(Generic[_Started, _Drawn, _Recorded, _Reported_co]):
     """Run steps of a scheduler. `drafter` is asked in each step, but with overlap, where there must be none."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        compute: Compute[_Started, _Drawn, _Taken, _Reported_co],
+        compute: Compute[_Started, _Drawn, _Recorded, _Reported_co],
         *,
         overlaps: bool = False,
         drafter: Drafter | None = None,
@@ -62,21 +62,21 @@ class StepLoop(Generic[_Started, _Drawn, _Taken, _Reported_co]):
         if self.drafter is not None:
             return self._draft(self.drafter)
         plan = self._scheduler.schedule()
-        taken = self._run(plan)
+        recorded = self._run(plan)
         self._scheduler.advance(plan)
-        return self._compute.finish(taken)
+        return self._compute.finish(recorded)
 
-    def _run(self, plan: StepPlan) -> _Taken:
+    def _run(self, plan: StepPlan) -> _Recorded:
         compute = self._compute
-        return compute.take(plan, compute.draw(plan, compute.start(plan, None), None))
+        return compute.record(plan, compute.draw(plan, compute.start(plan, None), None))
 
     def _draft(self, drafter: Drafter) -> _Reported_co:
         drafter.propose(self._scheduler.running_sequences(), self._scheduler.draft_room())
         plan = self._scheduler.schedule()
-        taken = self._run(plan)
+        recorded = self._run(plan)
         num_kept = plan.num_kept()
         self._scheduler.advance(plan)
-        reported = self._compute.finish(taken)
+        reported = self._compute.finish(recorded)
         drafter.learn(plan, num_kept)
         return reported
 
@@ -101,4 +101,4 @@ class StepLoop(Generic[_Started, _Drawn, _Taken, _Reported_co]):
         return reported
 
     def _report(self, before: tuple[StepPlan, _Drawn] | None) -> _Reported_co | None:
-        return None if before is None else self._compute.finish(self._compute.take(*before))
+        return None if before is None else self._compute.finish(self._compute.record(*before))

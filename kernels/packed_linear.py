@@ -98,7 +98,7 @@ class PackedLinear:
         """
         assert self.has_rows
         if self.layout is Layout.PANELS:
-            return gemm.take_rows(self._weight, ids, (self.out_features, self.in_features))
+            return gemm.gather_rows(self._weight, ids, (self.out_features, self.in_features))
         return functional.embedding(ids, self._weight)
 
 

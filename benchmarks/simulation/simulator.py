@@ -137,15 +137,15 @@ class Simulator:
 
     def draw(self, plan: StepPlan, started: float, rows: list[int] | None) -> list[SimulatedSequence]:
         """Give each sampling sequence its token; return those that have all of theirs."""
-        return self._times.take(plan, began=started, now=self.now)
+        return self._times.observe(plan, began=started, now=self.now)
 
-    def take(self, plan: StepPlan, drawn: list[SimulatedSequence] | None) -> list[SimulatedSequence]:
+    def record(self, plan: StepPlan, drawn: list[SimulatedSequence] | None) -> list[SimulatedSequence]:
         """Return them: they know how many tokens they have."""
         return drawn or []
 
-    def finish(self, taken: list[SimulatedSequence]) -> None:
+    def finish(self, recorded: list[SimulatedSequence]) -> None:
         """End them."""
-        for sequence in taken:
+        for sequence in recorded:
             self.scheduler.finish(sequence)
             self._times.end(sequence, self.now)
             if self._on_end is not None:
@@ -184,7 +184,7 @@ class _Times:
         self._gaps = LatencyHistogram()
         self._num_output_tokens = 0
 
-    def take(self, plan: StepPlan, *, began: float, now: float) -> list[SimulatedSequence]:
+    def observe(self, plan: StepPlan, *, began: float, now: float) -> list[SimulatedSequence]:
         """Give each sampling sequence its token; return those that have all of theirs."""
         ended = []
         num_steady = 0
@@ -194,7 +194,7 @@ class _Times:
             if count == 1 and num_sampled and num_tokens > sequence.num_prompt_tokens:
                 num_steady += 1  # its last token came in the step before
             else:
-                self._take_piece(sequence, num_sampled, now=now)
+                self._observe_piece(sequence, num_sampled, now=now)
             if num_sampled:
                 sequence.num_tokens = num_tokens = num_tokens + 1
                 if num_tokens == sequence.num_tokens_at_end:
@@ -202,14 +202,14 @@ class _Times:
         self._gaps.add(now - began, num_steady)
         return ended
 
-    def _take_piece(self, sequence: SimulatedSequence, num_sampled: int, *, now: float) -> None:
+    def _observe_piece(self, sequence: SimulatedSequence, num_sampled: int, *, now: float) -> None:
         if num_sampled and math.isnan(sequence.first_token_at):
             sequence.first_token_at = now
         elif num_sampled:
             self._gaps.add(now - sequence.times.queued_at)  # it was preempted right after its last token
 
     def end(self, sequence: SimulatedSequence, now: float) -> None:
-        """Take the times of a sequence that has ended."""
+        """Note the times of a sequence that has ended."""
         times = (sequence.asked.arrival_seconds, sequence.times.started_at, sequence.first_token_at, now)
         for column, value in zip(self._columns.values(), times, strict=True):
             column.append(value)
@@ -226,7 +226,7 @@ class _Times:
         busy_seconds: float,
         num_refused: int,
     ) -> SimulationResult:
-        """Return everything that was taken."""
+        """Return everything that was recorded."""
         columns = {name: np.array(column) for name, column in (*self._columns.items(), *self._counts.items())}
         return SimulationResult(
             number=columns["number"],

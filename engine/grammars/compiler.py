@@ -140,14 +140,14 @@ class GrammarCompiler(Generic[T]):
 
     def _start_threads(self) -> None:
         """Start what may start. With the lock held, as all below but the thread's own functions."""
-        while compilation := self._take():
+        while compilation := self._pop():
             _start_with_deep_stack(
                 threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True)
             )
         if len(self._overdue) >= MAX_THREADS:
             self._refuse_waiting()
 
-    def _take(self) -> Compilation[T] | None:
+    def _pop(self) -> Compilation[T] | None:
         """Return the next grammar for a thread, None when none waits or no further thread may work."""
         num_free = min(self._num_threads, MAX_THREADS - len(self._overdue)) - len(self._at_work)
         if not self._queue or num_free <= 0:
@@ -195,7 +195,7 @@ class GrammarCompiler(Generic[T]):
             else:
                 compilation.end(compiled=compiled, error=error)
                 self._at_work.remove(compilation)
-            following = self._take()
+            following = self._pop()
         self._has_finished.set()
         return following
 

@@ -130,7 +130,7 @@ class GrammarMatcher:
         """Return an independent matcher at the same place."""
         return GrammarMatcher(self._matcher.deep_copy(), self._eos_token_ids)
 
-    def take(self, token_id: int) -> bool:
+    def accept(self, token_id: int) -> bool:
         """Go on by a token; False, and an `error` from then on, if the grammar does not allow it here.
 
         An end-of-sequence token is allowed where the text is complete, and changes nothing.

@@ -22,7 +22,7 @@ def start(sequence: Sequence, compiled: Compiled) -> TokenDelta:
         _fail(delta, compiled.error)
         return delta
     sequence.matcher = compiled.matcher.copy()
-    if not all(map(sequence.matcher.take, sequence.request.output_token_ids)):
+    if not all(map(sequence.matcher.accept, sequence.request.output_token_ids)):
         _fail(delta, "The output of the earlier run does not fit the grammar; run the request from its prompt.")
     elif sequence.request.params.prompt_logprobs is None:  # those come with the first sampled token
         append_forced(sequence, delta)
@@ -72,7 +72,7 @@ def is_taken(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
     if reason is not None:
         _fail(delta, f"The grammar cannot be followed after {count} tokens: {reason}. Make it simpler.")
         return False
-    if token_id == NO_TOKEN or not sequence.matcher.take(token_id):
+    if token_id == NO_TOKEN or not sequence.matcher.accept(token_id):
         _fail(
             delta,
             f"No token that the grammar allows after {count} tokens could be taken; see whether bad_words, "

@@ -39,7 +39,7 @@ class GrammarQueue:
         assert request.params.structured is not None, "the request has no grammar"
         self._waiting[request.request_id] = self._compiler.submit(request.params.structured), sequences
 
-    def take(self) -> list[Compiled]:
+    def pop_compiled(self) -> list[Compiled]:
         """Return the requests whose grammar is compiled, has failed or has run over its time, oldest first."""
         if not self._waiting:
             return []

@@ -67,7 +67,7 @@ class DecodeGraphs:
         if step.paged.max_query_len != 1 or count > self._sizes[-1]:
             return None
         size = self._sizes[bisect_left(self._sizes, count)]
-        self._inputs.take(step)
+        self._inputs.copy_from(step)
         self._inputs.fill_up(count, size)
         x, residual = self._graphs[size]()
         return x[:count], residual[:count]
@@ -109,7 +109,7 @@ class _Inputs:
             ),
         )
 
-    def take(self, step: StepTensors) -> None:
+    def copy_from(self, step: StepTensors) -> None:
         """Copy a step's inputs to the first rows."""
         paged = step.paged
         count, width = paged.block_tables.shape

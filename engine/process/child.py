@@ -96,7 +96,7 @@ def _serve(engine: Engine, connection: Connection) -> int:
     outbox = Outbox(lambda progress: _send(connection, progress))
     last_put = time.monotonic()
     try:
-        while outbox.is_open and _take_messages(engine, inbox, last_put):
+        while outbox.is_open and _apply_messages(engine, inbox, last_put):
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
             if outputs or now - last_put >= HEARTBEAT_SECONDS:
@@ -110,7 +110,7 @@ def _serve(engine: Engine, connection: Connection) -> int:
     return 0
 
 
-def _take_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], last_put: float) -> bool:
+def _apply_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], last_put: float) -> bool:
     """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
     is_idle = not engine.has_work
     while True:

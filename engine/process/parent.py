@@ -163,7 +163,7 @@ class EngineProcess:
             raise self._died(f"its message cannot be read: {error}") from error
         except (EOFError, OSError) as error:
             raise self._died() from error
-        return self._take(message)
+        return self._receive(message)
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
         """End the process, by force after the time limit, and drop what it ran. Safe to call again.
@@ -192,7 +192,7 @@ class EngineProcess:
         except OSError as error:
             raise self._died() from error
 
-    def _take(self, message: FromEngine) -> Progress:
+    def _receive(self, message: FromEngine) -> Progress:
         if isinstance(message, Fatal):
             raise self._died(message.message)
         assert isinstance(message, Progress), f"unexpected {type(message).__name__}"

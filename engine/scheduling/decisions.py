@@ -112,7 +112,7 @@ class DecisionLog:
         """Return the last decisions, oldest first."""
         return list(self._recent)
 
-    def take_new(self) -> list[Decision]:
+    def pop_new(self) -> list[Decision]:
         """Return those made since the last call, oldest first, as far as they are kept."""
         num_new, self._num_untaken = min(self._num_untaken, len(self._recent)), 0
         return list(islice(self._recent, len(self._recent) - num_new, None))

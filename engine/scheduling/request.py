@@ -26,7 +26,7 @@ class Matcher(Protocol):
     def copy(self) -> Self:
         """Return an independent matcher at the same place."""
 
-    def take(self, token_id: int) -> bool:
+    def accept(self, token_id: int) -> bool:
         """Go on by a token; False if the grammar does not allow it here."""
 
     def forced_tokens(self) -> list[int]:

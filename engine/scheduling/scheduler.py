@@ -117,7 +117,7 @@ class Scheduler:
 
     def new_decisions(self) -> list[Decision]:
         """Return the decisions since the last call, oldest first, as far as they are kept."""
-        return self._log.take_new()
+        return self._log.pop_new()
 
     def decisions(self, request_id: int | None = None) -> list[Decision]:
         """Return the last decisions, oldest first: all that are kept, or a request's and why it waits now."""

@@ -158,7 +158,7 @@ class LookupDrafter:
         if self._cost.wants_plain(num_sequences):
             return False
         was_on = self._switch.is_on
-        if not self._switch.take_step():
+        if not self._switch.allows_step():
             self._draftings.clear()
             return False
         if not was_on:
@@ -242,7 +242,7 @@ class _Switch:
     def is_probing(self) -> bool:
         return self.is_on and self._num_probes_left > 0
 
-    def take_step(self) -> bool:
+    def allows_step(self) -> bool:
         """Tell whether the next step may have drafts."""
         if not self.is_on:
             self._num_steps_left -= 1

@@ -150,7 +150,7 @@ def _linear(p: Any) -> None:
         multiply_panel(matrix, min(run, rows - first), place, depth, min(PANEL_COLUMNS, width - column))
 
 
-def _take_rows(p: Any) -> None:
+def _gather_rows(p: Any) -> None:
     ids, depth, width = int64_at(p[4]), p[6], p[7]
     source, target = bfloat16_at(p[3]), bfloat16_at(p[5])
     pairs = (depth + 1) // 2
@@ -168,7 +168,7 @@ def _take_rows(p: Any) -> None:
 
 
 _LINEAR = CpuKernel(_linear, "9q")
-_TAKE_ROWS = CpuKernel(_take_rows, "5q")
+_GATHER_ROWS = CpuKernel(_gather_rows, "5q")
 
 
 @functools.cache
@@ -229,14 +229,14 @@ def _rows_per_task(rows: int, panels: int) -> int:
     return -(-run // _MAX_ROWS) * _MAX_ROWS
 
 
-def take_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
+def gather_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return rows `ids` `[count]` int64 of the weight `[out, in]` = `shape` that was packed, bit for bit.
 
     Raises `KernelInputError` for an id outside [0, out).
     """
     width, depth = shape
     out = torch.empty((ids.shape[0], depth), dtype=torch.bfloat16)
-    fault = _TAKE_ROWS(
+    fault = _GATHER_ROWS(
         ids.shape[0],
         *(packed.data_ptr(), ids.data_ptr(), out.data_ptr(), depth, width),
         parallel=ids.shape[0] >= 64,

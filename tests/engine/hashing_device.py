@@ -86,7 +86,7 @@ class OutputMatcher:
     def copy(self) -> OutputMatcher:
         return OutputMatcher(self._output)
 
-    def take(self, token_id: int) -> bool:
+    def accept(self, token_id: int) -> bool:
         is_allowed = forced_tokens(self._output) in ([], [token_id])
         if is_allowed:
             self._output.append(token_id)
@@ -112,7 +112,7 @@ class UnhurriedGrammars:
     def add(self, sequences: list[Sequence]) -> None:
         self._waiting[sequences[0].request.request_id] = sequences
 
-    def take(self) -> list[Compiled]:
+    def pop_compiled(self) -> list[Compiled]:
         done = [request_id for request_id in self._waiting if self._rng.random() < 0.5]
         return [Compiled(self._waiting.pop(one), OutputMatcher(), None) for one in done]  # type: ignore[arg-type]
 

@@ -98,7 +98,7 @@ class SimulatedEngine:
     def draw(self, plan: StepPlan, started: None, rows: list[int] | None) -> StepPlan | None:
         return plan if any(plan.num_sampled) else None
 
-    def take(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
+    def record(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
         """Append what the plan samples; return who ends with it."""
         alive = [sequence for sequence, _ in plan.sampling() if sequence in self.scheduler]
         return [sequence for sequence in alive if sequence.append(next_token(sequence.token_ids)) is not None]

@@ -26,10 +26,10 @@ _newest = torch.empty(0, dtype=torch.uint8)  # what is left of the newest chunk
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a new contiguous CPU tensor of zeros, aligned to 64 bytes."""
     size = math.prod(shape) * dtype.itemsize
-    return _take(-(-size // _ALIGN_BYTES) * _ALIGN_BYTES)[:size].view(dtype).view(shape)
+    return _carve(-(-size // _ALIGN_BYTES) * _ALIGN_BYTES)[:size].view(dtype).view(shape)
 
 
-def _take(size: int) -> Tensor:
+def _carve(size: int) -> Tensor:
     global _newest  # noqa: PLW0603  weights of many layers share one chunk
     if size > _CHUNK_BYTES // 2:
         return _new_chunk(size)

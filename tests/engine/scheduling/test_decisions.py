@@ -157,12 +157,12 @@ def test_the_log_keeps_only_the_last_decisions() -> None:
 def test_new_decisions_are_taken_once() -> None:
     log, sequences = log_of(capacity=2)
     log.record(sequences[0], Reason.NO_SEAT)
-    assert [decision.request_id for decision in log.take_new()] == [0]
-    assert log.take_new() == []
+    assert [decision.request_id for decision in log.pop_new()] == [0]
+    assert log.pop_new() == []
     for sequence in sequences:
         log.record(sequence, Reason.STARTED)
-    assert [decision.request_id for decision in log.take_new()] == [1, 2], "the oldest of three is no longer kept"
-    assert log.take_new() == []
+    assert [decision.request_id for decision in log.pop_new()] == [1, 2], "the oldest of three is no longer kept"
+    assert log.pop_new() == []
 
 
 def test_only_a_new_reason_or_another_sequence_is_news() -> None:

@@ -88,7 +88,7 @@ class Simulation:
     def draw(self, plan: StepPlan, started: None, rows: list[int] | None) -> StepPlan:
         return plan
 
-    def take(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
+    def record(self, plan: StepPlan, drawn: StepPlan | None) -> list[Sequence]:
         """Append what the plan samples; return who ends with it."""
         for sequence, num_sampled in plan.sampling():
             self._append(sequence, num_sampled)

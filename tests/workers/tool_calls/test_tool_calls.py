@@ -251,14 +251,14 @@ def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, s
     filler, words = MaskFiller(), np.zeros((1, -(-VOCAB // 32)), dtype=np.int32)
     output: list[int] = tokenizer.encode(begin, add_special_tokens=False)
     for token in output:
-        assert matcher.take(token), matcher.error
+        assert matcher.accept(token), matcher.error
     while True:
         filler.fill([(matcher, 0, [])], words)
         allowed = [token for token in range(VOCAB) if words[0, token // 32] >> (token % 32) & 1]
         token = EOS if EOS in allowed and len(output) > 60 else rng.choice(allowed)
         if token == EOS:
             return str(tokenizer.decode(output, skip_special_tokens=False))
-        assert matcher.take(token), matcher.error
+        assert matcher.accept(token), matcher.error
         output.append(token)
 
 
