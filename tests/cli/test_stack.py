@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,6 +138,14 @@ def _up(data_dir: Path, port: int, *more: str) -> Iterator[tuple[subprocess.Pope
             process.kill()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """An empty folder with a path so short that sockets stay in it: Valkey shows its socket for its command line."""
+    with tempfile.TemporaryDirectory(prefix="up-") as folder:
+        Path(folder).chmod(0o755)  # as root, Postgres runs as another user
+        yield Path(folder)
+
+
 def _ours(data_dir: Path) -> list[psutil.Process]:
     """Return every process that names `data_dir` in its command line."""
     return [
@@ -161,8 +170,8 @@ def _assert_a_role_can_be_started_with(printed: IO[str] | None) -> None:
 
 
 @pytest.mark.timeout(600)  # two starts of everything
-def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(tmp_path: Path) -> None:
-    data_dir, port = tmp_path / "data", free_port()
+def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Path) -> None:
+    data_dir, port = short_path / "data", free_port()
     with _up(data_dir, port) as (process, first):
         exports = re.fullmatch(
             rf"export TOKENMILL_BASE_URL=(http://127\.0\.0\.1:{port}/v1) TOKENMILL_API_KEY=(tm-\S+)\n", first
@@ -184,4 +193,4 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(tmp_path: Path)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert _ours(data_dir) == []
-    assert "stopped" in (tmp_path / "up.err").read_text().splitlines()[-1]
+    assert "stopped" in (short_path / "up.err").read_text().splitlines()[-1]
