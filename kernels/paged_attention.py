@@ -1,4 +1,4 @@
-"""Causal attention over a paged KV cache, for any mix of prefill chunks and decodes in one batch.
+"""Causal attention over a paged KV cache, for any mix of pieces of prompts and decodes in one batch.
 
     out[t, h] = softmax(capped(scale · q[t, h] · K[s, h // group]ᵀ) + mask) · V[s, h // group]
 

@@ -1,0 +1,20 @@
+"""What is read of the engine's numbers stays as it was read, while the engine goes on counting."""
+
+from __future__ import annotations
+
+from engine.stats import SchedulerCounters, Timings, snapshot
+
+
+def test_times_that_were_read_do_not_change_while_others_are_added() -> None:
+    timings = Timings()
+    timings.queue_time.add(0.5)
+    read = timings.snapshot()
+    timings.queue_time.add(0.5)
+    assert (sum(read.queue_time.counts), read.queue_time.sum_seconds) == (1, 0.5)
+
+
+def test_counters_that_were_read_do_not_change_while_steps_are_counted() -> None:
+    counters = SchedulerCounters(num_steps=3)
+    read = snapshot(counters)
+    counters.num_steps += 1
+    assert read.num_steps == 3
