@@ -16,11 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import study
-from benchmarks.arguments import natural, positive
+from benchmarks.arguments import add_engine_options, add_limits, engine_config, natural, positive
 from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
-from engine.config import EngineConfig, PolicyName, Speculation
+from engine.config import PolicyName, Speculation
 from engine.errors import EngineError
 
 
@@ -77,7 +77,8 @@ def _study(arguments: argparse.Namespace) -> None:
 def _calibrate(arguments: argparse.Namespace) -> None:
     from benchmarks import calibration  # noqa: PLC0415 - loads torch
 
-    cost, _ = calibration.calibrate(_config(arguments), _phases(arguments.workload, arguments.model))
+    config = engine_config(arguments, speculation=Speculation.OFF)
+    cost, _ = calibration.calibrate(config, _phases(arguments.workload, arguments.model))
     print(json.dumps(asdict(cost), indent=2))
 
 
@@ -87,7 +88,8 @@ def _validate(arguments: argparse.Namespace) -> None:
     requests = read_workload(arguments.workload)
     learned_from = _phases(arguments.calibration, arguments.model)
     clock = time.process_time if arguments.cpu_time else time.perf_counter
-    cost, prediction = calibration.validate(_config(arguments), requests, learned_from, clock=clock)
+    config = engine_config(arguments, speculation=Speculation.OFF)
+    cost, prediction = calibration.validate(config, requests, learned_from, clock=clock)
     print(json.dumps(calibration.report(cost, prediction), indent=2))
     print(
         f"measured {prediction.measured_tokens_per_second:.1f} output tok/s, "
@@ -95,25 +97,13 @@ def _validate(arguments: argparse.Namespace) -> None:
     )
 
 
-def _phases(path: Path | None, model: Path) -> list[list[WorkloadRequest]]:
+def _phases(path: Path | None, model: str) -> list[list[WorkloadRequest]]:
     from benchmarks.calibration import calibration_workload  # noqa: PLC0415 - loads torch
     from engine.models.config import load_model_config  # noqa: PLC0415
 
     if path is not None:
         return [read_workload(path)]
-    return calibration_workload(load_model_config(str(model)).vocab_size)
-
-
-def _config(arguments: argparse.Namespace) -> EngineConfig:
-    return EngineConfig(
-        model=str(arguments.model),
-        device=arguments.device,
-        max_num_seqs=arguments.max_num_seqs,
-        max_num_batched_tokens=arguments.max_num_batched_tokens,
-        num_kv_blocks=arguments.num_kv_blocks,
-        num_threads=arguments.num_threads,
-        speculation=Speculation.OFF,
-    )
+    return calibration_workload(load_model_config(model).vocab_size)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,22 +112,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     trace = commands.add_parser("trace", help="replay one trace under one policy in the simulator")
-    trace.add_argument("--trace", type=Path, required=True)
     trace.add_argument("--policy", choices=list(PolicyName), default=PolicyName.PRIORITY)
-    trace.add_argument("--speed-up", type=positive, default=1.0, help="how many times as dense the arrivals are")
-    trace.add_argument("--requests", type=natural, help="how many to replay; the trace is repeated if it has fewer")
     trace.add_argument("--cost", type=Path, help="JSON that calibrate printed; without it an H200 with an 8B model")
-    trace.add_argument("--num-kv-blocks", type=natural, default=study.NUM_KV_BLOCKS)
-    trace.add_argument("--max-num-seqs", type=natural, default=study.MAX_NUM_SEQS)
-    trace.add_argument("--max-num-batched-tokens", type=natural, default=study.MAX_NUM_BATCHED_TOKENS)
     trace.add_argument("--no-prefix-caching", action="store_true")
+    add_limits(
+        trace,
+        max_num_seqs=study.MAX_NUM_SEQS,
+        max_num_batched_tokens=study.MAX_NUM_BATCHED_TOKENS,
+        num_kv_blocks=study.NUM_KV_BLOCKS,
+    )
     both = commands.add_parser("study", help="replay the traces under every policy; print tables, draw plots")
-    both.add_argument("--trace", type=Path, required=True)
     both.add_argument("--tenants", type=Path, required=True)
-    both.add_argument("--speed-up", type=positive, default=study.SPEED_UP)
     both.add_argument("--tenants-speed-up", type=positive, default=study.TENANTS_SPEED_UP)
-    both.add_argument("--requests", type=natural, help="how many of each trace to replay; without it all")
     both.add_argument("--plots", type=Path, help="folder for the plots")
+    for replayed, speed_up in ((trace, 1.0), (both, study.SPEED_UP)):
+        replayed.add_argument("--trace", type=Path, required=True)
+        replayed.add_argument("--speed-up", type=positive, default=speed_up, help="how many times as dense it arrives")
+        replayed.add_argument("--requests", type=natural, help="of each trace, repeated if it has fewer; else all")
     calibrate = commands.add_parser("calibrate", help="measure an engine's steps and print the fitted cost model")
     validate = commands.add_parser("validate", help="predict a workload's throughput and measure it")
     validate.add_argument("--calibration", type=Path, help="workload to learn from; without it a made-up one")
@@ -145,13 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         "--cpu-time", action="store_true", help="count CPU seconds instead of wall seconds, with --num-threads 1"
     )
     for measured, is_needed in ((calibrate, False), (validate, True)):
-        measured.add_argument("--model", type=Path, required=True)
+        add_engine_options(measured)
         measured.add_argument("--workload", type=Path, required=is_needed)
-        measured.add_argument("--device", default="auto")
-        measured.add_argument("--max-num-seqs", type=natural, default=128)
-        measured.add_argument("--max-num-batched-tokens", type=natural, default=1024)
-        measured.add_argument("--num-kv-blocks", type=natural)
-        measured.add_argument("--num-threads", type=natural)
     return parser
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import natural
+from benchmarks.arguments import add_engine_options, engine_config, natural, naturals
 from benchmarks.static_batching import Batching, load_engine
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 from engine.config import EngineConfig, Speculation
@@ -178,15 +178,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure and print what `parse` read; return the exit code."""
     try:
         requests = read_workload(arguments.workload)
-        config = EngineConfig(
-            model=arguments.model,
+        config = engine_config(
+            arguments,
             dtype=arguments.dtype,
-            device=arguments.device,
-            max_num_seqs=arguments.max_num_seqs,
-            max_num_batched_tokens=arguments.max_num_batched_tokens,
-            num_kv_blocks=arguments.num_kv_blocks,
             block_size=arguments.block_size,
-            num_threads=arguments.num_threads,
             enable_prefix_caching=not arguments.no_prefix_caching,
             speculation=Speculation(arguments.speculation),
         )
@@ -309,28 +304,23 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _sizes(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line; exit with a sentence where it is wrong."""
     parser = argparse.ArgumentParser(prog="tokenmill bench throughput", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", required=True, help="model folder or Hugging Face id")
+    add_engine_options(parser)
     parser.add_argument("--workload", type=Path, required=True, help="JSONL of prompt_token_ids, max_tokens, …")
     parser.add_argument("--batching", choices=["continuous", "static"], default="continuous")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-num-seqs", type=natural, default=128)
-    parser.add_argument("--max-num-batched-tokens", type=natural, default=1024)
-    parser.add_argument("--num-kv-blocks", type=natural)
     parser.add_argument("--block-size", type=natural, default=16)
-    parser.add_argument("--num-threads", type=natural)
     parser.add_argument("--no-prefix-caching", action="store_true")
     parser.add_argument("--speculation", choices=list(Speculation), default=Speculation.OFF)
     parser.add_argument("--compare", action="store_true", help="also measure the static mode and transformers")
-    parser.add_argument("--batch-sizes", type=_sizes, default=[8, 16, 32], help="transformers' batches, with --compare")
-    parser.add_argument("--static-batch-sizes", type=_sizes, default=[8], help="besides --max-num-seqs, with --compare")
+    parser.add_argument(
+        "--batch-sizes", type=naturals, default=[8, 16, 32], help="transformers' batches, with --compare"
+    )
+    parser.add_argument(
+        "--static-batch-sizes", type=naturals, default=[8], help="besides --max-num-seqs, with --compare"
+    )
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
 

@@ -1,7 +1,7 @@
 """`tokenmill bench …`: measures the engine on this machine.
 
-Each benchmark reads its own options, with argparse: some run where there is no typer, and are asked for with
-`python -m`, too. Here they are mounted, and loaded only when they run.
+Each benchmark reads its own options, since some run where there is no typer (docs/adr/0012). Here they are named, and
+loaded only when they run.
 """
 
 from __future__ import annotations

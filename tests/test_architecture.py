@@ -25,6 +25,7 @@ FORBIDDEN = {
     "jobs": (OURS - {"jobs", "migrations"}) | WEB | QUEUE | TENSORS,
     "api": (OURS - {"api", "jobs"}) | QUEUE | TENSORS,
     "workers": (OURS - {"workers", "jobs", "engine"}) | WEB,
+    "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
     "migrations": (OURS - {"migrations", "jobs"}) | WEB | QUEUE | TENSORS,
 }
 

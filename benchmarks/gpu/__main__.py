@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.arguments import fraction, positive
+from benchmarks.arguments import fraction, names, positive
 from benchmarks.gpu.loads import measure_against_transformers, measure_load, measure_static
 from benchmarks.gpu.parts import measure_attention, measure_device, measure_forward, measure_tiles
 from benchmarks.gpu.report import as_values, brief, table
@@ -112,9 +112,7 @@ def chosen(sections: list[Section], names: list[str] | None) -> list[Section]:
 
 def _parser(*, has_cuda: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokenmill bench gpu", description=__doc__)
-    parser.add_argument(
-        "--sections", type=lambda text: text.split(","), metavar="A,B", help="only these; all otherwise"
-    )
+    parser.add_argument("--sections", type=names, metavar="A,B", help="only these; all otherwise")
     parser.add_argument("--scale", choices=sorted(SCALES), default="full" if has_cuda else "small")
     parser.add_argument(
         "--time-budget", type=positive, metavar="SECONDS", help="skip a section when less is left than its estimate"

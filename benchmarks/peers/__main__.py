@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import natural, positive
+from benchmarks.arguments import names, natural, naturals, positive
 from benchmarks.peers.catalogue import OURS, PEERS, Peer, choose
 from benchmarks.peers.comparison import Comparison, compare
 from benchmarks.peers.runs import Failure, Job, Run, make_job, run_peer
@@ -125,15 +125,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--venvs", type=Path, default=Path("build/peers"), help="folder of the virtual environments")
     parser.add_argument("--work", type=Path, default=Path("build/peers-work"), help="converted models and logs")
     known = [peer.name for peer in PEERS]
-    parser.add_argument("--peers", type=lambda text: text.split(","), default=known, help=f"of {','.join(known)}")
+    parser.add_argument("--peers", type=names, default=known, help=f"of {','.join(known)}")
     parser.add_argument("--repeat", type=natural, default=1, help="rounds; the medians count")
     parser.add_argument("--threads", type=natural, default=2)
     parser.add_argument("--max-num-seqs", type=natural, default=128)
     parser.add_argument(
-        "--batch-sizes",
-        type=lambda text: [int(part) for part in text.split(",")],
-        default=[8, 16, 32],
-        help="of transformers; the best one counts",
+        "--batch-sizes", type=naturals, default=[8, 16, 32], help="of transformers; the best one counts"
     )
     parser.add_argument("--timeout-seconds", type=positive, default=1800.0, help="for one run with loading")
     parser.add_argument("--trial", action="store_true", help="4 requests of 8 tokens: is everything set up?")
