@@ -37,7 +37,7 @@ def create_app(settings: Settings) -> FastAPI:
             engine=engine,
             sessions=sessions(engine),
             session_slots=anyio.Semaphore(_SESSION_SLOTS),
-            storage=Storage(settings.storage_url),
+            storage=Storage.of(settings),
             registry=registry,
             metrics=metrics,
         )

@@ -143,7 +143,7 @@ def _checked_settings(*, writes_objects: bool = False) -> Settings:
             raise ServiceError("the database's schema is not this version's. Run `tokenmill db upgrade` first.")
     finally:
         engine.dispose()
-    storage = Storage(settings.storage_url)
+    storage = Storage.of(settings)
     if writes_objects:
         storage.check()
     return settings

@@ -31,6 +31,10 @@ class Settings(BaseSettings):
     """Redis or Valkey, which carries hints to the workers; what it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
     """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`."""
+    storage_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long an object store may be silent before a request to it has failed."""
+    storage_retries: int = Field(default=3, ge=0)
+    """How often a request that the object store refused is sent again, within that time."""
 
     max_batch_lines: int = Field(default=1_000_000, gt=0)
     """Requests in one batch, at most."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
 from jobs.errors import InputError, NotFoundError, ServiceError
-from jobs.settings import MIB
+from jobs.settings import MIB, Settings
 
 if TYPE_CHECKING:
     from obstore import ReadableFile, WritableFile
@@ -26,17 +27,31 @@ if TYPE_CHECKING:
 _PART_BYTES = 8 * MIB
 _PARTS_UNDER_WAY = 2
 _READ_BYTES = 4 * MIB
+_SILENCES_A_REQUEST = 6
+"""How many of its silences a whole request may take, body included: 280 KB/s for a chunk of 16 MiB, by default."""
+_ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_FROM_ENVIRONMENT = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes", "user_agent")
 
 
 class Storage:
     """One object store, `file:///directory`, `s3://bucket/prefix` or `memory://` (this object's own, for tests).
 
-    Thread-safe. Every method raises ServiceError in one sentence when the store fails (full, no rights, not reachable).
+    Thread-safe. Every method raises ServiceError in one sentence when the store fails (full, no rights, not reachable,
+    silent for `timeout_seconds`), and may take some times as long; so none is called in a transaction.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout_seconds: float = 10.0, max_retries: int = 3) -> None:
         self.url = url
-        self._store = _open(url)
+        self._store = _open(url, timeout_seconds=timeout_seconds, max_retries=max_retries)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the store that the settings name."""
+        return cls(
+            settings.storage_url,
+            timeout_seconds=settings.storage_timeout_seconds,
+            max_retries=settings.storage_retries,
+        )
 
     def put(self, key: str, parts: bytes | Iterable[bytes]) -> int:
         """Store an object from bytes or a stream; return its size in bytes. A failing stream stores nothing."""
@@ -74,8 +89,9 @@ class Storage:
         with self._reported(key):
             try:
                 return obstore.get_range(self._store, key, start=start, end=end).to_bytes()
-            except BaseError:
-                if start >= self.size(key):
+            except BaseError as error:
+                # A store that fails otherwise, or hangs, is not asked for the size as well.
+                if "range" in str(error).lower() and start >= self.size(key):
                     return b""
                 raise
 
@@ -155,7 +171,7 @@ class ObjectWriter:
         self.size_bytes += len(part)
 
 
-def _open(url: str) -> ObjectStore:
+def _open(url: str, *, timeout_seconds: float, max_retries: int) -> ObjectStore:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"file", "s3", "s3a", "gs", "az", "memory"}:
         raise InputError(
@@ -166,12 +182,31 @@ def _open(url: str) -> ObjectStore:
         if scheme == "memory":
             return from_url("memory:///")
         if scheme != "file":
-            return from_url(url)
+            return from_url(url, **_network_options(scheme, timeout_seconds=timeout_seconds, max_retries=max_retries))
         if not rest.startswith("/"):
             raise InputError(f"TOKENMILL_STORAGE_URL is {url!r}; its directory must be absolute: file:///data/objects")
         return LocalStore.from_url(url, mkdir=True)
     except (BaseError, OSError, ValueError) as error:
         raise _failure(url, error) from error
+
+
+def _network_options(scheme: str, *, timeout_seconds: float, max_retries: int) -> Any:
+    """Return how long requests take and how often they are sent.
+
+    obstore drops what the environment says of its HTTP client once options are given, so that is read here.
+    """
+    silence = timedelta(seconds=timeout_seconds)
+    variables = {name: os.environ.get(_ENVIRONMENT[scheme] + name.upper()) for name in _FROM_ENVIRONMENT}
+    return {
+        "client_options": {
+            **{name: value for name, value in variables.items() if value is not None},
+            "connect_timeout": silence,
+            "read_timeout": silence,
+            "timeout": _SILENCES_A_REQUEST * silence,
+        },
+        # Retries are for what is refused at once: after one silence there is none.
+        "retry_config": {"max_retries": max_retries, "retry_timeout": silence},
+    }
 
 
 def _failure(url: str, error: Exception) -> ServiceError:

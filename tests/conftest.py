@@ -20,6 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from cli.embedded.postgres import Postgres
+    from tests.s3_server import S3Server
 
 NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "jobs", "workers"]
 collect_ignore = NEEDS_THE_SERVICE if importlib.util.find_spec("sqlalchemy") is None else []
@@ -132,3 +133,14 @@ def valkey_url() -> Iterator[str]:
             yield server.url
         finally:
             child.stop()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """An S3 that answers, refuses or hangs as it is told; this process finds it under `s3.url`."""
+    from tests.s3_server import s3_server
+
+    with s3_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server

@@ -112,7 +112,7 @@ def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    control = Control(sessions(connect(settings.database_url)), Storage(settings.storage_url), settings)
+    control = Control(sessions(connect(settings.database_url)), Storage.of(settings), settings)
     register(app, control)
     stop = threading.Event()
     helper = threading.Thread(target=control.help_alone, args=(stop,), name="help-alone", daemon=True)

@@ -111,6 +111,6 @@ def main(settings: Settings) -> None:
         signal.signal(number, lambda *_: stop.set())
     hints = HintSender(make_app(settings.redis_url), lifetime_seconds=settings.hint_again_seconds)
     log.info("dispatcher started")
-    maker, storage = sessions(connect(settings.database_url)), Storage(settings.storage_url)
+    maker, storage = sessions(connect(settings.database_url)), Storage.of(settings)
     Dispatcher(maker, storage, hints=hints, settings=settings).run(stop)
     log.info("dispatcher stopped")

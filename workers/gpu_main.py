@@ -97,7 +97,7 @@ def _parts_maker(
             answers=AnswerMaker(tokenizer, model=model),
             tokenizer=tokenizer,
             sessions=sessions,
-            storage=Storage(settings.storage_url),
+            storage=Storage.of(settings),
             settings=settings,
             drain=drain,
             model_fingerprint=fingerprint,
