@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import Depends
+from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
 from api.services import Services, ServicesDep, SessionDep
-from jobs.accounts.tenants import authenticate
+from jobs.accounts.tenants import Caller, authenticate
 from jobs.database import transaction
 from jobs.errors import AuthenticationError
 from jobs.tables import Tenant
@@ -45,23 +45,32 @@ class BearerKey(SecurityBase):
 Secret = Annotated[str, Depends(BearerKey())]
 
 
-def current_tenant(session: SessionDep, secret: Secret) -> Tenant:
+def current_tenant(request: Request, session: SessionDep, *, secret: Secret) -> Tenant:
     """Authenticate inside the request's own transaction."""
-    return authenticate(session, secret)
+    caller = authenticate(session, secret)
+    note_caller(request, caller)
+    return caller.tenant
+
+
+def note_caller(request: Request, caller: Caller) -> None:
+    """Tell the log whose request it is."""
+    request.state.tenant_id, request.state.key_id = caller.tenant.id, caller.key_id
 
 
 TenantDep = Annotated[Tenant, Depends(current_tenant)]
 
 
-async def detached_tenant_id(services: ServicesDep, secret: Secret) -> str:
+async def detached_tenant_id(request: Request, services: ServicesDep, *, secret: Secret) -> str:
     """Authenticate in a transaction of its own, so that a slow upload holds no connection."""
     async with services.session_slots:
-        return await anyio.to_thread.run_sync(_tenant_id_of, services, secret)
+        caller = await anyio.to_thread.run_sync(_caller_of, services, secret)
+    note_caller(request, caller)
+    return caller.tenant.id
 
 
-def _tenant_id_of(services: Services, secret: str) -> str:
+def _caller_of(services: Services, secret: str) -> Caller:
     with transaction(services.sessions) as session:
-        return authenticate(session, secret).id
+        return authenticate(session, secret)
 
 
 DetachedTenantId = Annotated[str, Depends(detached_tenant_id)]

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
-from jobs.errors import InputError, ServiceError
+from jobs.errors import AuthenticationError, InputError, ServiceError
 from jobs.lines.bodies import ENDPOINTS
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _answer_input_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, InputError)
+    if isinstance(error, AuthenticationError):
+        request.state.refusal = error.code  # for the log
     return error_response(
         error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error.status)
     )

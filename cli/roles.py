@@ -37,10 +37,17 @@ def api(
     import uvicorn
 
     from api.app import create_app
+    from api.logs import configure
 
+    configure()
     _touch(ready_file)
     uvicorn.run(
-        create_app(settings), host=host, port=port, access_log=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS
+        create_app(settings),
+        host=host,
+        port=port,
+        access_log=False,
+        log_config=None,  # its loggers pass their records on to ours
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
 
 

@@ -149,7 +149,9 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
             except NotFoundError:
                 tenant = tenants.create_tenant(session, FIRST_TENANT)
             secret = _known_key(data_dir)
-            if secret is None or not _opens(secret, lambda key: tenants.authenticate(session, key).id == tenant.id):
+            if secret is None or not _opens(
+                secret, lambda key: tenants.authenticate(session, key).tenant.id == tenant.id
+            ):
                 _, secret = tenants.create_key(session, tenant.id)
                 write_secret(data_dir.key_file, secret)
         return secret

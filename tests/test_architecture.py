@@ -89,7 +89,7 @@ FLOORS = {
         ["batches", "audit", "metrics", "retention"],
     ],
     "api": [
-        ["fields", "multipart", "ranges", "schemas"],
+        ["fields", "logs", "multipart", "ranges", "schemas"],
         ["errors", "openapi"],
         ["middleware", "uploads"],
         ["services"],

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from api.middleware.guard import RequestGuard
 from api.middleware.metrics import MeasureRequests, RequestMetrics
 from api.middleware.request_id import RequestIds
+from api.middleware.request_log import RequestLog
 from api.middleware.unexpected_errors import UnexpectedErrors
 
 
@@ -15,4 +16,5 @@ def install_layers(app: FastAPI, metrics: RequestMetrics) -> None:
     app.add_middleware(RequestGuard)
     app.add_middleware(UnexpectedErrors)
     app.add_middleware(MeasureRequests, metrics=metrics)
+    app.add_middleware(RequestLog)
     app.add_middleware(RequestIds)

@@ -1,17 +1,11 @@
-"""Count, time and log requests; the counters live in a registry that belongs to one app, so nothing is global."""
+"""Count and time requests; the counters live in a registry that belongs to one app, so nothing is global."""
 
 from __future__ import annotations
 
-import logging
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-_ANSWERED = "request answered method=%s route=%s status=%d ms=%.1f request_id=%s"
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds: not worth a line each
-
-logger = logging.getLogger(__name__)
 
 
 class RequestMetrics:
@@ -51,11 +45,8 @@ class MeasureRequests:
         try:
             await self.app(scope, receive, watch)
         finally:
-            method, route, seconds = _method(scope), _route(scope), time.perf_counter() - started
-            self.metrics.record(method, route, status=status, seconds=seconds)
-            level = logging.DEBUG if route in _PROBES else logging.INFO
-            request_id = scope.get("state", {}).get("request_id")
-            logger.log(level, _ANSWERED, method, route, status, 1000 * seconds, request_id)
+            seconds = time.perf_counter() - started
+            self.metrics.record(_method(scope), _route(scope), status=status, seconds=seconds)
 
 
 def _method(scope: Scope) -> str:

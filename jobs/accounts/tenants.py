@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -16,7 +17,17 @@ from jobs.ids import new_id
 from jobs.tables import ApiKey, Budget, Tenant
 
 KEY_PREFIX = "tm-"
-_HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its 43 random characters
+_SECRET_BYTES = 32
+_KEY_CHARACTERS = len(KEY_PREFIX) + 43  # 32 bytes in base64
+_HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its random characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who a key belongs to."""
+
+    tenant: Tenant
+    key_id: str
 
 
 def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tokens: int | None = None) -> Tenant:
@@ -56,7 +67,7 @@ def create_key(session: Session, tenant_id: str) -> tuple[ApiKey, str]:
     """Create a key; return its row and the secret (`tm-` + 256 random bits), which cannot be read again."""
     if session.get(Tenant, tenant_id) is None:
         raise NotFoundError(f"there is no tenant {tenant_id!r}")
-    secret = KEY_PREFIX + secrets.token_urlsafe(32)
+    secret = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     key = ApiKey(id=new_id("key"), tenant_id=tenant_id, key_hash=hash_key(secret), hint=secret[:_HINT_CHARACTERS])
     session.add(key)
     session.flush()
@@ -90,23 +101,28 @@ def revoke_key(session: Session, key: str) -> ApiKey:
     return exact[0]
 
 
-def authenticate(session: Session, secret: str) -> Tenant:
-    """Return the tenant of a key. Raises AuthenticationError; the message never repeats the key."""
+def authenticate(session: Session, secret: str) -> Caller:
+    """Return the tenant and the id of a key. Raises AuthenticationError; the message never repeats the key."""
     if not secret:
         raise AuthenticationError("no API key was given; send `Authorization: Bearer tm-…`", code="missing_api_key")
     query = (
-        select(Tenant, ApiKey.revoked_at)
+        select(Tenant, ApiKey.id, ApiKey.revoked_at)
         .join(ApiKey, ApiKey.tenant_id == Tenant.id)
         .where(ApiKey.key_hash == hash_key(secret))
     )
     row = session.execute(query).one_or_none()
     if row is None:
         raise AuthenticationError("the API key is not known here; `tokenmill keys create` makes one")
-    tenant, revoked_at = row
+    tenant, key_id, revoked_at = row
     if revoked_at is not None:
         raise AuthenticationError(f"the API key was revoked at {revoked_at:%Y-%m-%d %H:%M} UTC; use another one")
-    assert isinstance(tenant, Tenant)
-    return tenant
+    return Caller(tenant=tenant, key_id=key_id)
+
+
+def hint_of(secret: str) -> str | None:
+    """Return the characters of a key that lists show; None for what cannot be a key, and may be another secret."""
+    is_key = secret.startswith(KEY_PREFIX) and len(secret) >= _KEY_CHARACTERS
+    return secret[:_HINT_CHARACTERS] if is_key else None
 
 
 def hash_key(secret: str) -> str:

@@ -44,7 +44,7 @@ def test_a_key_opens_its_tenant_and_is_stored_as_a_hash_only(session: Session, t
     key, secret = tenants.create_key(session, tenant.id)
     assert secret.startswith("tm-")
     assert len(secret) == 46
-    assert tenants.authenticate(session, secret).id == tenant.id
+    assert tenants.authenticate(session, secret).tenant.id == tenant.id
     stored = str(session.execute(text("SELECT api_key::text FROM api_key")).scalar())
     assert secret not in stored
     assert secret[10:] not in stored
@@ -64,7 +64,7 @@ def test_a_revoked_key_is_refused_and_the_others_work(session: Session, tenant: 
     tenants.revoke_key(session, first.id)
     with pytest.raises(AuthenticationError, match="was revoked at"):
         tenants.authenticate(session, first_secret)
-    assert tenants.authenticate(session, second_secret).id == tenant.id
+    assert tenants.authenticate(session, second_secret).tenant.id == tenant.id
 
 
 def test_a_key_is_revoked_by_id_secret_or_the_beginning_that_lists_show(session: Session, tenant: Tenant) -> None:

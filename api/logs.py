@@ -1,0 +1,58 @@
+"""The API's log: one JSON object a line on stderr, whoever writes it. Never keys, queries or content.
+
+Says how a record looks; what is worth one is for others to know.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+
+class JsonLines(logging.Formatter):
+    """Write a record as one line: time, level, event and the record's own `fields`, or the logger's name."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        entry: dict[str, Any] = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "event": record.getMessage(),
+            **getattr(record, "fields", {"logger": record.name}),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)  # escapes all but ASCII: no character of a request can break a line, or a terminal
+
+
+def configure() -> None:
+    """Send all records of this process to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class LineBudget:
+    """Bound the lines that anybody may cause: `burst` at once, then `lines_a_second`."""
+
+    def __init__(self, *, burst: int, lines_a_second: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._burst, self._lines_a_second, self._monotonic = burst, lines_a_second, monotonic
+        self._left, self._looked_at = float(burst), monotonic()
+        self._num_left_out = 0
+
+    def take(self) -> int | None:
+        """Return how many lines were left out before this one; None where this one is to be left out too."""
+        now = self._monotonic()
+        self._left = min(self._burst, self._left + (now - self._looked_at) * self._lines_a_second)
+        self._looked_at = now
+        if self._left < 1:
+            self._num_left_out += 1
+            return None
+        self._left -= 1
+        left_out, self._num_left_out = self._num_left_out, 0
+        return left_out
