@@ -86,8 +86,13 @@ def _ledger(row: Row[Any]) -> Iterator[str]:
         billed, found = getattr(row, f"ledger_{name}"), getattr(row, f"result_{name}")
         if billed != found:
             yield f"the ledger has {name} {billed} and the results give {found}"
-    if row.ledger_cost_micros != row.cost_micros:
-        yield f"the ledger has cost_micros {row.ledger_cost_micros} and the batch {row.cost_micros}"
+    if row.ledger_cost_picos != row.cost_picos:
+        yield f"the ledger has cost_picos {row.ledger_cost_picos} and the batch {row.cost_picos}"
+    if row.num_mispriced:
+        yield (
+            f"{row.num_mispriced} ledger entries have cost_picos {row.mispriced_cost_picos} and their tokens at their "
+            f"prices give {row.mispriced_due_picos}"
+        )
     if row.ledger_num_results > row.num_results:
         yield f"the ledger bills {row.ledger_num_results} results and there are {row.num_results}"
 
@@ -157,13 +162,25 @@ _BATCHES = text(f"""
         FROM result WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id GROUP BY batch_id
     ), entries AS (
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
-            sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens, sum(cost_micros) AS cost_micros
-        FROM ledger WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id GROUP BY batch_id
+            sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
+            sum(cost_micros * 1000000.0 + cost_picos) AS cost_picos,
+            count(*) FILTER (WHERE is_mispriced) AS num_mispriced,
+            sum(cost_picos) FILTER (WHERE is_mispriced) AS mispriced_cost_picos,
+            sum(due_picos) FILTER (WHERE is_mispriced) AS mispriced_due_picos
+        FROM (
+            SELECT *, cost_picos <> due_picos AS is_mispriced FROM ledger CROSS JOIN LATERAL (
+                -- Null, and right, where a release wrote it that knew no prices here.
+                SELECT CAST(input_tokens AS numeric) * input_price_micros
+                    + CAST(output_tokens AS numeric) * output_price_micros AS due_picos
+            ) AS due
+            WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id
+        ) AS entry GROUP BY batch_id
     ), open AS (
         SELECT batch_id, count(*) AS num_chunks FROM chunk WHERE state IN ('ready', 'leased') GROUP BY batch_id
     )
     SELECT batch.id, batch.state, batch.num_requests, batch.num_completed, batch.num_failed, batch.input_tokens,
-        batch.cached_tokens, batch.output_tokens, batch.cost_micros, batch.reserved_tokens,
+        batch.cached_tokens, batch.output_tokens, batch.reserved_tokens,
+        round(batch.cost_micros * 1000000.0 + batch.cost_picos) AS cost_picos,
         coalesce(results.num_results, 0) AS num_results, coalesce(results.last_result_no, 0) AS last_result_no,
         coalesce(results.num_completed, 0) AS result_num_completed,
         coalesce(results.num_failed, 0) AS result_num_failed,
@@ -174,7 +191,8 @@ _BATCHES = text(f"""
         coalesce(entries.input_tokens, 0) AS ledger_input_tokens,
         coalesce(entries.cached_tokens, 0) AS ledger_cached_tokens,
         coalesce(entries.output_tokens, 0) AS ledger_output_tokens,
-        coalesce(entries.cost_micros, 0) AS ledger_cost_micros,
+        round(coalesce(entries.cost_picos, 0)) AS ledger_cost_picos,
+        coalesce(entries.num_mispriced, 0) AS num_mispriced, entries.mispriced_cost_picos, entries.mispriced_due_picos,
         coalesce(open.num_chunks, 0) AS num_open_chunks
     FROM batch
         LEFT JOIN results ON results.batch_id = batch.id

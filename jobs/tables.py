@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import (
@@ -17,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Numeric,
     SmallInteger,
     Text,
     UniqueConstraint,
@@ -164,7 +166,7 @@ class Batch(Base):
     input_tokens: Mapped[int] = mapped_column(server_default="0")
     cached_tokens: Mapped[int] = mapped_column(server_default="0")
     output_tokens: Mapped[int] = mapped_column(server_default="0")
-    cost_micros: Mapped[int] = mapped_column(server_default="0")
+    cost_micros: Mapped[int] = mapped_column(server_default="0")  # billed by a release that rounded each ledger entry
     reserved_tokens: Mapped[int] = mapped_column(server_default="0")  # what is left of the reservation
 
     output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
@@ -179,6 +181,7 @@ class Batch(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
+    cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # exact; `jobs.accounts.prices` adds both
 
 
 class Chunk(Base):
@@ -281,8 +284,12 @@ class Ledger(Base):
     input_tokens: Mapped[int]
     cached_tokens: Mapped[int]
     output_tokens: Mapped[int]
-    cost_micros: Mapped[int]
+    cost_micros: Mapped[int] = mapped_column(server_default="0")  # what a release that rounded billed
     created_at: Mapped[datetime] = _created_at()
+    # Tokens × prices: a whole number of pico-units of currency, that may be more than a bigint holds.
+    cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
+    input_price_micros: Mapped[int | None]  # the prices of this entry; null where a release that rounded wrote it
+    output_price_micros: Mapped[int | None]
 
 
 class Budget(Base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from jobs.accounts import prices
 from jobs.states import BatchState, InvalidLines, Priority
 from jobs.tables import Batch
 
@@ -77,7 +78,7 @@ class BatchObject(ListedObject):
     """Ours, as all that follow."""
     invalid_lines: InvalidLines
     cost_micros: int
-    """Micro-units of currency: the sum of what was billed."""
+    """Micro-units of currency: the exact sum of what was billed, rounded."""
     waits_for: str | None
     """While it is in progress and no running worker serves its model: a sentence that says so."""
 
@@ -109,7 +110,7 @@ class BatchObject(ListedObject):
             metadata=batch.request_metadata,
             priority=batch.priority,
             invalid_lines=batch.invalid_lines,
-            cost_micros=batch.cost_micros,
+            cost_micros=prices.cost_micros(batch),
             waits_for=waits_for,
         )
 

@@ -1,4 +1,4 @@
-"""Tenants, their keys and their budgets.
+"""Tenants, their keys and budgets, and what results cost.
 
-Knows no batch and no line.
+Knows no chunk and no line.
 """

@@ -15,9 +15,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
+from jobs.accounts.prices import Prices
 from jobs.chunks import fairshare
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.recording import LineResult, Prices, Recorded, record
+from jobs.chunks.recording import LineResult, Recorded, record
 from jobs.database import advisory_lock
 from jobs.errors import FencedOutError, TokenmillError
 from jobs.states import BatchState, ChunkState, sources_of
@@ -214,7 +215,9 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "input_tokens": recorded.input_tokens,
         "cached_tokens": recorded.cached_tokens,
         "output_tokens": recorded.output_tokens,
-        "cost_micros": recorded.cost_micros,
+        "cost_picos": recorded.cost_picos,
+        "input_price_micros": claim.prices.input_micros,
+        "output_price_micros": claim.prices.output_micros,
     }
 
 
@@ -267,7 +270,7 @@ _USED = text("""
 
 _LEDGER = text("""
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
-        cached_tokens, output_tokens, cost_micros)
+        cached_tokens, output_tokens, cost_picos, input_price_micros, output_price_micros)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
-        :cached_tokens, :output_tokens, :cost_micros)
+        :cached_tokens, :output_tokens, :cost_picos, :input_price_micros, :output_price_micros)
 """)

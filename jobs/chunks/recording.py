@@ -13,11 +13,10 @@ import psycopg
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.accounts.prices import Prices
 from jobs.partitions import batch_day
 from jobs.states import BatchState
 from jobs.tables import Batch
-
-MICRO_TOKENS = 1_000_000  # prices are per million tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +38,6 @@ class LineResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Micro-units of currency per million tokens."""
-
-    input_micros: int = 0
-    output_micros: int = 0
-
-    def cost_micros(self, *, input_tokens: int, output_tokens: int) -> int:
-        """Return the price in micro-units, rounded half up, of whole sums: rounding happens once a ledger entry."""
-        exact = input_tokens * self.input_micros + output_tokens * self.output_micros
-        return (exact + MICRO_TOKENS // 2) // MICRO_TOKENS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """What was really inserted, and the batch's state seen under its lock."""
 
@@ -60,7 +46,7 @@ class Recorded:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
-    cost_micros: int
+    cost_picos: int
     batch_state: BatchState
 
     @property
@@ -82,10 +68,10 @@ def record(session: Session, batch_id: str, results: Sequence[LineResult], *, pr
     }
     inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
     sums = dict.fromkeys(_SUMS, 0) if inserted is None else {name: int(inserted._mapping[name]) for name in _SUMS}
-    cost = (prices or Prices()).cost_micros(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
-    recorded = Recorded(**sums, cost_micros=cost, batch_state=BatchState(locked.state))
+    cost = (prices or Prices()).cost_picos(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
+    recorded = Recorded(**sums, cost_picos=cost, batch_state=BatchState(locked.state))
     if recorded.num_results:
-        session.execute(_COUNT, {"batch_id": batch_id, "cost_micros": cost} | sums)
+        session.execute(_COUNT, {"batch_id": batch_id, "cost_picos": cost} | sums)
     return recorded
 
 
@@ -163,6 +149,6 @@ _INSERT = text("""
 _COUNT = text("""
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
-        output_tokens = output_tokens + :output_tokens, cost_micros = cost_micros + :cost_micros
+        output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos
     WHERE id = :batch_id
 """)

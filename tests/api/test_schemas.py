@@ -23,7 +23,7 @@ SECONDS = 1767323045
 def a_batch(**columns: Any) -> Batch:
     """Return a new batch as Postgres returns it, without one; keywords override its columns."""
     counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "input_tokens")
-    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_micros"), 0)
+    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_micros", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
     names = {"id": "batch_1", "input_file_id": "file_1", "state": "validating"}
     return Batch(**zeros | texts | names | {"created_at": MOMENT, "expires_at": MOMENT} | columns)
@@ -47,7 +47,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     batch = a_batch(
         state="failed", failed_at=MOMENT, errors=errors, num_unlisted_errors=4, num_requests=9, num_completed=5,
         num_failed=4, input_tokens=10, cached_tokens=2, output_tokens=20, request_metadata={"a": "b"}, model="m",
-        priority="bulk", invalid_lines="skip", cost_micros=7,
+        priority="bulk", invalid_lines="skip", cost_micros=4, cost_picos=2_500_000,
     )  # fmt: skip
     sent = as_sent(BatchObject.of(batch, waits_for=None))
     typed = ClientBatch.model_validate(sent, strict=True)

@@ -35,7 +35,7 @@ def batch(session: Session, storage: Storage, make_batch: Make, make_file: Make)
     }
     batch: Batch = make_batch(
         state="completed", num_requests=4, num_completed=3, num_failed=1, input_tokens=30, cached_tokens=3,
-        output_tokens=60, cost_micros=9, output_file_id=made["out"].id, error_file_id=made["err"].id,
+        output_tokens=60, cost_picos=150, output_file_id=made["out"].id, error_file_id=made["err"].id,
     )  # fmt: skip
     for first_line, flush_no in ((0, 1), (2, 2)):
         chunk = Chunk(
@@ -57,7 +57,8 @@ def ledger(batch: Batch, chunk_id: int, flush_no: int) -> Ledger:
     return Ledger(
         tenant_id=batch.tenant_id, batch_id=batch.id, chunk_id=chunk_id, fence=1, flush_no=flush_no, model="m",
         num_results=2, input_tokens=20 if flush_no == 1 else 10, cached_tokens=2 if flush_no == 1 else 1,
-        output_tokens=40 if flush_no == 1 else 20, cost_micros=6 if flush_no == 1 else 3,
+        output_tokens=40 if flush_no == 1 else 20,
+        cost_picos=100 if flush_no == 1 else 50, input_price_micros=1, output_price_micros=2,
     )  # fmt: skip
 
 
@@ -118,11 +119,11 @@ BREAKS = {
     "wrong tokens": ("UPDATE batch SET cached_tokens = 4", ["counts cached_tokens 4 and its results give 3"]),
     "billed twice": (
         "INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens, "
-        "cached_tokens, output_tokens, cost_micros) SELECT tenant_id, batch_id, chunk_id, 2, 1, model, num_results, "
-        "input_tokens, cached_tokens, output_tokens, cost_micros FROM ledger WHERE flush_no = 1",
+        "cached_tokens, output_tokens, cost_picos) SELECT tenant_id, batch_id, chunk_id, 2, 1, model, num_results, "
+        "input_tokens, cached_tokens, output_tokens, cost_picos FROM ledger WHERE flush_no = 1",
         [
             "the ledger has input_tokens 50 and the results give 30",
-            "the ledger has cost_micros 15 and the batch 9",
+            "the ledger has cost_picos 250 and the batch 150",
             "the ledger bills 6 results and there are 4",
             "the budget has 90 tokens spent and the ledger 150",
         ],
@@ -131,6 +132,11 @@ BREAKS = {
         "DELETE FROM ledger WHERE flush_no = 1",
         ["the ledger has output_tokens 20 and the results give 60", "90 tokens spent and the ledger 30"],
     ),
+    "a wrong cost": (
+        "UPDATE ledger SET cost_picos = cost_picos + CASE WHEN flush_no = 1 THEN 5 ELSE -5 END",
+        ["2 ledger entries have cost_picos 150 and their tokens at their prices give 150"],
+    ),
+    "a wrong bill": ("UPDATE batch SET cost_picos = 151", ["the ledger has cost_picos 150 and the batch 151"]),
     "spent from nowhere": ("UPDATE budget SET spent_tokens = 91", ["the budget has 91 tokens spent and the ledger 90"]),
     "reserved from nowhere": (
         "UPDATE budget SET reserved_tokens = 5",
@@ -189,6 +195,13 @@ def test_one_batch_can_be_checked_alone(
         assert audit(fresh, batch_id=batch.id) == []
     with maker() as fresh:
         assert [finding.subject for finding in audit(fresh, batch_id=other.id)] == [other.id]
+
+
+def test_what_a_release_billed_that_rounded_has_no_findings(maker: sessionmaker[Session], batch: Batch) -> None:
+    with maker.begin() as session:
+        session.execute(text("UPDATE ledger SET cost_micros = 7, cost_picos = 0, input_price_micros = NULL"))
+        session.execute(text("UPDATE batch SET cost_micros = 14, cost_picos = 0"))
+    assert messages(maker) == []
 
 
 def test_an_unknown_batch_is_not_found(maker: sessionmaker[Session]) -> None:

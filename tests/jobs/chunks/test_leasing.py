@@ -14,13 +14,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
+from jobs.accounts.prices import Prices, cost_micros
 from jobs.batches import lifecycle
 from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk, MissingResultsError
-from jobs.chunks.recording import LineResult, Prices
+from jobs.chunks.recording import LineResult
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines.output_lines import output_line
+from jobs.served_models import set_prices
 from jobs.states import BatchState, ChunkState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result, Tenant
@@ -174,12 +176,52 @@ def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, ru
     outcome = flush(session, claim, [0, 2])
     assert (outcome.num_inserted, outcome.batch_wanted) == (2, True)
     assert totals(session, batch) == expected(2, tokens=16)
-    assert (batch.cached_tokens, batch.cost_micros, batch.reserved_tokens) == (2, 10 * 1 + 6 * 2, 84)
+    assert (batch.cached_tokens, cost_micros(batch), batch.reserved_tokens) == (2, 10 * 1 + 6 * 2, 84)
     assert budgets.quota(session, tenant.id).reserved == 84
     entry = session.scalars(select(Ledger)).one()
     assert (entry.chunk_id, entry.fence, entry.flush_no, entry.num_results) == (claim.chunk_id, 1, 0, 2)
-    assert (entry.input_tokens, entry.cached_tokens, entry.output_tokens, entry.cost_micros) == (10, 2, 6, 22)
+    assert (entry.input_tokens, entry.cached_tokens, entry.output_tokens, int(entry.cost_picos)) == (
+        10,
+        2,
+        6,
+        22_000_000,
+    )
     assert leasing.lines_done(session, claim) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("price", "shown"),
+    [(60_000, 2), (65_000, 2)],  # 0.48 and 0.52 micro-units a line: rounded line by line four lines were 0 and 4
+)
+def test_a_bill_does_not_depend_on_how_results_were_flushed(session: Session, run: Run, price: int, shown: int) -> None:
+    whole, by_line = run(96), run(4)
+    set_prices(session, "m", input_price_micros=price, output_price_micros=price)
+    for chunk_id in chunk_ids(session, whole):
+        claim = take(session, chunk_id)
+        flush(session, claim, range(claim.first_line, claim.first_line + claim.num_lines))
+    claim = take_first(session, by_line)
+    for line_no in range(4):
+        flush(session, claim, [line_no], flush_no=line_no)
+    for batch in (whole, by_line):
+        session.refresh(batch)
+    assert (int(by_line.cost_picos), int(whole.cost_picos)) == (4 * 8 * price, 96 * 8 * price)
+    assert cost_micros(by_line) == shown
+
+
+def test_each_part_of_a_bill_has_the_price_of_its_claim(session: Session, run: Run) -> None:
+    batch = run(8)
+    first, second = chunk_ids(session, batch)
+    claims = [take(session, first)]
+    set_prices(session, "m", input_price_micros=7, output_price_micros=2**63 - 1)
+    claims.append(take(session, second))
+    for claim in claims:
+        flush(session, claim, [claim.first_line])
+    query = select(Ledger.input_price_micros, Ledger.output_price_micros, Ledger.cost_picos).order_by(Ledger.id)
+    dear = 5 * 7 + 3 * (2**63 - 1)
+    rows = [tuple(int(value or 0) for value in row) for row in session.execute(query)]
+    assert rows == [(1_000_000, 2_000_000, 11_000_000), (7, 2**63 - 1, dear)]
+    session.refresh(batch)
+    assert cost_micros(batch) == (11_000_000 + dear + 500_000) // 10**6
 
 
 def test_a_rolled_back_flush_leaves_nothing(session: Session, run: Run) -> None:
