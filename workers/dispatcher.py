@@ -1,7 +1,8 @@
 """The dispatcher: returns lost leases, moves batches on, picks the next chunks by fair share, sends hints.
 
 Any number may run; an advisory lock lets one lead each tick. It decides inside one transaction and sends hints after
-the commit: a hint sent before could be answered before there is anything to claim.
+the commit: a hint sent before could be answered before there is anything to claim. What needs the object store has a
+thread of its own, so that a store that hangs holds up nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import sweeps
-from jobs.batches.lost_leases import reap_expired
+from jobs.batches.lost_leases import reap_expired, reap_suspects
 from jobs.chunks import fairshare, fleet
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
@@ -57,11 +58,26 @@ class Dispatcher:
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop` is set. A database that is away costs a warning per tick, nothing else."""
+        # A daemon: the store may hold it up for longer than anybody waits for this process to end.
+        threading.Thread(target=self._look_at_suspects, args=(stop,), name="suspects", daemon=True).start()
         while not stop.wait(self._settings.dispatch_seconds):
             try:
                 self.tick()
             except ServiceError as error:
                 log.warning("database unreachable, tick skipped error=%s", error)
+
+    def _look_at_suspects(self, stop: threading.Event) -> None:
+        while not stop.wait(self._settings.dispatch_seconds):
+            try:
+                self.reap_suspects()
+            except ServiceError as error:
+                log.warning("database unreachable, suspects wait error=%s", error)
+            except Exception:
+                log.exception("suspects wait")  # the thread must live on: nobody else would decide on them
+
+    def reap_suspects(self) -> None:
+        """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""
+        reap_suspects(self._sessions, self._storage, lease=self._settings.lease)
 
     def tick(self) -> Plan:
         """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
@@ -73,7 +89,7 @@ class Dispatcher:
         return plan
 
     def _decide(self, session: Session) -> Plan:
-        reap_expired(session, self._storage, lease=self._settings.lease)
+        reap_expired(session, lease=self._settings.lease)
         sweeps.expire_overdue(session)
         sweeps.finish_ready(session)
         again = self._settings.hint_again_seconds

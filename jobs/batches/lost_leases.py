@@ -14,13 +14,14 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, lines_done, lock_batch_state
 from jobs.chunks.recording import LineResult, record
+from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.output_lines import error_line
 from jobs.lines.reading import RawLine, custom_id_of
@@ -58,25 +59,46 @@ class LostLease(ChunkRef):
         return self.lost_leases + self.is_counted
 
 
-def reap_expired(session: Session, storage: Storage, *, lease: timedelta) -> list[Reaped]:
+def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
     """End every lease that is over on the database's clock; return what became of each chunk.
 
     `lease` is what leases were extended for: one that was last extended before the server started is no loss, since its
     worker may be well and could not reach us.
 
-    Once lost, a chunk is ready again. After SUSPECT_LOST_LEASES it is bisected over its unfinished lines, and each part
-    again when the next is lost. A line that was lost POISON_LOST_LEASES times as a chunk of its own gets the error
-    `engine_failure`, unbilled. Where the input cannot be read now, the chunk waits for the next call; where the store
-    has lost it, the batch fails.
+    Once lost, a chunk is ready again. One that is lost so often that its lines decide is left for `reap_suspects`.
     """
     ended, outcomes = [], []
-    for lost in _read(session, _LOST, {"limit": _REAP_LIMIT, "lease": lease}):
-        outcome = _reap(session, storage, lost)
-        if outcome is not None:
-            ended.append(lost)
-            outcomes.append(outcome)
-            log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
+    for lost in _read(session, _LOST, _times(lease) | {"limit": _REAP_LIMIT}):
+        ended.append(lost)
+        outcomes.append(_return(session, lost))
+        _log(lost, outcomes[-1])
     _correct_shares(session, ended)
+    return outcomes
+
+
+def reap_suspects(sessions: sessionmaker[Session], storage: Storage, *, lease: timedelta) -> list[Reaped]:
+    """End the leases that `reap_expired` leaves; return what became of each chunk that could be decided on.
+
+    After SUSPECT_LOST_LEASES a chunk is bisected over its unfinished lines, and each part again when the next is lost.
+    A line that was lost POISON_LOST_LEASES times as a chunk of its own gets the error `engine_failure`, unbilled. Where
+    the input cannot be read now, the chunk waits for the next call; where the store has lost it, the batch fails.
+
+    The store is read between two transactions: it may hang, and nothing may wait for it. The second one looks whether
+    the lease is still the one that had ended.
+    """
+    with transaction(sessions) as session:
+        suspects = _read(session, _SUSPECTS, _times(lease) | {"limit": _REAP_LIMIT})
+    outcomes = []
+    for suspect in suspects:
+        try:
+            lines = _read_lines(storage, suspect)
+        except ServiceError as error:
+            log.error("lost chunk waits for its input chunk_id=%s error=%s", suspect.chunk_id, error)
+            continue
+        with transaction(sessions) as session:
+            outcome = _reap_suspect(session, suspect, lines, lease=lease)
+        if outcome is not None:
+            outcomes.append(outcome)
     return outcomes
 
 
@@ -104,52 +126,71 @@ def _correct_shares(session: Session, ended: Sequence[LostLease]) -> None:
         correct_share(session, lost)
 
 
-def _reap(session: Session, storage: Storage, lost: LostLease) -> Reaped | None:
-    """Decide on one lost lease and apply it; None where it has to wait."""
+def _times(lease: timedelta) -> dict[str, object]:
+    return {"lease": lease, "suspect": SUSPECT_LOST_LEASES, "poison": POISON_LOST_LEASES}
+
+
+def _log(lost: LostLease, outcome: Reaped) -> None:
+    log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
+
+
+def _return(session: Session, lost: LostLease) -> Reaped:
+    """Put a locked chunk back into the queue, or withdraw it where its batch is no longer wanted."""
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
         _move(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
-    if lost.num_lost < SUSPECT_LOST_LEASES or not lost.is_counted:
-        _move(session, lost, ChunkState.READY)
-        return Reaped.READY
+    _move(session, lost, ChunkState.READY)
+    return Reaped.READY
+
+
+def _read_lines(storage: Storage, suspect: LostLease) -> list[RawLine] | None:
+    """Return the lines of a chunk; None where the store has lost them. Raises ServiceError."""
     try:
-        lines = _lines(storage, lost)
-    except ServiceError as error:
-        log.error("lost chunk waits for its input chunk_id=%s error=%s", lost.chunk_id, error)
-        return None
+        return suspect.split(storage.read_range(suspect.object_key, suspect.byte_start, suspect.byte_end))
     except NotFoundError:
+        return None
+
+
+def _reap_suspect(
+    session: Session, suspect: LostLease, lines: Sequence[RawLine] | None, *, lease: timedelta
+) -> Reaped | None:
+    """Decide on a suspect, given its lines; None where its lease went on or was ended meanwhile."""
+    values = _times(lease) | {"chunk_id": suspect.chunk_id, "fence": suspect.fence}
+    for lost in _read(session, _SUSPECT, values):
+        outcome = _decide(session, lost, lines)
+        _log(lost, outcome)
+        correct_share(session, lost)
+        return outcome
+    return None
+
+
+def _decide(session: Session, lost: LostLease, lines: Sequence[RawLine] | None) -> Reaped:
+    if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
+        _move(session, lost, ChunkState.WITHDRAWN)
+        return Reaped.WITHDRAWN
+    if lines is None:
         missing_inputs.fail_batch(session, lost.batch_id)
         _move(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
-    return _reap_suspect(session, lost, lines)
-
-
-def _reap_suspect(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> Reaped:
     unfinished = _unfinished(session, lost, lines)
     if not unfinished:
         _move(session, lost, ChunkState.DONE)
         return Reaped.DONE
     if lost.num_requests == 1:
-        return _reap_single(session, lost, unfinished[0])
+        _fail(session, lost, unfinished[0])
+        return Reaped.FAILED
     _split(session, lost, lines, unfinished=unfinished)
     return Reaped.SPLIT
 
 
-def _reap_single(session: Session, lost: LostLease, line: RawLine) -> Reaped:
-    if lost.num_lost < POISON_LOST_LEASES:
-        _move(session, lost, ChunkState.READY)
-        return Reaped.READY
+def _fail(session: Session, lost: LostLease, line: RawLine) -> None:
+    """Give a chunk's only line its error."""
     message = f"this line's worker was lost {lost.num_lost} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )
     record(session, lost.batch_id, [LineResult(line_no=line.line_no, line=content, status_code=None)])
     _move(session, lost, ChunkState.DONE)
-    return Reaped.FAILED
-
-
-def _lines(storage: Storage, lost: LostLease) -> list[RawLine]:
-    return lost.split(storage.read_range(lost.object_key, lost.byte_start, lost.byte_end))
 
 
 def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> list[RawLine]:
@@ -193,16 +234,33 @@ def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
     assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
 
 
+_FROM = "FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id"
+_IS_COUNTED = "chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time()"
+_IS_OVER = "chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()"
+# A single line goes back to the queue until it is given up; anything longer is bisected before.
+_NEEDS_LINES = f"""
+    batch.state = 'in_progress' AND {_IS_COUNTED}
+    AND chunk.losses + 1 >= CASE WHEN chunk.num_requests = 1 THEN :poison ELSE :suspect END
+"""
+
 _LOST = text(f"""
-    SELECT {ChunkRef.COLUMNS}, chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time() AS is_counted
-    FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
-    WHERE chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()
+    SELECT {ChunkRef.COLUMNS}, {_IS_COUNTED} AS is_counted {_FROM} WHERE {_IS_OVER} AND NOT ({_NEEDS_LINES})
     ORDER BY chunk.batch_id, chunk.id LIMIT :limit FOR UPDATE OF chunk SKIP LOCKED
 """)
 
+_SUSPECTS = text(f"""
+    SELECT {ChunkRef.COLUMNS}, TRUE AS is_counted {_FROM} WHERE {_IS_OVER} AND {_NEEDS_LINES}
+    ORDER BY chunk.lease_until, chunk.id LIMIT :limit
+""")
+
+_SUSPECT = text(f"""
+    SELECT {ChunkRef.COLUMNS}, TRUE AS is_counted {_FROM}
+    WHERE chunk.id = :chunk_id AND chunk.fence = :fence AND {_IS_OVER} AND {_NEEDS_LINES}
+    FOR UPDATE OF chunk SKIP LOCKED
+""")
+
 _LEASED = text(f"""
-    SELECT {ChunkRef.COLUMNS}, FALSE AS is_counted
-    FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id
+    SELECT {ChunkRef.COLUMNS}, FALSE AS is_counted {_FROM}
     WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
 """)
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.audit import audit
 from jobs.batches import lifecycle, missing_inputs, sweeps
 from jobs.batches.finalisation import finalise_batch
-from jobs.batches.lost_leases import Reaped, reap_expired
+from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
@@ -126,7 +126,9 @@ def test_a_worker_that_was_fenced_out_fails_nothing(session: Session, run: Run) 
     assert batch.state == BatchState.IN_PROGRESS
 
 
-def test_a_lost_lease_without_its_input_does_not_wait_for_ever(session: Session, storage: Storage, run: Run) -> None:
+def test_a_lost_lease_without_its_input_does_not_wait_for_ever(
+    session: Session, maker: sessionmaker[Session], storage: Storage, run: Run
+) -> None:
     batch = run(6)
     first = session.scalars(select(Chunk.id).order_by(Chunk.id)).first()
     assert first is not None
@@ -135,7 +137,8 @@ def test_a_lost_lease_without_its_input_does_not_wait_for_ever(session: Session,
         leasing.claim_chunk(session, first, worker_id="w", lease=LEASE)
         session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second' WHERE state = 'leased'"))
         session.commit()
-        assert reap_expired(session, storage, lease=timedelta(0)) == expected
+        reaped = reap_expired(session, lease=timedelta(0))
         session.commit()
+        assert reaped + reap_suspects(maker, storage, lease=timedelta(0)) == expected
     assert codes(session, batch) == ["file_not_found"]
     assert finalise_batch(session, storage, batch.id) is BatchState.FAILED

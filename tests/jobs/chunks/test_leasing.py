@@ -9,17 +9,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.accounts.prices import Prices, cost_micros
 from jobs.batches import lifecycle
-from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
+from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects, return_leases
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk, MissingResultsError
 from jobs.chunks.recording import LineResult
+from jobs.database import sessions
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines.output_lines import output_line
 from jobs.served_models import set_prices
@@ -86,9 +87,16 @@ def end_lease(session: Session, claim: ClaimedChunk) -> None:
 
 def lose(session: Session, storage: Storage, claim: ClaimedChunk) -> list[Reaped]:
     end_lease(session, claim)
-    reaped = reap_expired(session, storage, lease=ENDED)
+    return reap(session, storage)
+
+
+def reap(session: Session, storage: Storage, *, lease: timedelta = ENDED) -> list[Reaped]:
+    """Do both halves of what dispatchers do of lost leases."""
+    reaped = reap_expired(session, lease=lease)
     session.commit()
-    return reaped
+    engine = session.get_bind()
+    assert isinstance(engine, Engine)
+    return reaped + reap_suspects(sessions(engine), storage, lease=lease)
 
 
 def totals(session: Session, batch: Batch) -> dict[str, int]:
@@ -310,9 +318,9 @@ def test_a_late_flush_that_comes_before_the_reaper_keeps_the_chunk(
     end_lease(session, claim)
     with maker.begin() as worker:
         leasing.flush(worker, claim, answers(claim, [0]), flush_no=0, lease=LEASE)
-        assert reap_expired(session, storage, lease=ENDED) == []  # does not wait for the row either
+        assert reap(session, storage) == []  # does not wait for the row either
         session.commit()
-    assert reap_expired(session, storage, lease=ENDED) == []
+    assert reap(session, storage) == []
     assert states(session, batch) == ["leased"]
 
 
@@ -343,7 +351,7 @@ def test_a_heartbeat_extends_the_lease(session: Session, run: Run, storage: Stor
     claim = take_first(session, run(4))
     end_lease(session, claim)
     assert leasing.extend(session, claim, LEASE).batch_wanted
-    assert reap_expired(session, storage, lease=ENDED) == []
+    assert reap(session, storage) == []
 
 
 def test_a_chunk_is_complete_when_every_request_has_a_result(session: Session, run: Run) -> None:
@@ -507,9 +515,35 @@ def test_while_the_input_cannot_be_read_a_lost_chunk_waits_and_others_do_not(
     lose(session, storage, take(session, first))
     for chunk_id in (first, second):
         end_lease(session, take(session, chunk_id))
-    assert reap_expired(session, Away(), lease=ENDED) == [Reaped.READY]
+    assert reap(session, Away()) == [Reaped.READY]
     session.commit()
-    assert reap_expired(session, storage, lease=ENDED) == [Reaped.SPLIT]
+    assert reap(session, storage) == [Reaped.SPLIT]
+
+
+@pytest.mark.parametrize("change", ["extended", "given back", "taken by another"])
+def test_a_suspect_whose_lease_has_changed_while_its_lines_were_read_is_left_alone(
+    session: Session, maker: sessionmaker[Session], storage: Storage, run: Run, change: str
+) -> None:
+    batch = run(4)
+    lose(session, storage, take_first(session, batch))
+    claim = take_first(session, batch)
+    end_lease(session, claim)
+
+    class Slow(Storage):
+        def __init__(self) -> None: ...
+
+        def read_range(self, key: str, start: int, end: int) -> bytes:
+            if change == "extended":
+                leasing.extend(session, claim, LEASE)
+            else:
+                leasing.release(session, claim)
+            session.commit()
+            if change == "taken by another":
+                take_first(session, batch, "w2")
+            return storage.read_range(key, start, end)
+
+    assert reap_suspects(maker, Slow(), lease=ENDED) == []
+    assert states(session, batch) == ["ready" if change == "given back" else "leased"]
 
 
 def test_a_lease_that_could_not_be_extended_while_postgres_was_away_is_no_loss(
@@ -519,12 +553,12 @@ def test_a_lease_that_could_not_be_extended_while_postgres_was_away_is_no_loss(
     since_before_the_server_started = timedelta(days=365)
     for _ in range(5):
         end_lease(session, take_first(session, batch))
-        assert reap_expired(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
+        assert reap(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
         session.commit()
     assert take_first(session, batch).lost_leases == 0
     session.execute(text("UPDATE chunk SET state = 'ready', losses = 2"))
     end_lease(session, take_first(session, batch))
-    assert reap_expired(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
+    assert reap(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
     assert take_first(session, batch).lost_leases == 2, "nor does it split a suspect or forgive it"
 
 
