@@ -7,7 +7,7 @@ queueing: Goyal, Vin, Cheng, SIGCOMM 1996. Each model is a server with clocks of
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -143,12 +143,25 @@ def pick_ready(session: Session, *, model: str, limit: int, again_seconds: float
     return picked
 
 
-def next_chunks(session: Session, *, model: str, limit: int, hint_again: timedelta | None = None) -> list[int]:
-    """Return the next chunks in turn; those hinted lately are left out when `hint_again` is given."""
+def next_chunks(
+    session: Session,
+    *,
+    model: str,
+    limit: int,
+    classes: Collection[Priority] = CLASSES,
+    hint_again: timedelta | None = None,
+) -> list[int]:
+    """Return the next chunks in turn, of these classes; those hinted lately are left out when `hint_again` is given."""
     if limit <= 0:
         return []
-    # Without hints nothing counts as hinted lately: no hint lies in the future.
-    values = {"model": model, "limit": limit, "min_fetched": MIN_FETCHED, "again": hint_again or timedelta(days=-1)}
+    values = {
+        "model": model,
+        "limit": limit,
+        "classes": [priority.value for priority in classes],
+        "min_fetched": MIN_FETCHED,
+        # Without hints nothing counts as hinted lately: no hint lies in the future.
+        "again": hint_again or timedelta(days=-1),
+    }
     rows = session.execute(_READ_QUEUES, values).all()
     if not rows:
         return []
@@ -196,12 +209,13 @@ def _queue(rows: Sequence[Any]) -> Queue:
 # the number of tenants that wait, not of chunks. The LATERAL then reads the head of each queue from the same index.
 _READ_QUEUES = text("""
     WITH RECURSIVE queue AS (
-        (SELECT priority, tenant_id FROM chunk WHERE state = 'ready' AND model = :model
+        (SELECT priority, tenant_id FROM chunk
+         WHERE state = 'ready' AND model = :model AND priority = ANY(CAST(:classes AS text[]))
          ORDER BY priority, tenant_id LIMIT 1)
         UNION ALL
         SELECT following.priority, following.tenant_id FROM queue, LATERAL (
             SELECT priority, tenant_id FROM chunk
-            WHERE state = 'ready' AND model = :model
+            WHERE state = 'ready' AND model = :model AND priority = ANY(CAST(:classes AS text[]))
                 AND (priority, tenant_id) > (queue.priority, queue.tenant_id)
             ORDER BY priority, tenant_id LIMIT 1
         ) AS following

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -311,16 +311,37 @@ def test_each_model_has_its_own_clock(session: Session, tenant: Tenant, second: 
     assert activate(session, second) == 0
 
 
+def buffers_of_reading(session: Session, classes: Sequence[str]) -> tuple[int, int]:
+    """Return the pages that a look at the queues touches, and the chunks that it finds."""
+    values = {"model": "m", "limit": 20, "classes": list(classes), "min_fetched": 4, "again": timedelta(seconds=10)}
+    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(fairshare._READ_QUEUES)), values)
+    assert isinstance(plan, list)
+    assert "Seq Scan on chunk" not in str(plan)
+    root = plan[0]["Plan"]
+    return root["Shared Hit Blocks"] + root["Shared Read Blocks"], root["Actual Rows"]
+
+
+@pytest.mark.parametrize("has_statistics", [True, False])
 def test_picking_reads_the_heads_of_the_queues_and_not_the_backlog(
-    session: Session, tenant: Tenant, second: str, add_chunks: AddChunks
+    session: Session, tenant: Tenant, second: str, add_chunks: AddChunks, has_statistics: bool
 ) -> None:
     for tenant_id in (tenant.id, second):
         add_chunks(tenant_id, 10_000)
+    if has_statistics:
+        session.execute(text("ANALYZE chunk"))
+    num_pages, num_rows = buffers_of_reading(session, list(Priority))
+    assert num_pages < 200
+    assert 0 < num_rows <= 2 * 20
+
+
+def test_a_look_for_a_better_class_does_not_read_the_others(
+    session: Session, tenant: Tenant, second: str, add_chunks: AddChunks
+) -> None:
+    for tenant_id, priority in ((tenant.id, "bulk"), (second, "normal")):
+        add_chunks(tenant_id, 10_000, priority=priority)
+    (urgent,) = add_chunks(second, 1, priority="urgent")
     session.execute(text("ANALYZE chunk"))
-    values = {"model": "m", "limit": 20, "min_fetched": 4, "again": timedelta(seconds=10)}
-    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(fairshare._READ_QUEUES)), values)
-    assert isinstance(plan, list)
-    root = plan[0]["Plan"]
-    assert "Seq Scan on chunk" not in str(plan)
-    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 200
-    assert root["Actual Rows"] <= 2 * 20
+    num_pages, num_rows = buffers_of_reading(session, ["urgent"])
+    assert (num_pages < 100, num_rows) == (True, 1)
+    found = fairshare.next_chunks(session, model="m", limit=9, classes=[Priority.URGENT])
+    assert found == [urgent]

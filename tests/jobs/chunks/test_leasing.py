@@ -24,7 +24,7 @@ from jobs.database import sessions
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines.output_lines import output_line
 from jobs.served_models import set_prices
-from jobs.states import BatchState, ChunkState, InvalidLines
+from jobs.states import BatchState, ChunkState, InvalidLines, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result, Tenant
 
@@ -176,6 +176,55 @@ def test_a_worker_without_hints_takes_the_next_chunk(session: Session, run: Run)
 
 
 # --- flushes ---------------------------------------------------------------------------------------------------------
+
+
+def test_chunks_that_others_are_claiming_hold_no_claim_up(
+    session: Session, maker: sessionmaker[Session], run: Run
+) -> None:
+    ids = chunk_ids(session, run(12 * 4))
+    with maker.begin() as others:
+        others.execute(select(Chunk.id).where(Chunk.id.in_(ids[:10])).with_for_update())
+        session.execute(text("SET LOCAL lock_timeout = '5s'"))
+        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE)
+    assert claim is not None
+    assert claim.chunk_id == ids[10]
+
+
+def test_a_claim_of_certain_classes_takes_no_other(session: Session, run: Run) -> None:
+    bulk, urgent = run(4, priority="bulk"), run(4, priority="urgent")
+
+    def claimed_batch(*classes: Priority) -> str | None:
+        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE, classes=classes)
+        return None if claim is None else claim.batch_id
+
+    assert claimed_batch(Priority.NORMAL) is None
+    assert claimed_batch(Priority.URGENT, Priority.NORMAL) == urgent.id
+    assert claimed_batch(Priority.URGENT, Priority.NORMAL) is None
+    assert claimed_batch(*Priority) == bulk.id
+
+
+def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run: Run) -> None:
+    """Right after a large batch was planned, before anybody has counted its rows for the planner."""
+    batch = run(4)
+    session.execute(
+        text("""
+            INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+                byte_start, byte_end, estimated_tokens)
+            SELECT batch_id, tenant_id, model, priority, expires_at, 0, 1, 1, 0, 1, 1
+            FROM chunk, generate_series(1, 20000)
+        """)
+    )
+    values = {
+        "chunk_ids": chunk_ids(session, batch)[:8],
+        "worker_id": "w1",
+        "lease": LEASE,
+        "after": "leased",
+        "sources": ["ready"],
+        "suspect": 2,
+    }
+    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(leasing._CLAIM)), values)
+    assert isinstance(plan, list)
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200
 
 
 def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, run: Run, tenant: Tenant) -> None:
