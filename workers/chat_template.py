@@ -1,6 +1,7 @@
 """A model's chat template: what it makes of a conversation, past tool calls and all, and how it has calls written.
 
-Templates are their authors' programs and may raise anything; that becomes a BodyError. Knows no limits of the model.
+Templates are their authors' programs and may raise anything; that becomes a BodyError. Only they write special tokens:
+the same words in a user's text are text. Knows no limits of the model.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from jobs.lines.body_checks import BodyError
+from workers.special_tokens import SpecialTokenizer, UserTexts
 from workers.tool_calls.forms import SHORT_ID_FORMS, CallForm, form_of
 from workers.tool_calls.history import (
     HISTORY_FORMS,
@@ -27,7 +29,7 @@ Tools = list[dict[str, Any]] | None
 """As chat templates expect them."""
 
 
-class TemplatedTokenizer(Protocol):
+class TemplatedTokenizer(SpecialTokenizer, Protocol):
     """What a chat template needs of a transformers tokenizer."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any: ...
@@ -39,6 +41,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: TemplatedTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._texts: dict[str, UserTexts] = {}  # by template: a model may have one of its own for tools
 
     def call_form(self, tools: Tools) -> CallForm | None:
         """Return how the model writes calls of these tools, None where the template knows none, or an unknown form."""
@@ -54,10 +57,11 @@ class ChatTemplate:
         if has_calls(messages):
             return self._with_past_calls(messages, tools)
         try:
-            return self._encoded(messages, tools)
+            rendered = self._rendered(messages, tools)
         except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
             message = f"the model's chat template refused the messages: {_named(error)}"
             raise BodyError("messages", message) from None
+        return self._user_texts(tools).encode(rendered)
 
     def _with_past_calls(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         """Return the conversation in the first form in which the template shows all its calls."""
@@ -65,22 +69,37 @@ class ChatTemplate:
         refusals = []
         for form in HISTORY_FORMS:
             try:
-                shown = self._apply(form.rewrite(marked), tools, form=form, tokenize=False)
-                if all(mark in shown for mark in marks):
-                    return self._encoded(form.rewrite(messages), tools, form=form)
+                shown = self._apply(form.rewrite(marked), tools, form=form)
+                if not all(mark in shown for mark in marks):
+                    continue
+                rendered = self._rendered(form.rewrite(messages), tools, form=form)
             except Exception as error:  # noqa: BLE001 - as above; another form may suit it
                 refusals.append(_named(error))
+            else:
+                return self._user_texts(tools).encode(rendered)
         reason = refusals[0] if len(refusals) == len(HISTORY_FORMS) else "it leaves them out"
         raise BodyError("messages", f"the model's chat template cannot show past tool calls: {reason}")
 
-    def _encoded(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None = None) -> list[int]:
-        return list(self._apply(messages, tools, form=form, tokenize=True, return_dict=True)["input_ids"])
+    def _rendered(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None = None) -> str:
+        texts = self._user_texts(tools)
+        return self._apply(texts.broken(messages), texts.broken_tools(tools), form=form)
 
-    def _apply(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None, **how: Any) -> Any:
-        """Apply the chat template; raises whatever it raises."""
+    def _user_texts(self, tools: Tools) -> UserTexts:
+        template = self._tokenizer.get_chat_template(tools=tools)
+        if template not in self._texts:
+            self._texts[template] = UserTexts(self._tokenizer, template=template)
+        return self._texts[template]
+
+    def _apply(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None) -> str:
+        """Return what the chat template makes of a conversation; raises whatever it raises."""
+        given: dict[str, Any] = {}
         if form is not None and form.no_text is NoText.NULL:
-            how["chat_template"] = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
-        return self._tokenizer.apply_chat_template(list(messages), tools=tools, add_generation_prompt=True, **how)
+            given["chat_template"] = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **given
+            )
+        )
 
 
 def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -111,16 +111,6 @@ def test_an_empty_prompt_is_refused(tokenizer: Any) -> None:
         prepare(NoTokens(), {"prompt": "x"}, endpoint=COMPLETION_ENDPOINT)
 
 
-def test_what_the_template_refuses_is_the_lines_error(tokenizer: Any) -> None:
-    class Strict:
-        def apply_chat_template(self, *_: Any, **__: Any) -> Any:
-            raise ValueError("roles must alternate")
-
-    with pytest.raises(BodyError, match="roles must alternate") as caught:
-        prepare(Strict(), chat("Hi"))
-    assert caught.value.param == "messages"
-
-
 @pytest.mark.parametrize(
     ("template", "named"),
     [

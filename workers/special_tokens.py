@@ -1,0 +1,187 @@
+"""A user's text beside a chat template's own marks: only the template writes special tokens.
+
+A text may hold the words of a special token: a page about chat templates, or a document that wants to forge a turn. It
+is broken there before the template sees it, and whole again in what is tokenised, where such a place is plain text.
+Knows no template and no limits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from jobs.lines.body_checks import BodyError
+
+_BREAK = "".join(chr(0xE000 + secrets.randbelow(0x1900)) for _ in range(10))
+"""Put where a text would read as a token, and taken out of the rendered prompt again.
+
+Private-use letters stay as they are, whatever a template does to texts (trimming, upper case, JSON); and nobody can
+guess 126 bits of them, so that they stand in no user's text.
+"""
+
+_BREAKS = re.compile(f"{_BREAK}|{re.escape(json.dumps(_BREAK)[1:-1])}")  # JSON may be written in ASCII
+
+Change = Callable[[str], str]
+
+
+class SpecialTokenizer(Protocol):
+    """What is needed of a transformers tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
+
+
+class UserTexts:
+    """Break the texts of conversations, and encode what the template made of them.
+
+    Its marks are the tokens that the tokenizer calls special, and others that it was given and that the template
+    writes, such as `<tool_call>`. These may stand in an assistant's words: a model writes them as text.
+    """
+
+    def __init__(self, tokenizer: SpecialTokenizer, *, template: str) -> None:
+        # A single letter cannot be broken, and white space is no mark: templates write it as ordinary text.
+        added = [token for token in tokenizer.added_tokens_decoder.values() if len(token.content.strip()) > 1]
+        special = [token.content for token in added if token.special]
+        written = [token.content for token in added if not token.special and token.content in template]
+        self._tokenizer = tokenizer
+        self._marks = [*special, *written]
+        self._of_assistants = _Breaker(special)
+        self._of_others = _Breaker(self._marks)
+        self._lock = threading.Lock()
+        self._exact: _ExactEncoder | None = None
+
+    def broken(self, messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return a conversation whose texts hold no mark."""
+        return [{name: self._broken(message, name) for name in message} for message in messages]
+
+    def broken_tools(self, tools: Sequence[Any] | None) -> list[Any] | None:
+        """Return tools whose texts hold no mark."""
+        return None if tools is None else [_mapped(tool, self._of_others.broken) for tool in tools]
+
+    def _broken(self, message: Mapping[str, Any], name: str) -> Any:
+        if name == "role":  # one of those that we know; templates make marks of it
+            return message[name]
+        is_said = name == "content" and message["role"] == "assistant"
+        return _mapped(message[name], (self._of_assistants if is_said else self._of_others).broken)
+
+    def encode(self, rendered: str) -> list[int]:
+        """Return the tokens of a rendered prompt. Raises BodyError where its tokenizer cannot read marks as text."""
+        if _BREAKS.search(rendered) is None:
+            return list(self._tokenizer.encode(rendered, add_special_tokens=False))
+        with self._lock:
+            if self._exact is None:
+                self._exact = _ExactEncoder(self._tokenizer, self._marks)
+        return self._exact.encode(rendered)
+
+
+class _Breaker:
+    """Break texts inside each mark, in any case of its letters, and at an edge with a piece of one.
+
+    A template may write two texts beside each other, which then read as one.
+    """
+
+    def __init__(self, marks: Iterable[str]) -> None:
+        folded = {mark.lower() for mark in marks}
+        self._starts = re.compile(f"(?is)(?={_any_of(folded)}).")
+        self._heads = _edges({mark[:end] for mark in folded for end in range(1, len(mark))}, place=-1)
+        self._tails = _edges({mark[start:] for mark in folded for start in range(1, len(mark))}, place=0)
+        self._longest = max(map(len, folded), default=0)
+
+    def broken(self, text: str) -> str:
+        core = text.strip()  # templates trim
+        if not core:
+            return text
+        head, tail = core[-self._longest :].lower(), core[: self._longest].lower()
+        before = _BREAK if any(tail[:end] in self._tails for end in range(1, len(tail) + 1)) else ""
+        after = _BREAK if any(head[start:] in self._heads for start in range(len(head))) else ""
+        start = text.index(core)
+        changed = before + self._starts.sub(lambda found: found[0] + _BREAK, core) + after
+        return text[:start] + changed + text[start + len(core) :]
+
+
+class _ExactEncoder:
+    """A copy of the tokenizer in which the marks have names that no text has.
+
+    One call encodes a whole prompt as the tokenizer itself would, normaliser and all; but the copy finds only the
+    template's own marks, which are written by these names.
+    """
+
+    def __init__(self, tokenizer: Any, marks: Sequence[str]) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            reason = (
+                "messages hold a special token of this model, and its tokenizer cannot read it as text; leave it out"
+            )
+            raise BodyError("messages", reason)
+        self._names = {mark: f"{_BREAK[:5]}{chr(0xF0000 + place)}{_BREAK[5:]}" for place, mark in enumerate(marks)}
+        self._copy = _renamed(backend, self._names)
+        self._ids = {self._copy.token_to_id(name): backend.token_to_id(mark) for mark, name in self._names.items()}
+        # All added tokens: where one that is no mark begins first or is longer, the tokenizer finds that.
+        self._added = re.compile(_any_of(token.content for token in tokenizer.added_tokens_decoder.values()))
+
+    def encode(self, rendered: str) -> list[int]:
+        text = "".join(self._added.sub(self._name_of, piece) for piece in _BREAKS.split(rendered))
+        return [self._ids.get(token_id, token_id) for token_id in self._copy.encode(text, add_special_tokens=False).ids]
+
+    def _name_of(self, found: re.Match[str]) -> str:
+        return self._names.get(found[0], found[0])
+
+
+def _renamed(backend: Any, names: Mapping[str, str]) -> Any:
+    """Return a copy of a tokenizer in which tokens have other names, and which makes none of them of plain text."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - most workers never need it
+
+    written = json.loads(backend.to_str())
+    written |= {"truncation": None, "padding": None, "post_processor": None}
+    for token in written["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = written["model"]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(token, token): token_id for token, token_id in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+    if model.get("merges"):
+        merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
+        model["merges"] = [pair for pair in merges if not {*pair, "".join(pair)} & names.keys()]
+    return Tokenizer.from_str(json.dumps(written))
+
+
+def _mapped(value: Any, change: Change) -> Any:
+    """Return a JSON value with all its texts changed, keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _mapped(one, change) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(one, change) for one in value]
+    return value
+
+
+def _edges(parts: Iterable[str], *, place: int) -> frozenset[str]:
+    """Return the pieces of marks that are no mere words, nor white space where a template would trim them."""
+    return frozenset(part for part in parts if not part.replace("_", "a").isalnum() and not part[place].isspace())
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    """Return a pattern of the longest of these texts at a place, in time that does not grow with their number."""
+    trie: dict[str, Any] = {}
+    for text in texts:
+        node = trie
+        for letter in text:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return _pattern(trie) if trie else "(?!)"
+
+
+def _pattern(node: Mapping[str, Any]) -> str:
+    branches = [re.escape(letter) + _pattern(below) for letter, below in node.items() if letter]
+    if "" in node:
+        return f"(?:{'|'.join(branches)})?" if branches else ""
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
