@@ -57,7 +57,7 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     install_error_handlers(app)
-    install_layers(app, metrics)
+    install_layers(app, metrics, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
     for module in (files, batches, models, health):
         app.include_router(module.router)
     return app

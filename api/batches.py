@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from sqlalchemy.orm import Session
 
 from api.auth import TenantDep
@@ -16,7 +16,13 @@ from api.schemas.batches import BatchObject, BatchPage, ResultLine
 from api.services import ServicesDep, SessionDep
 from jobs.batches import lifecycle
 from jobs.batches.results import read_finished_lines
-from jobs.batches.submission import MAX_METADATA_KEY, MAX_METADATA_PAIRS, MAX_METADATA_VALUE, CreateBatch
+from jobs.batches.submission import (
+    MAX_METADATA_KEY,
+    MAX_METADATA_PAIRS,
+    MAX_METADATA_VALUE,
+    CreateBatch,
+    check_metadata,
+)
 from jobs.chunks import fleet
 from jobs.lines.bodies import ENDPOINTS
 from jobs.states import InvalidLines, Priority
@@ -38,6 +44,16 @@ METADATA_SCHEMA = {
     "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE, "pattern": STORABLE_PATTERN},
 }
 
+
+def _few_pairs(given: object) -> object:
+    """Refuse too many pairs before each of them gets an error of its own."""
+    if isinstance(given, dict) and len(given) > MAX_METADATA_PAIRS:
+        check_metadata(given)
+    return given
+
+
+Metadata = Annotated[dict[Storable, Storable] | None, BeforeValidator(_few_pairs), WithJsonSchema(METADATA_SCHEMA)]
+
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 503))
 
 
@@ -47,7 +63,7 @@ class CreateBatchBody(StrictModel):
     input_file_id: ObjectId
     endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})]
     completion_window: Annotated[Storable, Field(max_length=20, json_schema_extra={"pattern": WINDOW_PATTERN})]
-    metadata: Annotated[dict[Storable, Storable] | None, WithJsonSchema(METADATA_SCHEMA)] = None
+    metadata: Metadata = None
     output_expires_after: ExpiresAfter | None = None
     priority: Priority = Priority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
@@ -68,7 +84,7 @@ IdempotencyKey = Annotated[Storable | None, Header(min_length=1, max_length=255)
 RetryCount = Annotated[int, Header(alias="x-stainless-retry-count", ge=0, le=1000)]
 
 
-@router.post("", operation_id="createBatch", responses=failures(404, 409, 413, 429))
+@router.post("", operation_id="createBatch", responses=failures(404, 408, 409, 413, 429))
 def create(
     body: CreateBatchBody,
     session: SessionDep,

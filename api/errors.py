@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from api.fields import UNKNOWN_PARAMETERS
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
 from jobs.errors import AuthenticationError, InputError, ServiceError
 from jobs.lines.bodies import ENDPOINTS
@@ -32,6 +33,7 @@ _HTTP_CODES = {
     HTTPStatus.BAD_REQUEST: "invalid_request",
     HTTPStatus.NOT_FOUND: "unknown_url",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_supported",
+    HTTPStatus.REQUEST_TIMEOUT: "request_timeout",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
 }
 
@@ -90,8 +92,13 @@ def unavailable_response() -> Response:
         HTTPStatus.SERVICE_UNAVAILABLE,
         "The server cannot use its database or object store right now; send the request again in a moment.",
         code=ServiceError.code,
-        headers={"retry-after": str(RETRY_AFTER_SECONDS)},
+        headers=retry_later(),
     )
+
+
+def retry_later() -> dict[str, str]:
+    """Return the header that tells a client when another try makes sense."""
+    return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
@@ -135,19 +142,32 @@ def describe_problem(problem: Mapping[str, Any]) -> tuple[str, str | None, str]:
     kind, param = problem["type"], _param_name(problem["loc"])
     if kind == "json_invalid":
         return "The request body is not valid JSON. Check it and send it again.", None, "invalid_json"
+    if kind == UNKNOWN_PARAMETERS:
+        return _unknown_parameters([*problem["loc"][1:]], **problem["ctx"])
     if param is None:
         return "The request needs a JSON object as its body, sent as application/json.", None, "invalid_body"
     if kind == "missing":
         return f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
-    if kind == "extra_forbidden":
-        return f"Unknown parameter: '{param}'. Remove it; nothing is ignored silently.", param, "unknown_parameter"
     given, wish = _shortened(problem.get("input")), str(problem["msg"]).removeprefix("Value error, ")
     return f"Invalid value for '{param}': {given}. {wish}.", param, "invalid_value"
 
 
+def _unknown_parameters(location: Sequence[int | str], *, names: Sequence[str], total: int) -> tuple[str, str, str]:
+    listed = [".".join(cut(str(part)) for part in (*location, name)) for name in names]
+    shown = ", ".join(f"'{name}'" for name in listed)
+    more = f" and {total - len(listed):,} more" if total > len(listed) else ""
+    what, them = ("parameter", "it") if total == 1 else ("parameters", "them")
+    message = f"Unknown {what}: {shown}{more}. Remove {them}; nothing is ignored silently."
+    return message, listed[0], "unknown_parameter"
+
+
 def _param_name(location: Sequence[int | str]) -> str | None:
     """Turn ("body", "output_expires_after", "seconds") into `output_expires_after.seconds`."""
-    return ".".join(str(part) for part in location[1:]) or None
+    return ".".join(cut(str(part)) for part in location[1:]) or None
+
+
+def cut(text: str, *, most: int = 100) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 def _shortened(value: object) -> str:

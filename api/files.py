@@ -54,7 +54,7 @@ class ListQuery(StrictModel):
     purpose: ListedPurpose | None = None
 
 
-@router.post("", operation_id="createFile", responses=failures(413), openapi_extra={"requestBody": FORM_SCHEMA})
+@router.post("", operation_id="createFile", responses=failures(408, 413), openapi_extra={"requestBody": FORM_SCHEMA})
 async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> FileObject:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
     key = files.new_object_key(tenant_id)

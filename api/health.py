@@ -41,7 +41,7 @@ def readyz(services: ServicesDep) -> Readiness | Response:
     "/metrics",
     operation_id="readMetrics",
     response_class=Response,
-    responses={200: text_of("Prometheus' text format.")},
+    responses={200: text_of("Prometheus' text format."), **failures(401)},
 )
 def metrics(services: ServicesDep) -> Response:
     """Answer this process's counters and the queue's numbers in Prometheus' text format.

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+_SERVER_BURST = 50
+_SERVER_LINES_A_SECOND = 1.0
+
 
 class JsonLines(logging.Formatter):
     """Write a record as one line: time, level, event and the record's own `fields`, or the logger's name."""
@@ -30,11 +33,24 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)  # escapes all but ASCII: no character of a request can break a line, or a terminal
 
 
+class WithinBudget(logging.Filter):
+    """Leave out records beyond a budget of lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._budget = LineBudget(burst=_SERVER_BURST, lines_a_second=_SERVER_LINES_A_SECOND)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._budget.take() is not None
+
+
 def configure() -> None:
-    """Send all records of this process to stderr."""
+    """Send all records of this process to stderr; the servers' own, which peers cause, no faster than a budget."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for caused_by_peers in ("asyncio", "uvicorn.error"):
+        logging.getLogger(caused_by_peers).addFilter(WithinBudget())
 
 
 class LineBudget:

@@ -22,6 +22,7 @@ _DESCRIPTIONS = {
     401: "The request has no key, or one that is not known here or was revoked.",
     404: "There is no such object, or it is another tenant's.",
     405: "The path does not serve this method.",
+    408: "The body did not come in time.",
     409: "The object's state does not allow this.",
     410: "What is asked for is kept no longer.",
     413: "The body, the file or one of its fields is too large.",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from jobs.settings import Settings
 
 DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
-_SHUTDOWN_SECONDS = 5
 
 ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when the role is ready.")]
 
@@ -34,21 +33,13 @@ def api(
     require_free_port(host, port)
     settings = _checked_settings(writes_objects=True)
 
-    import uvicorn
-
     from api.app import create_app
     from api.logs import configure
+    from api.server import serve
 
     configure()
     _touch(ready_file)
-    uvicorn.run(
-        create_app(settings),
-        host=host,
-        port=port,
-        access_log=False,
-        log_config=None,  # its loggers pass their records on to ours
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-    )
+    serve(create_app(settings), settings, host=host, port=port)
 
 
 def control(ready_file: ReadyFile = None) -> None:

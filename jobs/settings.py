@@ -36,6 +36,17 @@ class Settings(BaseSettings):
     storage_retries: int = Field(default=3, ge=0)
     """How often a request that the object store refused is sent again, within that time."""
 
+    api_max_connections: int = Field(default=1000, gt=0)
+    """Connections that one API process keeps; with more, the one that has waited longest for a request gives way."""
+    api_header_seconds: float = Field(default=10.0, gt=0)
+    """How long the head of a request may take to come."""
+    api_idle_seconds: float = Field(default=30.0, gt=0)
+    """How long a connection is kept for a next request."""
+    api_stall_seconds: float = Field(default=30.0, gt=0)
+    """How long an upload or the reader of an answer may pause, and a JSON body take."""
+    api_operator_key: str = ""
+    """If set, `/metrics` and `/openapi.json` ask for this key as `Authorization: Bearer …`; else they are open."""
+
     max_batch_lines: int = Field(default=1_000_000, gt=0)
     """Requests in one batch, at most."""
     max_file_bytes: int = Field(default=8 * GIB, gt=0)

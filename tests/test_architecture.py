@@ -96,7 +96,7 @@ FLOORS = {
         ["services"],
         ["auth"],
         ["*"],
-        ["app"],
+        ["app", "server"],
     ],
 }
 

@@ -1,22 +1,33 @@
-"""Refuse at the door what no endpoint can use: NUL characters, which Postgres cannot store, and huge JSON bodies."""
+"""Refuse at the door what no endpoint can use: NUL characters, huge or unending bodies, strangers among operators."""
 
 from __future__ import annotations
 
+import hmac
+import math
+from http import HTTPStatus
+
+import anyio
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import error_response
 
-MAX_JSON_BYTES = 1024 * 1024  # the largest batch create (16 metadata pairs) stays under 64 KiB
+MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
 UPLOAD_PATH = "/v1/files"  # bounds its own body, by max_file_bytes
+OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
 
 class RequestGuard:
-    """Answer 400 to NUL in path or query; bound every body but an upload's to MAX_JSON_BYTES."""
+    """Answer 400 to NUL in path or query, and 401 to strangers where there is an `operator_key`.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Bound every body but an upload's to MAX_JSON_BYTES and `stall_seconds`; an upload may only not pause for as long.
+    """
+
+    def __init__(self, app: ASGIApp, *, stall_seconds: float, operator_key: str) -> None:
         self.app = app
+        self._stall_seconds = stall_seconds
+        self._operator_key = operator_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -24,13 +35,47 @@ class RequestGuard:
         elif "\x00" in scope["path"] or b"%00" in scope["query_string"]:
             message = "The URL holds a NUL character, which no id or name may have. Remove %00."
             await error_response(400, message, code="invalid_value")(scope, receive, send)
-        elif scope["path"] == UPLOAD_PATH:
-            await self.app(scope, receive, send)
+        elif self._operator_key and scope["path"] in OPERATOR_PATHS and not self._is_operator(scope):
+            await self._refuse(scope, receive, send)
         else:
-            await self.app(scope, _bounded(receive, Headers(scope=scope)), send)
+            headers, is_upload = Headers(scope=scope), scope["path"] == UPLOAD_PATH
+            bounded = _timely(receive, self._stall_seconds, is_extended=is_upload)
+            await self.app(scope, bounded if is_upload else _short(bounded, headers), send)
+
+    def _is_operator(self, scope: Scope) -> bool:
+        given = Headers(scope=scope).get("authorization", "")
+        return hmac.compare_digest(given.encode(), f"Bearer {self._operator_key}".encode())
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        code = "invalid_api_key" if "authorization" in Headers(scope=scope) else "missing_api_key"
+        scope.setdefault("state", {})["refusal"] = code  # for the log
+        message = f"{scope['path']} is for operators. Send TOKENMILL_API_OPERATOR_KEY as 'Authorization: Bearer …'."
+        headers = {"www-authenticate": "Bearer"}
+        await error_response(HTTPStatus.UNAUTHORIZED, message, code=code, headers=headers)(scope, receive, send)
 
 
-def _bounded(receive: Receive, headers: Headers) -> Receive:
+def _timely(receive: Receive, seconds: float, *, is_extended: bool) -> Receive:
+    """Bound the time for the whole body, or with `is_extended` for each piece; what comes after it is not timed."""
+    deadline, is_complete = math.inf, False
+
+    async def receive_timely() -> Message:
+        nonlocal deadline, is_complete
+        if is_complete:
+            return await receive()
+        if is_extended or deadline == math.inf:
+            deadline = anyio.current_time() + seconds
+        try:
+            with anyio.fail_after(deadline - anyio.current_time()):
+                message = await receive()
+        except TimeoutError:
+            raise _too_slow(seconds) from None
+        is_complete = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    return receive_timely
+
+
+def _short(receive: Receive, headers: Headers) -> Receive:
     announced, num_bytes = headers.get("content-length", ""), 0
 
     async def receive_bounded() -> Message:
@@ -46,7 +91,14 @@ def _bounded(receive: Receive, headers: Headers) -> Receive:
     return receive_bounded
 
 
+# FastAPI lets only HTTPException through while it reads a body; the handler makes the envelope of it.
+
+
+def _too_slow(seconds: float) -> HTTPException:
+    message = f"The request body did not come for {seconds:g} s. Send it again, without a pause."
+    return HTTPException(HTTPStatus.REQUEST_TIMEOUT, message, headers={"connection": "close"})
+
+
 def _too_large(num_bytes: int) -> HTTPException:
-    # FastAPI lets only this class through while it reads a body; the handler makes the envelope of it.
     message = f"The request body has {num_bytes:,} bytes or more; this endpoint allows {MAX_JSON_BYTES:,}. Send less."
     return HTTPException(413, message)

@@ -11,9 +11,9 @@ from api.middleware.request_log import RequestLog
 from api.middleware.unexpected_errors import UnexpectedErrors
 
 
-def install_layers(app: FastAPI, metrics: RequestMetrics) -> None:
+def install_layers(app: FastAPI, metrics: RequestMetrics, *, stall_seconds: float, operator_key: str) -> None:
     """Innermost first: what is added last sees a request first, and the answer last."""
-    app.add_middleware(RequestGuard)
+    app.add_middleware(RequestGuard, stall_seconds=stall_seconds, operator_key=operator_key)
     app.add_middleware(UnexpectedErrors)
     app.add_middleware(MeasureRequests, metrics=metrics)
     app.add_middleware(RequestLog)

@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from api.app import create_app
+from api.server import ServerConfig, connections_of
 from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect
 from jobs.served_models import add_model
@@ -47,8 +48,7 @@ def serving(settings: Settings) -> Iterator[str]:
     """Serve the app on a free port of this machine, in a thread; yield its base URL without /v1."""
     witness = Witness(create_app(settings))
     _witnesses.append(witness)
-    config = uvicorn.Config(witness, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(ServerConfig(witness, connections_of(settings), port=0))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

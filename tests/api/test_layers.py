@@ -24,7 +24,7 @@ from jobs.errors import ConflictError, ServiceError
 def small_app() -> FastAPI:
     app = FastAPI()
     install_error_handlers(app)
-    install_layers(app, RequestMetrics(registry := CollectorRegistry()))
+    install_layers(app, RequestMetrics(registry := CollectorRegistry()), stall_seconds=30, operator_key="")
     app.state.registry = registry
 
     @app.get("/fails/{how}")

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from cli.embedded.sockets import free_port
 from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect
+from tests.api.waiting import wait_until_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,18 +84,6 @@ def role(new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFacto
             yield Role(url=f"http://127.0.0.1:{port}", key=secret, key_id=key_id, tenant_id=tenant_id, log=log)
         finally:
             process.terminate()
-
-
-def wait_until_alive(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            httpx.get(f"{url}/healthz")
-        except httpx.TransportError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(log.read_text())
 
 
 def test_a_request_is_one_json_line_that_says_who_asked_for_what_and_how_it_went(role: Role) -> None:

@@ -80,7 +80,7 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value >= MIB and value % MIB == 0:
         size = f"{value // GIB} GiB" if value % GIB == 0 else f"{value // MIB} MiB"
         return f"{value} ({size})"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value) or "(none)"
 
 
 if __name__ == "__main__":

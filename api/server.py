@@ -1,0 +1,213 @@
+"""Serve the application over HTTP/1.1 to peers that may be slow, many or hostile.
+
+Knows sockets, timers and descriptors; no route, no tenant. Why it is a protocol of uvicorn's: docs/adr/0013.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from api.errors import error_response, retry_later
+from api.logs import LineBudget
+from jobs.settings import Settings
+
+GRACEFUL_SECONDS = 5
+MOST_DESCRIPTORS = 65_536
+RESERVED_DESCRIPTORS = 256
+"""For Postgres, the object store and what is accepted in one go."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Connections:
+    """What the connections of one server share: its limits, and who of them waits for a request."""
+
+    max_connections: int
+    backlog: int
+    header_seconds: float
+    idle_seconds: float
+    stall_seconds: float
+    waiting: dict[BoundedHttp, None] = field(default_factory=dict)
+    """Those that nothing is computed for, the longest wait first."""
+    _lines: LineBudget = field(default_factory=lambda: LineBudget(burst=1, lines_a_second=0.1))
+
+    def make_room(self, newcomer: BoundedHttp) -> bool:
+        """Close the connection that has waited longest for a request; False where there is none to close."""
+        num_unsaid = self._lines.take()
+        if num_unsaid is not None:
+            logger.warning("connections full max_connections=%d num_unsaid=%d", self.max_connections, num_unsaid)
+        oldest = next((connection for connection in self.waiting if connection is not newcomer), None)
+        if oldest is None:
+            return False
+        oldest.drop()
+        return True
+
+
+def connections_of(settings: Settings) -> Connections:
+    """Return the limits that the settings ask for and that this process's descriptors allow."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    reserved = min(RESERVED_DESCRIPTORS, allowed // 2)
+    affordable = allowed - reserved
+    if affordable < settings.api_max_connections:
+        logger.warning("fewer connections than set max_connections=%d descriptors=%d", affordable, allowed)
+    return Connections(
+        max_connections=min(settings.api_max_connections, affordable),
+        backlog=reserved // 2,
+        header_seconds=settings.api_header_seconds,
+        idle_seconds=settings.api_idle_seconds,
+        stall_seconds=settings.api_stall_seconds,
+    )
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's configuration with our protocol, and what its connections share."""
+
+    def __init__(self, app: ASGIApp, connections: Connections, *, host: str = "127.0.0.1", port: int) -> None:
+        self.shared = connections
+        super().__init__(
+            app,
+            host=host,
+            port=port,
+            http=BoundedHttp,
+            ws="none",
+            lifespan="on",
+            log_config=None,  # its loggers pass their records on to ours
+            access_log=False,
+            backlog=connections.backlog,  # also what asyncio accepts before it looks at anything else
+            timeout_keep_alive=connections.idle_seconds,  # type: ignore[arg-type]  # a timer takes fractions, too
+            timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        )
+
+
+class BoundedHttp(H11Protocol):
+    """uvicorn's protocol with an end to every wait for a peer.
+
+    A request's head must come within `header_seconds`, an answer must be taken without a pause of `stall_seconds`, and
+    what is left of a body once its request is answered within as much. Where there are too many connections, the one
+    that has waited longest for a request gives way.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._shared = config.shared
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self._await_request(self._shared.header_seconds)
+        if len(self.connections) > self._shared.max_connections and not self._shared.make_room(self):
+            self._refuse()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves it armed after an error
+        self._stop_awaiting()
+        self._stop_write_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_answering():
+            self._stop_awaiting()
+        elif self._read_timer is None:  # not extended by more of the same head
+            self._await_request(self._shared.header_seconds)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._abort_after_stall()
+        elif not self._is_answering():
+            self._shared.waiting[self] = None
+            if self.conn.their_state is not h11.IDLE:  # the rest of a body that nobody reads
+                self._await_request(self._shared.stall_seconds)
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._abort_after_stall()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._abort_after_stall()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_write_timer()
+
+    def drop(self) -> None:
+        """End this connection at once; its peer has asked for nothing, or has not finished asking."""
+        self._stop_awaiting()
+        self.connections.discard(self)  # counted out now, and not when the loop gets to it
+        self.transport.abort()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_request(self, seconds: float) -> None:
+        self._stop_awaiting()
+        self._shared.waiting[self] = None
+        self._read_timer = self.loop.call_later(seconds, self.drop)
+
+    def _stop_awaiting(self) -> None:
+        self._shared.waiting.pop(self, None)
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _abort_after_stall(self) -> None:
+        self._stop_write_timer()
+        self._watch_writing(self.transport.get_write_buffer_size())
+
+    def _watch_writing(self, num_bytes: int) -> None:
+        self._write_timer = self.loop.call_later(self._shared.stall_seconds, self._abort_unless_read, num_bytes)
+
+    def _abort_unless_read(self, num_bytes: int) -> None:
+        """A slow reader may take as long as it likes, as long as it reads."""
+        left = self.transport.get_write_buffer_size()
+        if left < num_bytes:
+            self._watch_writing(left)
+        else:
+            self.transport.abort()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _refuse(self) -> None:
+        self.connections.discard(self)
+        message = f"The server keeps {self._shared.max_connections} connections, and all are in use. Send it again."
+        answer = error_response(503, message, code="service_unavailable", headers=retry_later())
+        head = b"".join(b"%s: %s\r\n" % pair for pair in [*answer.raw_headers, (b"connection", b"close")])
+        self.transport.write(b"HTTP/1.1 503 Service Unavailable\r\n" + head + b"\r\n" + bytes(answer.body))
+        self.transport.close()
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many descriptors as it is allowed to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def serve(app: ASGIApp, settings: Settings, *, host: str, port: int) -> None:
+    """Serve until a signal asks to stop."""
+    raise_descriptor_limit()
+    uvicorn.Server(ServerConfig(app, connections_of(settings), host=host, port=port)).run()
