@@ -25,7 +25,7 @@ def apply_token_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
     """Set the logits of forbidden tokens to minus infinity, in place.
 
     Shapes: logits `[num_rows, vocab]` of any float, last axis contiguous; mask `[masked, ceil(vocab / 32)]` int32,
-    contiguous; rows `[masked]` int64, the row of logits that each line of the mask is for, none twice. Bits past the
+    contiguous; rows `[masked]` int64, the row of logits that each row of the mask is for, none twice. Bits past the
     vocabulary mean nothing. Raises `KernelInputError`; on the CPU also for a row that does not exist.
     """
     check_mask(logits, mask, rows)
@@ -78,11 +78,11 @@ def apply_token_mask_triton(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
 
 @jit
 def _token_mask_kernel(logits, mask, rows, row_stride, words, vocab, BLOCK: tl.constexpr):  # noqa: PLR0917  positional
-    line = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows + line)
+    mask_row = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + mask_row)
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_token = tokens < vocab
-    word = tl.load(mask + line * words + tokens // 32, mask=is_token, other=-1)
+    word = tl.load(mask + mask_row * words + tokens // 32, mask=is_token, other=-1)
     is_forbidden = ((word >> (tokens % 32)) & 1) == 0
     minus_infinity = tl.full((BLOCK,), float("-inf"), tl.float32).to(logits.dtype.element_ty)
     tl.store(logits + row * row_stride + tokens, minus_infinity, mask=is_token & is_forbidden)

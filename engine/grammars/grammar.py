@@ -173,26 +173,26 @@ class MaskFiller:
         self._executor = _llguidance().LLExecutor(num_threads=self._num_threads)
 
     def fill(self, wanted: Iterable[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
-        """Write, for (matcher, line, drafts), the allowed tokens before each draft and after the last one.
+        """Write, for (matcher, row, drafts), the allowed tokens before each draft and after the last one.
 
-        `words` is `[lines, ceil(vocab / 32)]`, contiguous; a matcher with k drafts takes the lines `line` to
-        `line + k`. The drafts must be allowed (`GrammarMatcher.num_allowed`). A matcher that meets a limit of
+        `words` is `[rows, ceil(vocab / 32)]`, contiguous; a matcher with k drafts fills the rows `row` to
+        `row + k`. The drafts must be allowed (`GrammarMatcher.num_allowed`). A matcher that meets a limit of
         llguidance has an `error` afterwards, and its masks mean nothing.
         """
         plain: list[tuple[Any, int]] = []
         drafted: list[tuple[Any, int, list[int]]] = []
-        for matcher, line, drafts in wanted:
+        for matcher, row, drafts in wanted:
             if drafts:
-                drafted.append((matcher._matcher, line, drafts))
+                drafted.append((matcher._matcher, row, drafts))
             else:
-                plain.append((matcher._matcher, line))
-        address, line_bytes = words.ctypes.data, words.shape[1] * words.itemsize
-        words_at = (address, line_bytes, words.shape[0])
+                plain.append((matcher._matcher, row))
+        address, row_bytes = words.ctypes.data, words.shape[1] * words.itemsize
+        words_at = (address, row_bytes, words.shape[0])
         if self._num_threads > 1 and len(plain) >= _PARALLEL_FROM:
             self._executor.unsafe_compute_mask_ptr(plain, *words_at)
         else:
-            for inner, line in plain:
-                inner.unsafe_compute_mask_ptr(address + line * line_bytes, line_bytes)
+            for inner, row in plain:
+                inner.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
         if drafted:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *words_at)
 

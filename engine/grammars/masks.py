@@ -1,4 +1,4 @@
-"""One step's token masks: a line for each sampled row whose sequence has a grammar. Knows no grammar library.
+"""One step's token masks: a row for each sampled row of logits whose sequence has a grammar. Knows no grammar library.
 
 They are written on the host while the device computes the step, and applied to the logits by kernels/token_mask.py.
 """
@@ -64,17 +64,17 @@ class MaskWriter:
                 drafts = sequence.draft_token_ids[: num_sampled - 1]
                 drafts = drafts[: matcher.num_allowed(drafts)] if drafts else drafts
                 wanted.append((matcher, len(rows), drafts))
-                early += _early_lines(sequence, len(rows), num_sampled)
+                early += _early_rows(sequence, len(rows), num_sampled)
                 rows += range(row, row + num_sampled)
             row += num_sampled
         if not wanted:
             return None
-        words = self._lines(len(rows))
+        words = self._mask_rows(len(rows))
         if any(drafts for _, _, drafts in wanted):
-            words.fill(-1)  # lines after a draft that the grammar does not allow are not written, and not used
+            words.fill(-1)  # rows after a draft that the grammar does not allow are not written, and not used
         self._fill(wanted, words)
-        for line, stop_token_ids in early:
-            _hold_off_stops(words[line], stop_token_ids)
+        for mask_row, stop_token_ids in early:
+            _hold_off_stops(words[mask_row], stop_token_ids)
         return self._upload(rows)
 
     def _fill(self, wanted: list[tuple[GrammarMatcher, int, list[int]]], words: _Words) -> None:
@@ -82,25 +82,25 @@ class MaskWriter:
             self._filler = MaskFiller()
         self._filler.fill(wanted, words)
 
-    def _lines(self, count: int) -> _Words:
+    def _mask_rows(self, count: int) -> _Words:
         if count > self._buffer.shape[0]:
             self._buffer = self._allocate(count + count // 2)
         words: _Words = self._buffer[:count].numpy()
         return words
 
-    def _allocate(self, num_lines: int) -> Tensor:
+    def _allocate(self, num_rows: int) -> Tensor:
         is_pinned = self._device.type == "cuda"
-        return torch.empty((num_lines, self._num_words), dtype=torch.int32, pin_memory=is_pinned)
+        return torch.empty((num_rows, self._num_words), dtype=torch.int32, pin_memory=is_pinned)
 
     def _upload(self, rows: list[int]) -> RowMasks:
         words = self._buffer[: len(rows)]
         return RowMasks(words.to(self._device, non_blocking=True), upload(np.array(rows), self._device))
 
 
-def _early_lines(sequence: Sequence, line: int, num_sampled: int) -> list[tuple[int, frozenset[int]]]:
-    """Return the lines, with the stop tokens, whose token comes before min_tokens."""
+def _early_rows(sequence: Sequence, mask_row: int, num_sampled: int) -> list[tuple[int, frozenset[int]]]:
+    """Return the rows of masks, with the stop tokens, whose token comes before min_tokens."""
     num_early = sequence.request.params.min_tokens - sequence.num_output_tokens
-    return [(line + offset, sequence.stop_token_ids) for offset in range(min(num_sampled, num_early))]
+    return [(mask_row + offset, sequence.stop_token_ids) for offset in range(min(num_sampled, num_early))]
 
 
 def _hold_off_stops(words: _Words, stop_token_ids: frozenset[int]) -> None:

@@ -46,7 +46,7 @@ for name, fields in json.load(sys.stdin).items():
     if compilation.compiled is not None:
         matchers = [compilation.compiled.copy() for _ in range(40)]
         masks = np.zeros((40, 32), dtype=np.int32)
-        filler.fill([(matcher, line, []) for line, matcher in enumerate(matchers)], masks)
+        filler.fill([(matcher, row, []) for row, matcher in enumerate(matchers)], masks)
         matchers[0].forced_tokens()
 """
 
