@@ -36,7 +36,7 @@ class BatchProgress:
         """Read an openai Batch; servers leave out counts they do not know yet."""
         counts, usage = batch.request_counts, getattr(batch, "usage", None)
         output_tokens = usage.output_tokens if usage else 0
-        seconds = _seconds_taken(batch) if batch.status in ENDED else 0
+        seconds = _elapsed_seconds(batch) if batch.status in ENDED else 0
         return cls(
             status=batch.status,
             done=counts.completed + counts.failed if counts else 0,
@@ -47,7 +47,7 @@ class BatchProgress:
         )
 
 
-def _seconds_taken(batch: Any) -> int:
+def _elapsed_seconds(batch: Any) -> int:
     ends = (batch.completed_at, batch.failed_at, batch.expired_at, batch.cancelled_at)
     return max((end - batch.created_at for end in ends if end is not None), default=0)
 

@@ -90,7 +90,7 @@ def _check_tokens(params: SamplingParams, info: EngineInfo) -> None:
 
 
 def _check_any_token_left(params: SamplingParams, info: EngineInfo) -> None:
-    """Raise unless some token may be taken at every place: one that ends neither a bad word nor an output too early."""
+    """Raise unless some token may come at every position, one that ends neither a bad word nor an output too early."""
     forbidden = {token_ids[-1] for token_ids in params.bad_words_token_ids}
     if params.min_tokens:
         forbidden.update(params.stop_token_ids, () if params.ignore_eos else info.eos_token_ids)

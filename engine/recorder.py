@@ -1,4 +1,4 @@
-"""Take what a step sampled: append tokens, end what is done, say what is new. Knows no tensors and plans nothing."""
+"""Record what a step sampled: append tokens, end what is done, say what is new. Knows no tensors and plans nothing."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Recorder:
     ) -> list[tuple[Sequence, TokenDelta]]:
         """Append what the plan's sequences sampled; return each with its delta. One aborted since then gets nothing."""
         row = 0
-        taken = []
+        appended = []
         for sequence, num_sampled in plan.sampling():
             rows = range(row, row + num_sampled)
             row += num_sampled
             if sequence in self._scheduler:
                 found = [logprobs.get(row) for row in rows]
-                taken.append((sequence, self._append_to(sequence, tokens[rows.start : rows.stop], found)))
-        return taken
+                appended.append((sequence, self._append_to(sequence, tokens[rows.start : rows.stop], found)))
+        return appended
 
-    def report(self, taken: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
+    def report(self, appended: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
         """Append what grammars force and end what is done; return all deltas, those of siblings of a failure too.
 
         The scheduler has advanced past the step by now, so that blocks which it filled stay findable.
         """
         now = self._scheduler.pace.now()
-        for sequence, delta in taken:
+        for sequence, delta in appended:
             num_tokens = len(delta.token_ids)
             if delta.finish_reason is None:
                 self.count_forced(grammar_output.append_forced(sequence, delta))
@@ -47,7 +47,7 @@ class Recorder:
                 self._scheduler.finish(sequence)
                 self.counters.num_finished += 1
             self._time(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
-        deltas = [delta for _, delta in taken]
+        deltas = [delta for _, delta in appended]
         failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
         return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
 
@@ -96,7 +96,7 @@ class Recorder:
         sequence.prompt_logprobs = None  # reported once
         drafts = sequence.draft_token_ids
         for index, token_id in enumerate(token_ids):
-            if not grammar_output.is_taken(sequence, token_id, delta):
+            if not grammar_output.accept(sequence, token_id, delta):
                 break
             end = sequence.append(token_id)
             delta.token_ids.append(token_id)

@@ -42,7 +42,7 @@ def append_forced(sequence: Sequence, delta: TokenDelta) -> int:
     count = 0
     while delta.finish_reason is None and (forced := sequence.matcher.forced_tokens()):
         for token_id in forced:
-            if not is_taken(sequence, token_id, delta):
+            if not accept(sequence, token_id, delta):
                 return count
             end = sequence.append(token_id)
             delta.token_ids.append(token_id)
@@ -61,7 +61,7 @@ def forced_drafts(sequence: Sequence) -> list[int]:
     return sequence.matcher.forced_tokens()[: max(0, min(room, MAX_FORCED_DRAFTS))]
 
 
-def is_taken(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
+def accept(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
     """Go on by a sampled token; where there is none, or the grammar does not allow it, end with the reason."""
     count = sequence.num_output_tokens
     if sequence.matcher is None:

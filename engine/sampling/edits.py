@@ -67,7 +67,7 @@ class Edits:
     """A row for each of the penalised."""
 
     def forbid(self, logits: Tensor) -> None:
-        """Set the logits of tokens that must not be taken to minus infinity, in place."""
+        """Set the logits of tokens that must not be sampled to minus infinity, in place."""
         if self.allowed is not None:
             index = self.allowed.on(logits.device)
             kept = logits[index]

@@ -51,7 +51,7 @@ class Asked:
     told: dict[int, list[TokenDelta]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
 
-    def take(self, delta: TokenDelta) -> None:
+    def append(self, delta: TokenDelta) -> None:
         deltas = self.told.setdefault(delta.index, [])
         assert not deltas or deltas[-1].finish_reason is None, "something is told after the end"
         deltas.append(delta)
@@ -175,7 +175,7 @@ class Trial:
     def _step(self) -> None:
         self.now += 1.0
         for delta in self.engine.step():
-            self.asked[delta.request_id].take(delta)
+            self.asked[delta.request_id].append(delta)
         self.engine.scheduler.check_integrity()
 
     def _check(self, asked: Asked) -> None:

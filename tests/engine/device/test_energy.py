@@ -47,7 +47,7 @@ class FakeNvml(ModuleType):
         self._check("nvmlDeviceGetTotalEnergyConsumption")
         return self.millijoules[handle]
 
-    def take(self, cuda_index: int, millijoules: int) -> None:
+    def use(self, cuda_index: int, millijoules: int) -> None:
         self.millijoules[f"GPU-{UUIDS[cuda_index]}"] += millijoules
 
     def _check(self, name: str) -> None:
@@ -79,18 +79,18 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_joules_count_from_the_start_on_the_gpu_with_the_same_uuid(bench: Bench) -> None:
     first, second = bench.meter(torch.device("cuda", 0)), bench.meter(CUDA)
-    bench.nvml.take(1, 2_500)
+    bench.nvml.use(1, 2_500)
     assert (first.joules, second.joules) == (0.0, 2.5)
     bench.now += 1
-    bench.nvml.take(0, 40)
-    bench.nvml.take(1, 500)
+    bench.nvml.use(0, 40)
+    bench.nvml.use(1, 500)
     assert (first.joules, second.joules) == (0.04, 3.0)
 
 
 def test_the_counter_is_read_once_a_second_at_most(bench: Bench) -> None:
     meter = bench.meter()
     assert meter.joules == 0.0
-    bench.nvml.take(1, 1_000)
+    bench.nvml.use(1, 1_000)
     before = bench.nvml.num_reads
     for _ in range(100):
         bench.now += 0.0099
@@ -103,7 +103,7 @@ def test_the_counter_is_read_once_a_second_at_most(bench: Bench) -> None:
 
 def test_a_counter_that_fails_later_leaves_the_last_value(bench: Bench) -> None:
     meter = bench.meter()
-    bench.nvml.take(1, 1_000)
+    bench.nvml.use(1, 1_000)
     assert meter.joules == 1.0
     bench.nvml.failing.add("nvmlDeviceGetTotalEnergyConsumption")
     bench.now += 5

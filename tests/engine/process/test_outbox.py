@@ -25,7 +25,7 @@ class SlowReader:
         self._turns.acquire()
         self.messages.put(message)
 
-    def take_one(self) -> Progress:
+    def receive_one(self) -> Progress:
         self._turns.release()
         return self.messages.get(timeout=30)
 
@@ -49,7 +49,7 @@ def test_a_slow_reader_gets_every_token_in_order_without_stalling_the_loop() -> 
     ended = {}
     num_messages, step = 0, -1
     while step < 1000:
-        message = reader.take_one()
+        message = reader.receive_one()
         num_messages, step = num_messages + 1, message.step
         for delta in message.outputs:
             received[delta.request_id] += delta.token_ids
@@ -78,12 +78,12 @@ def test_decisions_arrive_once_and_only_the_last_ones_wait_for_a_slow_reader(mon
     outbox.put([], stats_after(0))
     for request_id in range(1, 4):
         outbox.put([], stats_after(request_id), [decision_of(request_id)])
-    messages = [reader.take_one()]
+    messages = [reader.receive_one()]
     while messages[-1].step < 3:
-        messages.append(reader.take_one())
+        messages.append(reader.receive_one())
     assert [decision.request_id for message in messages for decision in message.decisions][-2:] == [2, 3]
     outbox.put([], stats_after(4))
-    assert reader.take_one().decisions == []
+    assert reader.receive_one().decisions == []
     assert decode_from_engine(encode(messages[-1])) == messages[-1]
 
 
