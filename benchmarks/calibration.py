@@ -240,4 +240,4 @@ def _num_in_common(prompts: list[list[int]]) -> int:
         return 0
     shortest, longest = min(prompts), max(prompts)  # in lexical order, these two differ the earliest
     pairs = zip(shortest, longest, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(shortest), len(longest)))
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(shortest), len(longest)))

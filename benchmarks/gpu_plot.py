@@ -40,13 +40,13 @@ def draw(bars: Sequence[Bar], *, device: str) -> Figure:
     """Return one bar for each figure."""
     figure = Figure(figsize=(9, 1.2 + _ROW_INCHES * len(bars)), layout="constrained")
     axes = figure.add_subplot()
-    places = range(len(bars))
-    axes.barh(places, [bar.share for bar in bars], color=_COLOR, height=0.6)
-    for place, bar in zip(places, bars, strict=True):
+    positions = range(len(bars))
+    axes.barh(positions, [bar.share for bar in bars], color=_COLOR, height=0.6)
+    for index, bar in zip(positions, bars, strict=True):
         axes.annotate(
-            f"{bar.share:.0%} ", (0, place), xytext=(6, 0), textcoords="offset points", va="center", color="white"
+            f"{bar.share:.0%} ", (0, index), xytext=(6, 0), textcoords="offset points", va="center", color="white"
         )
-    axes.set_yticks(list(places), [bar.name for bar in bars])
+    axes.set_yticks(list(positions), [bar.name for bar in bars])
     axes.invert_yaxis()
     axes.set_xlim(0, max(1.08, *(bar.share + 0.08 for bar in bars)))
     axes.set_xticks([share / 10 for share in range(0, 11, 2)], [f"{share * 10} %" for share in range(0, 11, 2)])

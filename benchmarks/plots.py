@@ -74,24 +74,24 @@ def urgency_figure(runs: list[Run]) -> Figure:
     figure, axes = _axes("Azure conversation trace: who waits, and who is in time", num_columns=2)
     classes = sorted({request.priority for request in runs[0].requests})
     shades = ["#b45309", "#f59e0b", "#fde68a"]
-    places = np.arange(len(runs))
-    for place, (level, shade) in enumerate(zip(classes, shades, strict=True)):
+    positions = np.arange(len(runs))
+    for index, (level, shade) in enumerate(zip(classes, shades, strict=True)):
         values = []
         for run in runs:
             own = np.array([request.priority for request in run.asked()]) == level
             values.append(float(np.quantile(run.first_token_seconds[own], 0.95)))
-        axes[0].bar(places + 0.26 * (place - 1), values, width=0.24, color=shade, label=f"priority {level}")
+        axes[0].bar(positions + 0.26 * (index - 1), values, width=0.24, color=shade, label=f"priority {level}")
     axes[0].set(title="95th percentile of arrival to first token", ylabel="seconds", yscale="log")
     axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes[0].legend(loc="upper right", ncols=3, fontsize=9)
     axes[0].set_ylim(top=axes[0].get_ylim()[1] * 3)
     shares = [run.share_in_time() for run in runs]
-    bars = axes[1].bar(places, shares, width=0.6, color=[COLORS[run.policy] for run in runs])
+    bars = axes[1].bar(positions, shares, width=0.6, color=[COLORS[run.policy] for run in runs])
     axes[1].bar_label(bars, labels=[f"{share:.0%}" for share in shares], padding=2)
     axes[1].set(title="Requests that end by their deadline", ylim=(0, 1.08))
     axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     for axis in axes:
-        axis.set_xticks(places, [str(run.policy) for run in runs])
+        axis.set_xticks(positions, [str(run.policy) for run in runs])
         axis.grid(visible=False, axis="x")
     return figure
 
@@ -106,14 +106,14 @@ def tenant_figure(runs: list[Run]) -> Figure:
         size = request.num_prompt_tokens + request.num_output_tokens
         totals[request.tenant] = totals.get(request.tenant, 0) + size
     order = sorted(totals, key=lambda tenant: -totals[tenant])
-    places = np.arange(len(order))
+    positions = np.arange(len(order))
     ends = {policy: [np.quantile(own[tenant], 0.95) for tenant in order] for policy, own in queues.items()}
-    axis.vlines(places, ends[PolicyName.FCFS], ends[PolicyName.FAIR], color="#d1d5db", linewidth=3, zorder=1)
+    axis.vlines(positions, ends[PolicyName.FCFS], ends[PolicyName.FAIR], color="#d1d5db", linewidth=3, zorder=1)
     for policy in chosen:
-        axis.scatter(places, ends[policy], s=52, color=COLORS[policy], label=policy, zorder=2)
+        axis.scatter(positions, ends[policy], s=52, color=COLORS[policy], label=policy, zorder=2)
     shares = {tenant: total / sum(totals.values()) for tenant, total in totals.items()}
     names = [f"{tenant}\n{shares[tenant]:.1%}" if shares[tenant] >= 5e-4 else tenant for tenant in order]
-    axis.set_xticks(places, names, fontsize=8)
+    axis.set_xticks(positions, names, fontsize=8)
     axis.set(yscale="log", ylabel="seconds", xlabel="tenant, and its share of all tokens")
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.grid(visible=False, axis="x")

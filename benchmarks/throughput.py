@@ -116,7 +116,7 @@ def measure_transformers(
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
-    batches = [requests[place : place + batch_size] for place in range(0, len(requests), batch_size)]
+    batches = [requests[index : index + batch_size] for index in range(0, len(requests), batch_size)]
     with torch.inference_mode():
         generate_padded(loaded, [_short(request) for request in batches[0][:2]])
         watch = _Stopwatch()
@@ -229,7 +229,7 @@ def render(reports: list[ThroughputReport]) -> str:
     if len(reports) == 1:
         return "\n".join(f"{name:>26}  {value}" for name, value in zip(*cells, strict=True))
     shown = [names.index(name) for name in _COMPARED if name in names]
-    lines = ["  ".join(f"{row[place]:>26}" for place in shown) for row in cells]
+    lines = ["  ".join(f"{row[index]:>26}" for index in shown) for row in cells]
     ratios = [f"{reports[0].name} is {ratio:.2f} x {kind}" for kind, ratio in speedups(reports).items()]
     return "\n".join(lines + ratios)
 
@@ -253,7 +253,7 @@ def _report(
     times: dict[str, float],
     stats: EngineStats | None,
 ) -> ThroughputReport:
-    prompt_tokens = sum(len(request.prompt_token_ids) for place, request in enumerate(requests) if place not in errors)
+    prompt_tokens = sum(len(request.prompt_token_ids) for index, request in enumerate(requests) if index not in errors)
     output_tokens = stats.requests.num_output_tokens if stats else sum(request.max_tokens for request in requests)
     return ThroughputReport(
         name=name,

@@ -159,8 +159,8 @@ class StopMatcher:
 
     def _first_complete(self) -> tuple[int, int, str] | None:
         # It must end after the exempt text, so it begins at most its own length less one before that text's end.
-        places = [(self._held.find(stop, max(0, self._num_exempt - len(stop) + 1)), stop) for stop in self._stops]
-        return min(((at + len(stop), at, stop) for at, stop in places if at >= 0), default=None)
+        found = [(self._held.find(stop, max(0, self._num_exempt - len(stop) + 1)), stop) for stop in self._stops]
+        return min(((at + len(stop), at, stop) for at, stop in found if at >= 0), default=None)
 
     def _show_all_but(self, num_held: int) -> str:
         shown = self._held[: len(self._held) - num_held]

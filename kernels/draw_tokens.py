@@ -60,10 +60,10 @@ def check_rows(probabilities: Tensor, draws: Tensor, top_k: Tensor, top_p: Tenso
 def draw_tokens_reference(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Compute `draw_tokens` in plain PyTorch."""
     sorted_, order = probabilities.sort(dim=-1, descending=True)
-    places = torch.arange(sorted_.shape[1], device=sorted_.device).expand_as(sorted_)
+    columns = torch.arange(sorted_.shape[1], device=sorted_.device).expand_as(sorted_)
     is_new = torch.ones_like(sorted_, dtype=torch.bool)
     is_new[:, 1:] = sorted_[:, 1:] != sorted_[:, :-1]
-    num_above = places.masked_fill(~is_new, 0).cummax(dim=-1).values  # tokens that are more likely
+    num_above = columns.masked_fill(~is_new, 0).cummax(dim=-1).values  # tokens that are more likely
     mass_above = (sorted_.cumsum(dim=-1) - sorted_).gather(-1, num_above)
     is_kept = (top_k[:, None] == 0) | (num_above < top_k[:, None])
     mass = sorted_.masked_fill(~is_kept, 0.0).sum(dim=-1, keepdim=True)
@@ -71,7 +71,7 @@ def draw_tokens_reference(probabilities: Tensor, draws: Tensor, *, top_k: Tensor
     kept = torch.zeros_like(probabilities).scatter_(-1, order, sorted_.masked_fill(~is_kept, 0.0))
     cumulative = kept.cumsum(dim=-1)
     passed = (cumulative > draws[:, None] * cumulative[:, -1:]) & (kept > 0.0)
-    last = torch.where(kept > 0.0, places, 0).amax(dim=-1)
+    last = torch.where(kept > 0.0, columns, 0).amax(dim=-1)
     return torch.where(passed.any(dim=-1), passed.int().argmax(dim=-1), last)
 
 
@@ -87,8 +87,8 @@ def draw_tokens_triton(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, t
 @jit
 def _load(row, start, vocab, BLOCK: tl.constexpr):
     """Load a block of a row, zeros past its end."""
-    places = start + tl.arange(0, BLOCK)
-    return tl.load(row + places, mask=places < vocab, other=0.0)
+    columns = start + tl.arange(0, BLOCK)
+    return tl.load(row + columns, mask=columns < vocab, other=0.0)
 
 
 @jit
@@ -126,32 +126,32 @@ def _least_kept(row, vocab, highest, limit, COUNTS: tl.constexpr, BLOCK: tl.cons
 
 @jit
 def _draw_kernel(probabilities, draws, top_k, top_p, tokens, vocab, BLOCK: tl.constexpr):  # noqa: PLR0917  positional
-    line = tl.program_id(0).to(tl.int64)
-    row = probabilities + line * vocab
+    index = tl.program_id(0).to(tl.int64)
+    row = probabilities + index * vocab
     mass, highest = 0.0, tl.program_id(0) * 0
     for start in range(0, vocab, BLOCK):
         numbers = _load(row, start, vocab, BLOCK)
         mass += tl.sum(numbers)
         highest = tl.maximum(highest, tl.max(numbers.to(tl.int32, bitcast=True)))
     least = highest * 0
-    count = tl.load(top_k + line)
+    count = tl.load(top_k + index)
     if count > 0:
         least = _least_kept(row, vocab, highest, count.to(tl.float32), True, BLOCK)
         mass = _mass_from(row, vocab, least, BLOCK)
-    share = tl.load(top_p + line)
+    share = tl.load(top_p + index)
     if share < 1.0:
         least = tl.maximum(least, _least_kept(row, vocab, highest, share * mass, False, BLOCK))
         mass = _mass_from(row, vocab, least, BLOCK)
-    wanted = tl.load(draws + line) * mass
+    wanted = tl.load(draws + index) * mass
     # Sums of sums round otherwise than one long sum: where none passes, it is the last one that is kept.
     token, last, so_far = highest * 0 + vocab, highest * 0, 0.0
     for start in range(0, vocab, BLOCK):
         numbers = _load(row, start, vocab, BLOCK)
-        places = start + tl.arange(0, BLOCK)
+        columns = start + tl.arange(0, BLOCK)
         is_kept = (numbers.to(tl.int32, bitcast=True) >= least) & (numbers > 0.0)
         kept = tl.where(is_kept, numbers, 0.0)
         is_passed = is_kept & (so_far + tl.cumsum(kept, 0) > wanted)
-        token = tl.minimum(token, tl.min(tl.where(is_passed, places, vocab)))
-        last = tl.maximum(last, tl.max(tl.where(is_kept, places, 0)))
+        token = tl.minimum(token, tl.min(tl.where(is_passed, columns, vocab)))
+        last = tl.maximum(last, tl.max(tl.where(is_kept, columns, 0)))
         so_far += tl.sum(kept)
-    tl.store(tokens + line, tl.where(token < vocab, token, last).to(tl.int64))
+    tl.store(tokens + index, tl.where(token < vocab, token, last).to(tl.int64))

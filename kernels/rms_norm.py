@@ -146,6 +146,6 @@ def _add_rms_norm_kernel(  # noqa: PLR0917  a kernel's arguments are positional
     scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=1) / DIM + eps)
     gain = tl.load(weight + columns, mask=columns < DIM, other=0.0).to(tl.float32)
     normed = (values * scale[:, None] * gain[None, :]).to(normed_out.dtype.element_ty)
-    places = rows[:, None] * DIM + columns[None, :]
-    tl.store(total_out + places, total, mask=mask)
-    tl.store(normed_out + places, normed, mask=mask)
+    offsets = rows[:, None] * DIM + columns[None, :]
+    tl.store(total_out + offsets, total, mask=mask)
+    tl.store(normed_out + offsets, normed, mask=mask)

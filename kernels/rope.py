@@ -108,13 +108,13 @@ def rotate_heads(  # noqa: PLR0917  compiled
     """Rotate all heads of one token in place; return the two halves as stored, `[HEAD_BLOCK, HALF_BLOCK]` each."""
     heads, lanes = tl.arange(0, HEAD_BLOCK)[:, None], tl.arange(0, HALF_BLOCK)[None, :]
     mask = (heads < HEADS) & (lanes < HALF)
-    place = start + heads * head_stride + lanes
-    first = tl.load(place, mask=mask, other=0.0).to(tl.float32)
-    second = tl.load(place + HALF, mask=mask, other=0.0).to(tl.float32)
+    pointers = start + heads * head_stride + lanes
+    first = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(pointers + HALF, mask=mask, other=0.0).to(tl.float32)
     new_first = (first * cos - second * sin).to(start.dtype.element_ty)
     new_second = (second * cos + first * sin).to(start.dtype.element_ty)
-    tl.store(place, new_first, mask=mask)
-    tl.store(place + HALF, new_second, mask=mask)
+    tl.store(pointers, new_first, mask=mask)
+    tl.store(pointers + HALF, new_second, mask=mask)
     return new_first, new_second
 
 

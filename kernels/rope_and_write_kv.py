@@ -89,6 +89,6 @@ def _rope_and_write_kernel(  # noqa: PLR0917  a kernel's arguments are positiona
     # From registers: reading the key back would race with the other threads' stores.
     heads, lanes = tl.arange(0, K_BLOCK)[:, None], tl.arange(0, HALF_BLOCK)[None, :]
     mask = (heads < KV_HEADS) & (lanes < tl.where(is_live, HALF, 0))
-    place = key_cache + start + heads * between + lanes
-    tl.store(place, first.to(key_cache.dtype.element_ty), mask=mask)
-    tl.store(place + HALF, second.to(key_cache.dtype.element_ty), mask=mask)
+    pointers = key_cache + start + heads * between + lanes
+    tl.store(pointers, first.to(key_cache.dtype.element_ty), mask=mask)
+    tl.store(pointers + HALF, second.to(key_cache.dtype.element_ty), mask=mask)

@@ -81,10 +81,10 @@ def converted_folder(model: Path, work: Path) -> Path:
 def _runs(workload: str, job: Job, *, peers: list[Peer], given: argparse.Namespace) -> Iterator[Run | Failure]:
     """Yield ours, the peers, ours again: what the machine did meanwhile shows between our two."""
     for round_number in range(given.repeat):
-        for place, peer in enumerate([OURS, *peers, OURS]):
+        for index, peer in enumerate([OURS, *peers, OURS]):
             python = peer.python(given.venvs)
             assert python is not None
-            log = given.work / "logs" / f"{workload}-{round_number}-{place}-{peer.name}.log"
+            log = given.work / "logs" / f"{workload}-{round_number}-{index}-{peer.name}.log"
             run = run_peer(peer, job, python=python, log=log, timeout_seconds=given.timeout_seconds)
             print(_progress(workload, run), file=sys.stderr, flush=True)
             yield run

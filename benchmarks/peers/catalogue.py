@@ -31,10 +31,10 @@ class Peer:
 
     def how_to_install(self, venvs: Path) -> str:
         """Return the sentence that says what is missing and what to do."""
-        place = venvs / str(self.folder)
+        venv = venvs / str(self.folder)
         return (
-            f"{self.name} is missing: there is no {place}/bin/python. Install it with "
-            f"`python3 -m venv {place}` and `{place}/bin/pip install {self.packages}`; "
+            f"{self.name} is missing: there is no {venv}/bin/python. Install it with "
+            f"`python3 -m venv {venv}` and `{venv}/bin/pip install {self.packages}`; "
             f"benchmarks/README.md says which versions and what else it needs."
         )
 

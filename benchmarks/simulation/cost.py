@@ -109,10 +109,10 @@ def fit_measured_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> Me
     both = fit_linear_cost(loads, seconds)
     fitted = []
     for is_decode in (True, False):
-        own = [place for place, load in enumerate(loads) if (load.num_tokens == load.num_seqs) is is_decode]
+        own = [index for index, load in enumerate(loads) if (load.num_tokens == load.num_seqs) is is_decode]
         is_enough = len(own) >= _LEAST_STEPS
         fitted.append(
-            fit_linear_cost([loads[place] for place in own], [seconds[place] for place in own]) if is_enough else both
+            fit_linear_cost([loads[index] for index in own], [seconds[index] for index in own]) if is_enough else both
         )
     return MeasuredCost(decode=fitted[0], mixed=fitted[1])
 

@@ -38,8 +38,8 @@ class LatencyHistogram:
     def quantile(self, share: float) -> float:
         """Return the duration that this share of them does not exceed; NaN without any."""
         left = share * self.count
-        for place in sorted(self._counts):
-            left -= self._counts[place]
+        for index in sorted(self._counts):
+            left -= self._counts[index]
             if left <= 0:
-                return _BASE**place
+                return _BASE**index
         return math.nan

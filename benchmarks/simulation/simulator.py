@@ -38,7 +38,7 @@ _NO_TOKENS = [0]
 class SimulationResult:
     """What a replay gave. The arrays have one entry per request that ran, in the order in which they ended.
 
-    Times are seconds on the virtual clock; `number` is the request's place in the input, from 0. `gaps` are the times
+    Times are seconds on the virtual clock; `number` is the request's index in the input, from 0. `gaps` are the times
     between one token of a request and the next. `num_refused` could never fit.
     """
 

@@ -105,10 +105,10 @@ class TransformersDecoder:
             device=self._device,
         )
         cut = _PROBE_LENGTH // 2
-        for places in (range(cut), range(cut, _PROBE_LENGTH)):
-            step = _probe_step(sequences, places, blocks, self._device)
+        for span in (range(cut), range(cut, _PROBE_LENGTH)):
+            step = _probe_step(sequences, span, blocks, self._device)
             got = self.run(step, cache, torch.arange(step.token_ids.shape[0], device=self._device))
-            wanted = expected.view(len(sequences), _PROBE_LENGTH, -1)[:, places.start : places.stop].flatten(0, 1)
+            wanted = expected.view(len(sequences), _PROBE_LENGTH, -1)[:, span.start : span.stop].flatten(0, 1)
             check_logits(name, got=got, expected=wanted)
 
 
@@ -258,20 +258,20 @@ def _for_serving(model: Any, config: CheckpointConfig) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _probe_step(sequences: list[list[int]], places: range, blocks: int, device: torch.device) -> StepTensors:
-    """Lay out a step that computes the tokens at `places` of each sequence; each owns `blocks` blocks, in order."""
+def _probe_step(sequences: list[list[int]], span: range, blocks: int, device: torch.device) -> StepTensors:
+    """Lay out a step that computes the tokens of this span of each sequence; each owns `blocks` blocks, in order."""
     count = len(sequences)
-    positions = torch.arange(places.start, places.stop).repeat(count)
+    positions = torch.arange(span.start, span.stop).repeat(count)
     firsts = (1 + torch.arange(count) * blocks) * _PROBE_BLOCK_SIZE
     return StepTensors(
-        token_ids=torch.tensor([sequence[place] for sequence in sequences for place in places], device=device),
+        token_ids=torch.tensor([sequence[position] for sequence in sequences for position in span], device=device),
         paged=PagedStep(
             block_tables=(1 + torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)).to(device),
-            query_start=(torch.arange(count + 1, dtype=torch.int32) * len(places)).to(device),
-            context_lens=torch.full((count,), places.stop, dtype=torch.int32, device=device),
-            slots=(positions + firsts.repeat_interleave(len(places))).to(device),
+            query_start=(torch.arange(count + 1, dtype=torch.int32) * len(span)).to(device),
+            context_lens=torch.full((count,), span.stop, dtype=torch.int32, device=device),
+            slots=(positions + firsts.repeat_interleave(len(span))).to(device),
             positions=positions.to(device),
-            max_query_len=len(places),
-            max_context_len=places.stop,
+            max_query_len=len(span),
+            max_context_len=span.stop,
         ),
     )

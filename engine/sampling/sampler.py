@@ -140,13 +140,13 @@ def _widths(
 def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
     """Draw among each row's most likely tokens: top-k first, then top-p of what is left."""
     best, token_ids = probabilities.topk(width, dim=-1)
-    places = torch.arange(width, device=best.device)
+    ranks = torch.arange(width, device=best.device)
     has_k = top_k[:, None] > 0
-    best = best.masked_fill(has_k & (places >= top_k[:, None]), 0.0)
+    best = best.masked_fill(has_k & (ranks >= top_k[:, None]), 0.0)
     mass = torch.where(has_k[:, 0], best.sum(dim=-1), probabilities.sum(dim=-1))
     before = best.cumsum(dim=-1) - best
     is_short = ~has_k[:, 0] & (before[:, -1] + best[:, -1] < top_p * mass) & (width < probabilities.shape[-1])
-    is_past = (before >= top_p[:, None] * mass[:, None]) & (places > 0)  # a tiny top_p is 0 in fp32
+    is_past = (before >= top_p[:, None] * mass[:, None]) & (ranks > 0)  # a tiny top_p is 0 in fp32
     kept = best.masked_fill(is_past, 0.0)
     token_ids, order = token_ids.sort(dim=-1)  # the order in which `draw_tokens` goes through them
     tokens = token_ids.gather(-1, _inverse(kept.gather(-1, order), draws)[:, None])[:, 0]

@@ -55,7 +55,7 @@ class Policy(ABC):
 
     @abstractmethod
     def rank(self, sequence: Sequence) -> Key:
-        """Return a running sequence's place: the smallest gets tokens first, the largest is preempted first."""
+        """Return a running sequence's sort key: the smallest gets tokens first, the largest is preempted first."""
 
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
         """Tell whether a sequence that cannot start may take the seat of the one with the largest rank."""
@@ -76,7 +76,7 @@ class KeyedPolicy(Policy):
 
     @abstractmethod
     def key(self, sequence: Sequence) -> Key:
-        """Return a waiting sequence's place, smallest first."""
+        """Return a waiting sequence's sort key, smallest first."""
 
     def push(self, sequence: Sequence) -> None:
         self._queue.push(self.key(sequence), sequence)

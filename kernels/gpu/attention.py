@@ -237,8 +237,8 @@ def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in reg
         in_reach = columns
         if HAS_WINDOW:  # the blocks before the window may have been given back: they are not read
             in_reach = tl.where(columns > first_position - window, columns, end)
-        places, is_key = _load_tile(key_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-        k = tl.load(places, mask=is_key, other=0.0).to(q.dtype)
+        pointers, is_key = _load_tile(key_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        k = tl.load(pointers, mask=is_key, other=0.0).to(q.dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if HAS_CAP:  # tanh(x) = 1 − 2 / (exp(2x) + 1), which no infinity breaks
             scores = cap - 2.0 * cap / (tl.exp2(scores) + 1.0)
@@ -251,8 +251,8 @@ def _attention_kernel(  # noqa: PLR0915, PLR0917  one loop with its state in reg
         shares = tl.exp2(scores - anchor[:, None])
         shrink = tl.exp2(top - anchor)
         total = total * shrink + tl.sum(shares, axis=1)
-        places, is_key = _load_tile(value_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-        v = tl.load(places, mask=is_key, other=0.0).to(q.dtype)
+        pointers, is_key = _load_tile(value_cache, table, in_reach, end, kv_head, lanes, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        v = tl.load(pointers, mask=is_key, other=0.0).to(q.dtype)
         acc = acc * shrink[:, None] + tl.dot(shares.to(q.dtype), v, input_precision="ieee")
         top = new_top
 
@@ -283,8 +283,8 @@ def _reduce_kernel(  # noqa: PLR0917  a kernel's arguments are positional
     anchor = tl.where(top == -float("inf"), 0.0, top)
     weights = tl.exp2(tops - anchor)
     total = tl.sum(weights * totals, axis=0)
-    places = parts + (row * SPLITS + splits)[:, None] * HEAD_DIM + lanes[None, :]
+    pointers = parts + (row * SPLITS + splits)[:, None] * HEAD_DIM + lanes[None, :]
     mask = (lanes < HEAD_DIM)[None, :] & (weights > 0.0)[:, None]
-    acc = tl.sum(tl.load(places, mask=mask, other=0.0) * weights[:, None], axis=0)
+    acc = tl.sum(tl.load(pointers, mask=mask, other=0.0) * weights[:, None], axis=0)
     result = acc / tl.where(total == 0.0, 1.0, total)
     tl.store(out + row * HEAD_DIM + lanes, result.to(out.dtype.element_ty), mask=lanes < HEAD_DIM)

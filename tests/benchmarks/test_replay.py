@@ -24,7 +24,7 @@ SHAPE = replace(TINY_SHAPE, max_position_embeddings=1200)
 def trace(tmp_path: Path) -> Path:
     """Write two tenants' requests: many long ones at once, and a short one every half second."""
     path = tmp_path / "trace.csv"
-    rows = [(0.0, 3000, 40, "big")] * 150 + [(place / 2, 100, 10, "small") for place in range(40)]
+    rows = [(0.0, 3000, 40, "big")] * 150 + [(index / 2, 100, 10, "small") for index in range(40)]
     with path.open("w") as out:
         csv.writer(out).writerows([("arrival_s", "prompt_tokens", "output_tokens", "client"), *sorted(rows)])
     return path

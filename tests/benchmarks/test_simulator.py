@@ -98,18 +98,18 @@ def test_it_takes_the_very_steps_that_the_engine_takes(
     engine = SimulatedEngine(num_blocks=25, max_num_seqs=6, **settings)
     shared = [rng.randrange(97) for _ in range(20)]
     requests = []
-    for place in range(40):
+    for index in range(40):
         num_shared = rng.choice([0, 9, 16, 20])
-        prompt = [*shared[:num_shared], 1000 + place, *(rng.randrange(97) for _ in range(rng.randint(0, 20)))]
+        prompt = [*shared[:num_shared], 1000 + index, *(rng.randrange(97) for _ in range(rng.randint(0, 20)))]
         outputs = expected_output(prompt, rng.randint(1, 30))
         stop = () if has_known_length else (outputs[-1],)
         num_outputs = len(outputs) if has_known_length else outputs.index(outputs[-1]) + 1
         max_tokens = num_outputs if has_known_length else min(num_outputs + rng.randint(0, 40), 50)
-        deadline = None if place % 3 == 0 else float(rng.randint(20, 300))
-        asked: dict[str, Any] = {"priority": place % 2, "deadline": deadline}
-        engine.add(prompt, max_tokens, tenant=f"t{place % 3}", stop_token_ids=stop, **asked)
+        deadline = None if index % 3 == 0 else float(rng.randint(20, 300))
+        asked: dict[str, Any] = {"priority": index % 2, "deadline": deadline}
+        engine.add(prompt, max_tokens, tenant=f"t{index % 3}", stop_token_ids=stop, **asked)
         given = {"has_known_length": has_known_length, "prefix": "shared", "num_prefix_tokens": num_shared, **asked}
-        requests.append(one(len(prompt), num_outputs, max_tokens=max_tokens, tenant=f"t{place % 3}", **given))
+        requests.append(one(len(prompt), num_outputs, max_tokens=max_tokens, tenant=f"t{index % 3}", **given))
     steps = engine.run()
     result = simulate(requests, num_blocks=24, max_num_seqs=6, **settings)
     assert result.number.tolist() == list(engine.finished)
@@ -233,8 +233,8 @@ def test_a_fit_finds_the_knee_up_to_which_tokens_cost_little() -> None:
 def test_a_fit_is_not_led_astray_by_interrupted_steps() -> None:
     loads = random_loads(200)
     seconds = [0.01 + 1e-4 * load.num_tokens for load in loads]
-    for place in range(0, 200, 10):
-        seconds[place] *= 2
+    for index in range(0, 200, 10):
+        seconds[index] *= 2
     fitted = fit_linear_cost(loads, seconds)
     for load in loads:
         assert fitted.seconds(load) == pytest.approx(0.01 + 1e-4 * load.num_tokens, rel=0.02)

@@ -64,7 +64,7 @@ def test_a_batch_waits_for_its_longest() -> None:
 
 def test_a_batch_is_full_even_when_its_prompts_take_several_steps() -> None:
     engine = SimulatedEngine(scheduler_type=StaticScheduler, max_num_seqs=4, max_num_batched_tokens=8)
-    ids = [engine.add([place] * 7, 3) for place in range(5)]
+    ids = [engine.add([index] * 7, 3) for index in range(5)]
     engine.step()
     assert [sequence.request.request_id for sequence in engine.scheduler.running_sequences()] == ids[:4]
     engine.run()
@@ -147,8 +147,8 @@ def test_what_a_batch_leaves_in_the_prefix_cache_is_right(model: TinyModel) -> N
 def test_penalties_scores_and_siblings_get_the_same_tokens(model: TinyModel) -> None:
     extras: list[dict[str, Any]] = [{"frequency_penalty": 0.5}, {"logprobs": 2}, {"prompt_logprobs": 1}, {}]
     asked = [
-        SamplingParams(seed=place, max_tokens=9 + place, n=1 + place % 3, min_tokens=3, **extra)
-        for place, extra in enumerate(extras)
+        SamplingParams(seed=index, max_tokens=9 + index, n=1 + index % 3, min_tokens=3, **extra)
+        for index, extra in enumerate(extras)
     ]
     found = []
     for batching in Batching:

@@ -23,8 +23,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workload(tmp_path: Path) -> Path:
     path = tmp_path / "work.jsonl.gz"
     lines = [
-        {"prompt_token_ids": [3 + place] * 9, "max_tokens": 2 + 9 * (place % 2), "ignore_eos": True}
-        for place in range(6)
+        {"prompt_token_ids": [3 + index] * 9, "max_tokens": 2 + 9 * (index % 2), "ignore_eos": True}
+        for index in range(6)
     ]
     with gzip.open(path, "wt") as out:
         out.write("\n".join(json.dumps(line) for line in lines))

@@ -49,12 +49,12 @@ def device() -> Iterator[EmulatedCuda]:
 
 
 def few(model: TinyModel, count: int = 5) -> TinyModel:
-    order = sorted(range(len(model.prompts)), key=lambda place: len(model.prompts[place]))[3 : 3 + count]
+    order = sorted(range(len(model.prompts)), key=lambda index: len(model.prompts[index]))[3 : 3 + count]
     return TinyModel(
         model.path,
-        [model.prompts[place] for place in order],
-        [min(6, model.max_tokens[place]) for place in order],
-        [model.expected[place][:6] for place in order],
+        [model.prompts[index] for index in order],
+        [min(6, model.max_tokens[index]) for index in order],
+        [model.expected[index][:6] for index in order],
     )
 
 

@@ -165,8 +165,8 @@ class HashingRunner:
         if pending is not None:
             pending.write(tokens, arrays)
         rows = self._compute(arrays, tokens.tolist())
-        for place, sequence in enumerate(plan.sequences):
-            self._check_context(sequence, self._slots_of(arrays, place))
+        for index, sequence in enumerate(plan.sequences):
+            self._check_context(sequence, self._slots_of(arrays, index))
         self._score_prompts(plan, arrays)
         return [rows[row] for row in arrays.sampled_rows.tolist()]
 
@@ -204,10 +204,10 @@ class HashingRunner:
         """Go on from the slot before each sequence's first token; all read before any writes."""
         rows: list[Row] = []
         written: dict[int, Slot] = {}
-        for place, first in enumerate(arrays.query_start[:-1].tolist()):
+        for index, first in enumerate(arrays.query_start[:-1].tolist()):
             start = int(arrays.positions[first])
-            state = self._slots_of(arrays, place)[start - 1][0] if start else 0
-            for row in range(first, int(arrays.query_start[place + 1])):
+            state = self._slots_of(arrays, index)[start - 1][0] if start else 0
+            for row in range(first, int(arrays.query_start[index + 1])):
                 state = mixed(state, tokens[row])
                 rows.append((state, tokens[row]))
                 slot = int(arrays.slots[row])
@@ -219,10 +219,10 @@ class HashingRunner:
             self._slots[slot] = value
         return rows
 
-    def _slots_of(self, arrays: StepArrays, place: int) -> list[Slot]:
+    def _slots_of(self, arrays: StepArrays, index: int) -> list[Slot]:
         """Return what a sequence's context holds."""
-        size, count = self.config.block_size, int(arrays.context_lens[place])
-        blocks = arrays.block_tables[place].tolist()[: -(-count // size)]
+        size, count = self.config.block_size, int(arrays.context_lens[index])
+        blocks = arrays.block_tables[index].tolist()[: -(-count // size)]
         return [slot for block in blocks for slot in self._slots[block * size : (block + 1) * size]][:count]
 
     def _check_context(self, sequence: Sequence, held: list[Slot]) -> None:

@@ -127,7 +127,7 @@ def mixed_work(count: int, *, seed: int) -> list[tuple[list[int], int]]:
 
 def next_token(token_ids: list[int]) -> int:
     """Stand in for the model: a token that depends on every token before it."""
-    return sum((place + 1) * token for place, token in enumerate(token_ids)) % 97
+    return sum((index + 1) * token for index, token in enumerate(token_ids)) % 97
 
 
 def expected_output(prompt: list[int], max_tokens: int) -> list[int]:

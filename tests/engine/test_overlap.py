@@ -79,9 +79,9 @@ def test_a_step_whose_sequences_all_fail_still_gives_its_host_blocks_back(
     engine = make_engine(model, overlap=True, enable_prefix_caching=False, **settings)
     report, dropped = engine._recorder.report, []
 
-    def report_and_fail(taken: Any) -> list[TokenDelta]:
+    def report_and_fail(appended: Any) -> list[TokenDelta]:
         """Stand for siblings that end every sequence of the step that was just started."""
-        deltas = report(taken)
+        deltas = report(appended)
         plan = engine.scheduler.last_plan
         if plan.copies_in:
             dropped.append(plan)
@@ -114,6 +114,6 @@ def test_a_hit_is_as_long_as_without_overlap(seed: int) -> None:
         for prompt in prompts:
             engine.add(prompt, 9)
             engine.run()
-        hits.append([engine.finished[place][0].num_cached_tokens for place in range(len(prompts))])
+        hits.append([engine.finished[index][0].num_cached_tokens for index in range(len(prompts))])
     assert hits[0] == hits[1]
     assert sum(hits[0]) > 0

@@ -58,7 +58,7 @@ def test_a_prompt_without_tokens_is_an_error(model: TinyModel) -> None:
 
 
 def test_a_stop_token_as_the_last_allowed_one_is_a_stop(model: TinyModel) -> None:
-    index = max(range(50), key=lambda place: len(model.expected[place]))
+    index = max(range(50), key=lambda prompt: len(model.expected[prompt]))
     token = model.expected[index][2]
     first = model.expected[index].index(token)
     engine = make_engine(model)

@@ -82,7 +82,7 @@ def meet_every_number_of_rows(llm: LLM) -> None:
     """
     for count in range(1, MAX_ROWS + 1):
         llm.generate([[count, *range(100, 99 + count)]], PLAIN)
-        llm.generate([[3 + place] for place in range(count)], PLAIN)
+        llm.generate([[3 + index] for index in range(count)], PLAIN)
 
 
 def run_round(llm: LLM, rng: random.Random, stems: list[list[int]], first_id: int) -> None:
@@ -121,10 +121,10 @@ def test_ten_thousand_requests_leave_no_block_and_no_memory_behind(llm: LLM) -> 
     rng = random.Random(9)
     stems = [[rng.randrange(3, 256) for _ in range(length)] for length in (0, 4, 9, 16, 30)]
     sizes, alive = [], []
-    for place in range(NUM_ROUNDS):
-        run_round(llm, rng, stems, 1 + place * NUM_ABORTED)
+    for index in range(NUM_ROUNDS):
+        run_round(llm, rng, stems, 1 + index * NUM_ABORTED)
         assert not llm.engine.has_work
-        if place % ROUNDS_PER_SAMPLE == ROUNDS_PER_SAMPLE - 1:
+        if index % ROUNDS_PER_SAMPLE == ROUNDS_PER_SAMPLE - 1:
             sizes.append(resident_bytes())
             alive.append(num_sequences())
     stats, pool = llm.stats(), llm.engine.scheduler.pool

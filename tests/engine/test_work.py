@@ -62,11 +62,11 @@ def test_both_decoders_tell_the_same_sizes(impl: str, tiny_models: TinyModels) -
     assert stats.work.num_written_bytes == 3 * (2 * 3 * 16 * 4)
 
 
-@pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (5000.0, 20), (5000.1, 21)])
-def test_a_duration_falls_into_its_bucket(seconds: float, place: int) -> None:
+@pytest.mark.parametrize(("seconds", "bucket"), [(0.0, 0), (0.001, 0), (0.0011, 1), (5000.0, 20), (5000.1, 21)])
+def test_a_duration_falls_into_its_bucket(seconds: float, bucket: int) -> None:
     histogram = Histogram()
     histogram.add(seconds)
-    assert [index for index, count in enumerate(histogram.counts) if count] == [place]
+    assert [index for index, count in enumerate(histogram.counts) if count] == [bucket]
     assert len(histogram.counts) == len(BOUNDS_SECONDS) + 1
 
 

@@ -25,7 +25,7 @@ def draw(draws: list[float], *, top_k: int = 0, top_p: float = 1.0, probabilitie
 
 def shares(**filters: float) -> list[float]:
     """Draw at evenly spread numbers: how often each token comes."""
-    tokens = draw([(place + 0.5) / 1000 for place in range(1000)], **filters)  # type: ignore[arg-type]
+    tokens = draw([(index + 0.5) / 1000 for index in range(1000)], **filters)  # type: ignore[arg-type]
     return [tokens.count(token) / 1000 for token in range(PROBABILITIES.shape[1])]
 
 

@@ -164,7 +164,7 @@ def test_random_batches_equal_their_twin(attention_case: Any) -> None:
         )
         expected = case.run(paged_attention_reference)
         close(case.run(paged_attention), expected)
-        num_decodes = next((place for place, (count, _) in enumerate(lengths) if count != 1), len(lengths))
+        num_decodes = next((index for index, (count, _) in enumerate(lengths) if count != 1), len(lengths))
         close(case.run(paged_attention, num_decodes=num_decodes), expected)
 
 

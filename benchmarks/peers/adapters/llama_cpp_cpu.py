@@ -131,11 +131,11 @@ class Engine:
         return rows
 
     def _put(self, token: int, position: int, slot: int, *, has_logits: bool) -> None:
-        place = self.batch.n_tokens
-        self.batch.token[place], self.batch.pos[place] = token, position
-        self.batch.n_seq_id[place], self.batch.logits[place] = 1, has_logits
-        self.batch.seq_id[place][0] = slot
-        self.batch.n_tokens = place + 1
+        slot_index = self.batch.n_tokens
+        self.batch.token[slot_index], self.batch.pos[slot_index] = token, position
+        self.batch.n_seq_id[slot_index], self.batch.logits[slot_index] = 1, has_logits
+        self.batch.seq_id[slot_index][0] = slot
+        self.batch.n_tokens = slot_index + 1
 
     def _decode(self, num_rows: int) -> list[int]:
         """Compute the batch; return the most likely token of each row that has logits."""

@@ -71,13 +71,13 @@ def generate(pipeline: Any, requests: list[dict[str, Any]]) -> list[list[int]]:
     if len(requests) > 1 and all(prompt[:SHARED_TOKENS] == prompts[0][:SHARED_TOKENS] for prompt in prompts):
         while pipeline.has_non_finished_requests() and not handles[0].can_read():
             pipeline.step()
-    handles += [add(pipeline, request, place) for place, request in enumerate(requests[1:], 1)]
+    handles += [add(pipeline, request, index) for index, request in enumerate(requests[1:], 1)]
     while pipeline.has_non_finished_requests():
         pipeline.step()
     return [list(handle.read_all()[0].generated_ids) for handle in handles]
 
 
-def add(pipeline: Any, request: dict[str, Any], place: int) -> Any:
+def add(pipeline: Any, request: dict[str, Any], index: int) -> Any:
     """Hand one request to the pipeline; return what its tokens are read from."""
     import numpy  # noqa: PLC0415
     import openvino  # noqa: PLC0415
@@ -88,7 +88,7 @@ def add(pipeline: Any, request: dict[str, Any], place: int) -> Any:
     config.ignore_eos = True
     config.do_sample = False
     prompt = openvino.Tensor(numpy.array([request["prompt_token_ids"]], dtype=numpy.int64))
-    return pipeline.add_request(place, prompt, config)
+    return pipeline.add_request(index, prompt, config)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ def main() -> None:
 
 def generate(engine: Engine, requests: list[dict[str, Any]], *, first_id: int) -> list[list[int]]:
     """Run the requests together; return the tokens of each."""
-    for place, request in enumerate(requests):
+    for index, request in enumerate(requests):
         params = SamplingParams(temperature=0.0, max_tokens=request["max_tokens"], ignore_eos=True)
-        engine.add(NewRequest(request_id=first_id + place, prompt_token_ids=request["prompt_token_ids"], params=params))
+        engine.add(NewRequest(request_id=first_id + index, prompt_token_ids=request["prompt_token_ids"], params=params))
     outputs: list[list[int]] = [[] for _ in requests]
     while engine.has_work:
         for delta in engine.step():

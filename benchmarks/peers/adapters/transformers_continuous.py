@@ -55,14 +55,14 @@ def generate(
 
     Raises RuntimeError where the manager's thread has died, or they take longer than `most_seconds`.
     """
-    places = {
+    indices = {
         manager.add_request(
             request["prompt_token_ids"],
-            request_id=f"{prefix}-{place}",
+            request_id=f"{prefix}-{index}",
             max_new_tokens=request["max_tokens"],
             eos_token_id=NO_EOS,
-        ): place
-        for place, request in enumerate(requests)
+        ): index
+        for index, request in enumerate(requests)
     }
     outputs: dict[int, list[int]] = {}
     deadline = time.perf_counter() + most_seconds
@@ -75,10 +75,10 @@ def generate(
         if result is not None and result.is_finished():
             if result.error is not None:
                 raise RuntimeError(f"{result.request_id}: {result.error}")
-            outputs[places[result.request_id]] = list(result.generated_tokens)
+            outputs[indices[result.request_id]] = list(result.generated_tokens)
         elif result is None and not manager.is_running():
             raise RuntimeError("The thread of transformers' continuous batching has ended.")
-    return [outputs[place] for place in range(len(requests))]
+    return [outputs[index] for index in range(len(requests))]
 
 
 if __name__ == "__main__":

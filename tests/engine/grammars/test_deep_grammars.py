@@ -53,7 +53,7 @@ for name, fields in json.load(sys.stdin).items():
 
 def schema_chain(length: int, link: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
     """Return a schema whose definitions each hold a reference to the next."""
-    links = {f"a{place}": link({"$ref": f"#/$defs/a{place + 1}"}) for place in range(length)}
+    links = {f"a{index}": link({"$ref": f"#/$defs/a{index + 1}"}) for index in range(length)}
     return {"json": {"$defs": {**links, f"a{length}": {"type": "string"}}, "$ref": "#/$defs/a0"}}
 
 
@@ -65,7 +65,7 @@ def nested_items(reference: dict[str, Any]) -> dict[str, Any]:
 
 def rule_chain(length: int, link: str, first: str = "r") -> dict[str, Any]:
     """Return a grammar whose rules each name the next in the place of {}."""
-    lines = [f"{first}{place}: {link.format(f'{first}{place + 1}')}" for place in range(length)]
+    lines = [f"{first}{index}: {link.format(f'{first}{index + 1}')}" for index in range(length)]
     return {"grammar": "\n".join([f"start: {first}0", *lines, f'{first}{length}: "a"'])}
 
 
@@ -124,5 +124,5 @@ def test_what_might_go_deeper_than_the_stack_is_refused_with_the_limit(fields: d
 
 
 def test_many_choices_and_long_regexes_have_no_such_limit() -> None:
-    check_grammar(StructuredOutput(choice=[f"({place}" for place in range(MAX_OPENINGS + 1)]))
+    check_grammar(StructuredOutput(choice=[f"({index}" for index in range(MAX_OPENINGS + 1)]))
     check_grammar(StructuredOutput(regex="(a|b)" * (MAX_OPENINGS + 1)))

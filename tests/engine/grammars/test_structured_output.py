@@ -152,7 +152,7 @@ MIXED.append(
 
 def run(path: Path, params: list[SamplingParams], **settings: Any) -> tuple[list[list[int]], EngineStats]:
     llm = LLM(path, dtype="float32", warm_up=False, **{"num_kv_blocks": 600, "max_num_seqs": 64, **settings})
-    return tokens(llm.generate([TEXT[: 5 + place] for place in range(len(params))], params)), llm.stats()
+    return tokens(llm.generate([TEXT[: 5 + index] for index in range(len(params))], params)), llm.stats()
 
 
 def turn_forcing_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_logprobs_are_of_the_raw_distribution(llm: LLM) -> None:
 
 def test_wrong_and_half_right_drafts_change_no_token(grammar_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _ = run(grammar_model, MIXED[3:9])
-    whole = {5 + place: found for place, found in enumerate(plain)}
+    whole = {5 + index: found for index, found in enumerate(plain)}
 
     def guess(sequence: Any) -> list[int]:
         num_output, left = sequence.num_output_tokens, sequence.max_total_tokens - sequence.num_tokens - 1
@@ -232,7 +232,7 @@ def test_a_sequence_gets_the_same_tokens_alone_in_a_batch_and_after_preemption(g
     assert stats.scheduler.num_preemptions > 0
     assert scarce == together
     llm = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
-    alone = [tokens(llm.generate([TEXT[: 5 + place]], [params]))[0] for place, params in enumerate(MIXED)]
+    alone = [tokens(llm.generate([TEXT[: 5 + index]], [params]))[0] for index, params in enumerate(MIXED)]
     assert alone == together
 
 
@@ -243,7 +243,7 @@ def test_small_steps_change_no_token(grammar_model: Path) -> None:
 
 
 def test_overlap_changes_no_token_and_still_forces(grammar_model: Path) -> None:
-    logprobs = [SamplingParams(seed=place, logprobs=1, structured=StructuredOutput(json=PERSON)) for place in range(3)]
+    logprobs = [SamplingParams(seed=index, logprobs=1, structured=StructuredOutput(json=PERSON)) for index in range(3)]
     together, waiting = run(grammar_model, MIXED + logprobs)
     ample, stats = run(grammar_model, MIXED + logprobs, overlap=True)
     scarce, preempting = run(grammar_model, MIXED + logprobs, overlap=True, num_kv_blocks=16, admission="prompt")

@@ -20,11 +20,11 @@ class Capture:
         self.runs: list[int] = []
 
     def __call__(self, compute: Compute) -> Compute:
-        place = len(self.runs)
+        index = len(self.runs)
         self.runs.append(0)
 
         def replay() -> tuple[torch.Tensor, torch.Tensor]:
-            self.runs[place] += 1
+            self.runs[index] += 1
             return compute()
 
         return replay

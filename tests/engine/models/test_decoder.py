@@ -111,7 +111,7 @@ def test_only_the_slots_of_tokens_are_written(tiny_models: TinyModels, monkeypat
     def watched(plan: StepPlan, tables: npt.NDArray[np.int32], **fields: Any) -> Any:
         for sequence, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
             live.update(
-                int(tables[sequence.row, place // 16]) * 16 + place % 16 for place in range(start, start + count)
+                int(tables[sequence.row, index // 16]) * 16 + index % 16 for index in range(start, start + count)
             )
         return compute(plan, tables, **fields)
 

@@ -120,7 +120,7 @@ def test_no_logprobs_cost_nothing_when_none_are_asked_for() -> None:
 
 def test_random_numbers_are_even_and_differ_between_neighbouring_seeds() -> None:
     seeds = np.arange(1000, dtype=np.uint64)
-    draws = np.concatenate([uniforms(seeds, np.full(1000, place)) for place in range(20)])
+    draws = np.concatenate([uniforms(seeds, np.full(1000, index)) for index in range(20)])
     assert draws.min() >= 0.0
     assert draws.max() < 1.0
     assert np.histogram(draws, 10, (0, 1))[0] == pytest.approx(2000, rel=0.12)

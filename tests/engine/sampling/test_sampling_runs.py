@@ -116,12 +116,12 @@ def test_penalties_count_every_token_up_to_the_one_before(
     found = outputs_of(engine)[0, 0]
     assert (engine.stats().speculation.num_drafted > 0) == (speculation == "ngram")
     oracle = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
-    for place in range(24):  # every token counts those up to the one just before it
-        counts = Counter(found[:place])
+    for index in range(24):  # every token counts those up to the one just before it
+        counts = Counter(found[:index])
         with torch.inference_mode():
-            logits = oracle(torch.tensor([prompt + found[:place]])).logits[0, -1].tolist()
+            logits = oracle(torch.tensor([prompt + found[:index]])).logits[0, -1].tolist()
         edited = {token: logits[token] - 1.5 * counts[token] - 2.0 * (counts[token] > 0) for token in allowed}
-        assert found[place] == max(edited, key=lambda token: edited[token])
+        assert found[index] == max(edited, key=lambda token: edited[token])
 
 
 def test_a_bad_word_is_never_said_and_an_allowed_token_always(tiny_models: TinyModels) -> None:
@@ -133,7 +133,7 @@ def test_a_bad_word_is_never_said_and_an_allowed_token_always(tiny_models: TinyM
     tokens = outputs_of(engine)
     pairs = set(pairwise(tokens[0, 0]))
     assert pairs == {(3, 3), (3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (5, 5)}
-    triples = [tokens[0, 0][place : place + 3] for place in range(58)]
+    triples = [tokens[0, 0][index : index + 3] for index in range(58)]
     assert [4, 5, 5] not in triples
     assert (3, 4) in set(pairwise(tokens[1, 0]))
 

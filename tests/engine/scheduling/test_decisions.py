@@ -119,8 +119,8 @@ def test_a_preemption_by_a_more_urgent_request_names_it() -> None:
 @pytest.mark.parametrize("policy", list(PolicyName))
 def test_the_log_of_unfinished_requests_empties_with_them(policy: PolicyName) -> None:
     engine = SimulatedEngine(policy=policy, num_blocks=19, admission=Admission.PROMPT)
-    for place in range(20):
-        engine.add([place] * 12, 9, priority=place % 2)
+    for index in range(20):
+        engine.add([index] * 12, 9, priority=index % 2)
     engine.run()
     assert engine.scheduler._log._by_request == {}
     assert engine.scheduler.decisions(), "the last decisions stay"
@@ -130,15 +130,15 @@ def log_of(capacity: int) -> tuple[DecisionLog, list[Sequence]]:
     engine = SimulatedEngine()
     requests = [
         Request(
-            request_id=place,
+            request_id=index,
             prompt_token_ids=[1],
             params=SamplingParams(),
             max_tokens=1,
             seed=0,
             eos_token_ids=frozenset(),
-            arrival=place,
+            arrival=index,
         )
-        for place in range(3)
+        for index in range(3)
     ]
     sequences = [Sequence(request, 0, engine.scheduler.pool.chain("")) for request in requests]
     return DecisionLog(lambda: 1.5, SchedulerCounters(), capacity=capacity), sequences

@@ -23,9 +23,9 @@ def one_seat(policy: PolicyName, **settings: Any) -> SimulatedEngine:
 def add_mixed(engine: SimulatedEngine, count: int) -> dict[int, tuple[list[int], int]]:
     """Add work of three priorities, four tenants and various deadlines."""
     work = {}
-    for place, (prompt, max_tokens) in enumerate(mixed_work(count, seed=5)):
-        deadline = None if place % 3 == 0 else float(20 + place * 7 % 90)
-        request_id = engine.add(prompt, max_tokens, priority=place % 3, deadline=deadline, tenant=f"t{place % 4}")
+    for index, (prompt, max_tokens) in enumerate(mixed_work(count, seed=5)):
+        deadline = None if index % 3 == 0 else float(20 + index * 7 % 90)
+        request_id = engine.add(prompt, max_tokens, priority=index % 3, deadline=deadline, tenant=f"t{index % 4}")
         work[request_id] = (prompt, max_tokens)
     return work
 
@@ -224,7 +224,7 @@ def test_prefixes_are_looked_up_for_a_window_of_the_waiting_only() -> None:
     shared = list(range(16))
     engine.add(shared, 2)
     engine.run()
-    cold = [engine.add([100 + place] * 9, 1) for place in range(PrefixPolicy.WINDOW + 1)]
+    cold = [engine.add([100 + index] * 9, 1) for index in range(PrefixPolicy.WINDOW + 1)]
     warm = engine.add([*shared, 70], 1)
     order = finish_order(engine)[1:]
     # The window moves up as its first leave, and takes the warm one in after two of them.

@@ -67,7 +67,7 @@ def test_a_conversation_is_found_again_though_its_beginning_was_evicted_once(num
     first_turn = engine.add(prompt, 40)
     for _ in range(30):
         engine.step()
-    engine.add([90 + place % 7 for place in range(engine.scheduler.pool.num_available * 4 - 1)], 1)  # evicts
+    engine.add([90 + index % 7 for index in range(engine.scheduler.pool.num_available * 4 - 1)], 1)  # evicts
     engine.run()
     second_turn = [*engine.finished[first_turn][0].token_ids[:-1], 5, 6, 7]
     ids = []

@@ -18,7 +18,7 @@ def running_ids(engine: SimulatedEngine) -> set[int]:
 def test_nobody_gives_way_to_one_that_could_not_start_even_then() -> None:
     engine = SimulatedEngine(num_blocks=41, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=160)
     engine.add([1] * 4, 100, priority=0)
-    bulk = {engine.add([place + 2, 3], 14, priority=1) for place in range(5)}
+    bulk = {engine.add([index + 2, 3], 14, priority=1) for index in range(5)}
     for _ in range(2):
         engine.step()
     engine.add([9] * 4, 90, priority=0)  # with the other urgent one it needs more than the pool has
@@ -33,7 +33,7 @@ def test_nobody_gives_way_to_one_that_would_only_wait_for_a_prefix() -> None:
     engine = SimulatedEngine(num_blocks=401, max_num_seqs=2, max_num_batched_tokens=16)
     bulk = engine.add([7, 7, 7], 60, priority=1)
     engine.step()
-    prompt = [place % 50 for place in range(150)]
+    prompt = [index % 50 for index in range(150)]
     computer = engine.add(prompt, 9, priority=0)
     engine.step()
     sharer = engine.add(prompt, 3, priority=0)
@@ -48,7 +48,7 @@ def test_one_behind_those_that_wait_for_a_prefix_takes_a_place() -> None:
     engine = SimulatedEngine(num_blocks=401, max_num_seqs=2, max_num_batched_tokens=16)
     engine.add([7, 7, 7], 60, priority=1)
     engine.step()
-    prompt = [place % 50 for place in range(150)]
+    prompt = [index % 50 for index in range(150)]
     computer = engine.add(prompt, 3, priority=0)
     for _ in range(9):
         engine.step()
@@ -74,7 +74,7 @@ def test_nobody_gives_way_while_others_take_the_whole_step() -> None:
 
 def test_as_few_give_way_as_free_the_blocks_that_are_needed() -> None:
     engine = SimulatedEngine(num_blocks=33, max_num_seqs=16, max_num_batched_tokens=64, admission=Admission.PROMPT)
-    bulk = [engine.add([place] * 12, 8, priority=1) for place in range(8)]
+    bulk = [engine.add([index] * 12, 8, priority=1) for index in range(8)]
     for _ in range(3):
         engine.step()
     assert engine.scheduler.pool.num_available == 0

@@ -64,8 +64,8 @@ def test_a_step_without_budget_for_all_drafts_takes_the_first_ones(tiny_models: 
 def decoding(num_seqs: int, *, budget: int, max_num_seqs: int = 8, **settings: Any) -> SimulatedEngine:
     """Return an engine whose sequences have computed their prompts and sampled a first token."""
     engine = SimulatedEngine(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
-    for place in range(num_seqs):
-        engine.add([10 * place + 1, 2, 3], 40)
+    for index in range(num_seqs):
+        engine.add([10 * index + 1, 2, 3], 40)
     for _ in range(3):
         engine.step()
     assert [one.num_output_tokens > 0 for one in engine.scheduler.running_sequences()] == [True] * num_seqs
@@ -115,8 +115,8 @@ def test_drafts_take_everything_when_those_that_wait_have_no_seat() -> None:
 def test_drafts_and_those_that_start_sample_no_more_rows_than_a_step_may() -> None:
     engine = decoding(2, budget=2048, max_num_seqs=256, num_blocks=4000)
     limit = engine.scheduler.config.max_sampled_rows
-    for place in range(254):
-        engine.add([place % 50, 3, place], 4)
+    for index in range(254):
+        engine.add([index % 50, 3, index], 4)
     draft_for_all(engine, engine.scheduler.draft_room() // 2)
     plan = engine.scheduler.schedule()
     assert sum(plan.num_sampled) == limit == 256

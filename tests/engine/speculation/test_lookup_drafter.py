@@ -30,7 +30,7 @@ def copying(token_ids: list[int]) -> int:
 
 
 def erratic(token_ids: list[int]) -> int:
-    """Take one of eight tokens that its place decides: seen before, and not to be guessed."""
+    """Take one of eight tokens that its position decides: seen before, and not to be guessed."""
     return random.Random(len(token_ids)).randrange(8)
 
 
@@ -105,10 +105,10 @@ class Simulation:
     def _append(self, sequence: Sequence, num_sampled: int) -> None:
         """Append up to the first token that its draft did not guess."""
         drafts = sequence.draft_token_ids
-        for place in range(num_sampled):
+        for index in range(num_sampled):
             token_id = self.model(sequence.token_ids)
             sequence.append(token_id)
-            if place == len(drafts) or drafts[place] != token_id:
+            if index == len(drafts) or drafts[index] != token_id:
                 return
 
 
@@ -160,7 +160,7 @@ def test_it_switches_off_where_drafts_are_never_right_and_rows_cost_their_full_p
 def test_the_waits_between_trials_grow_to_a_limit_and_it_never_stops_trying() -> None:
     simulation = Simulation(erratic, only_rows)
     simulation.add(prompt_of(30), 4000)
-    drafted = [place for place in range(3500) if simulation.step()]
+    drafted = [index for index in range(3500) if simulation.step()]
     gaps = [after - before for before, after in itertools.pairwise(drafted) if after - before > 20]
     assert gaps == sorted(gaps)
     assert max(gaps) <= 1024 + 64
@@ -203,7 +203,7 @@ def test_a_search_that_takes_longer_than_it_saves_is_given_up() -> None:
 
 def test_text_without_repeats_ends_the_search_for_drafts() -> None:
     simulation = Simulation(len, free_rows)
-    simulation.add([5000 + place for place in range(20)], 200)
+    simulation.add([5000 + index for index in range(20)], 200)
     simulation.run()
     assert simulation.drafter.counters.num_drafted == 0
     assert not simulation.drafter.is_on
@@ -306,9 +306,9 @@ def test_a_draft_after_the_end_of_a_sequence_is_no_failure() -> None:
 
 def test_a_pause_of_the_machine_does_not_change_what_rows_cost() -> None:
     cost = SpeculationCost()
-    for place in range(16):
-        cost.observe(4, num_drafts=0, seconds=50.0 if place == 3 else 1.0)
-        cost.observe(4, num_drafts=10, seconds=99.0 if place == 5 else 1.5)
+    for index in range(16):
+        cost.observe(4, num_drafts=0, seconds=50.0 if index == 3 else 1.0)
+        cost.observe(4, num_drafts=10, seconds=99.0 if index == 5 else 1.5)
     assert cost.plain_seconds(4) == 1.0
     assert cost.row_seconds(4) == pytest.approx(0.05)
 

@@ -63,8 +63,8 @@ def test_a_draft_is_what_followed_the_same_tokens_before(token_ids: list[int], c
     assert draft[: len(occurred)] == occurred
     # Past the end it goes on copying, itself included.
     copied = list(token_ids)
-    for place in range(count):
-        copied.append(copied[match.end + place])
+    for index in range(count):
+        copied.append(copied[match.end + index])
     assert draft == copied[len(token_ids) :]
 
 

@@ -72,7 +72,7 @@ def run_both(
 
 
 def prompts(count: int = 6) -> list[list[int]]:
-    return [[*REPETITIVE[place:], 20 + place, *REPETITIVE[: 3 * place + 1]] for place in range(count)]
+    return [[*REPETITIVE[index:], 20 + index, *REPETITIVE[: 3 * index + 1]] for index in range(count)]
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -100,7 +100,7 @@ def test_right_drafts_save_steps(tiny_models: TinyModels) -> None:
 @pytest.mark.parametrize("has_cache", [True, False])
 @pytest.mark.parametrize("admission", ["peak", "prompt"])
 def test_preemption_changes_no_token(has_cache: bool, admission: str, tiny_models: TinyModels) -> None:
-    requests = [(prompt, replace(RANDOM, seed=place)) for place, prompt in enumerate(prompts(8))]
+    requests = [(prompt, replace(RANDOM, seed=index)) for index, prompt in enumerate(prompts(8))]
     model = tiny_models["mistral-window"]
     ample, _ = run(model, requests, speculation="off")
     tight = {"num_kv_blocks": 24, "block_size": 8, "enable_prefix_caching": has_cache, "admission": admission}

@@ -112,7 +112,7 @@ def test_a_definition_of_many_choices_that_are_itself_is_looked_at_once() -> Non
 
 
 def test_the_types_of_every_definition_in_a_long_chain_count() -> None:
-    chain = {f"a{place}": {"oneOf": [{"$ref": f"#/$defs/a{place + 1}"}, {"type": "null"}]} for place in range(5000)}
+    chain = {f"a{index}": {"oneOf": [{"$ref": f"#/$defs/a{index + 1}"}, {"type": "null"}]} for index in range(5000)}
     definitions = {**chain, "a5000": {"enum": ["x", 1]}}
     assert kinds_of({"$ref": "#/$defs/a0", "$defs": definitions}) == frozenset({"null", "string", "integer"})
 
