@@ -158,8 +158,8 @@ async def receive_upload(request: Request, object_key: str, *, storage: Storage,
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
     gathered = bytearray()
-    async for chunk in request.stream():
-        gathered += chunk
+    async for part in request.stream():
+        gathered += part
         if len(gathered) >= PIECE_BYTES:
             yield bytes(gathered)
             gathered.clear()

@@ -172,7 +172,7 @@ class EngineHost:
         """Hand over what had to wait; the owner hears what `submit` would have raised."""
         try:
             self._add(flight)
-        except Exception as error:  # noqa: BLE001 - told to the owner; the reader and the other requests go on
+        except Exception as error:  # noqa: BLE001 - reported to the owner; the reader and the other requests go on
             message = f"The request cannot be handed to the engine: {error}"
             flight.fail(message)
 

@@ -124,7 +124,7 @@ class _PagedAttention:
     def attend(  # noqa: PLR0917  transformers' order
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
     ) -> Tensor:
-        """Return `[1, tokens, heads, value_dim]`; the cache's window and order were settled at load."""
+        """Return `[1, tokens, heads, value_dim]`; the cache's window and order were decided at load."""
         del mask
         layer, cache = self._layers[self.num_calls], self._cache[self.num_calls]
         self.num_calls += 1

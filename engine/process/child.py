@@ -65,7 +65,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 def _load(config: EngineConfig, connection: Connection) -> Engine | None:
     try:
-        resolve_model_path(config.model)  # a wrong path is told at once, not after seconds of importing torch
+        resolve_model_path(config.model)  # a wrong path is reported at once, not after seconds of importing torch
         from engine.build import build_engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
 
         engine = build_engine(config)

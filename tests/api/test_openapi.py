@@ -1,4 +1,4 @@
-"""What /openapi.json tells of the API, and that its answers are as told."""
+"""What /openapi.json says of the API, and that its answers are as it says."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_operations_have_openais_names_and_the_failures_that_any_request_may_meet(witness: Witness) -> None:
-    for path, told in operations(witness.schema):
+    for path, operation in operations(witness.schema):
         expected = EVERYWHERE | WITH_A_KEY if path.startswith("/v1/") else EVERYWHERE
-        assert expected <= told["responses"].keys(), told["operationId"]
-    assert {told["operationId"] for _, told in operations(witness.schema)} >= OPENAI_NAMES
+        assert expected <= operation["responses"].keys(), operation["operationId"]
+    assert {operation["operationId"] for _, operation in operations(witness.schema)} >= OPENAI_NAMES
 
 
-def test_every_failure_is_told_as_the_error_envelope(witness: Witness) -> None:
-    for _, told in operations(witness.schema):
-        failures = {status: answer["content"] for status, answer in told["responses"].items() if status >= "400"}
+def test_every_failure_is_described_as_the_error_envelope(witness: Witness) -> None:
+    for _, operation in operations(witness.schema):
+        failures = {status: answer["content"] for status, answer in operation["responses"].items() if status >= "400"}
         assert failures == dict.fromkeys(failures, ENVELOPE)
     assert {"HTTPValidationError", "ValidationError"}.isdisjoint(witness.schema["components"]["schemas"])
 
@@ -65,19 +65,19 @@ def test_every_failure_is_told_as_the_error_envelope(witness: Witness) -> None:
 def test_a_bearer_key_is_asked_for_where_there_are_tenants(witness: Witness) -> None:
     scheme = witness.schema["components"]["securitySchemes"]["key"]
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
-    keyed = {path: told.get("security") for path, told in operations(witness.schema)}
+    keyed = {path: operation.get("security") for path, operation in operations(witness.schema)}
     assert keyed == {path: [{"key": []}] if path.startswith("/v1/") else None for path in keyed}
 
 
 def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) -> None:
     other = {}
-    for _, told in operations(witness.schema):
-        (media_type, media), *more = told["responses"]["200"]["content"].items()
+    for _, operation in operations(witness.schema):
+        (media_type, media), *more = operation["responses"]["200"]["content"].items()
         assert more == []
         if media_type == "application/json":
             assert media["schema"]["$ref"].startswith("#/components/schemas/")
         else:
-            other[told["operationId"]] = media_type
+            other[operation["operationId"]] = media_type
     assert other == {
         "downloadFile": "application/octet-stream",
         "listResults": "application/x-ndjson",
@@ -90,15 +90,15 @@ def test_every_answer_and_every_field_of_an_answer_is_always_there(witness: Witn
     sent = {name: schema for name, schema in schemas.items() if schema["type"] == "object" and name not in REQUESTS}
     missing = {name: schema["properties"].keys() - schema["required"] for name, schema in sent.items()}
     assert {name: fields for name, fields in missing.items() if fields} == {}
-    for _, told in operations(witness.schema):
-        assert all("x-request-id" in answer["headers"] for answer in told["responses"].values())
+    for _, operation in operations(witness.schema):
+        assert all("x-request-id" in answer["headers"] for answer in operation["responses"].values())
 
 
 def test_the_schema_allows_the_windows_that_are_allowed() -> None:
     for unit in "mhd":
         for number in [*range(1500), *range(42990, 43300), 99999, 100000]:
-            is_told = re.search(WINDOW_PATTERN, f"{number}{unit}") is not None
-            with nullcontext() if is_told else pytest.raises(InputError):
+            is_described = re.search(WINDOW_PATTERN, f"{number}{unit}") is not None
+            with nullcontext() if is_described else pytest.raises(InputError):
                 parse_window(f"{number}{unit}")
 
 

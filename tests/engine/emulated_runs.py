@@ -81,8 +81,8 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyMod
             params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
             engine.add(new_request(request_id, model.prompts[request_id % 5], params=params))
         device.waits.clear()
-        told = run_to_end(engine)
-        found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in told.items()})
+        reported = run_to_end(engine)
+        found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in reported.items()})
     assert found[0] == found[1]
     assert engine.stats().scheduler.num_preemptions > 0
     assert device.waits == []

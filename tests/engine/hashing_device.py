@@ -139,7 +139,7 @@ class HashedSamples:
 
 
 class HashingRunner:
-    """In place of engine.runner.Runner, with its methods; the log-probability of a token is told as its `rank`."""
+    """In place of engine.runner.Runner, with its methods; the log-probability of a token is reported as its `rank`."""
 
     work = SimpleNamespace(observe=lambda plan: None, num_operations=0.0, num_read_bytes=0.0, num_written_bytes=0.0)
 

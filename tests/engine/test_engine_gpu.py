@@ -40,12 +40,12 @@ def test_greedy_tokens_equal_transformers(name: str, mode: str, tiny_models: Tin
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(mode: str, model: TinyModel) -> None:
-    told = []
+    reported = []
     for device in ("cpu", "cuda"):
         engine = make_engine(model, **{**MODES[mode], "device": device})
         add_all(engine, model)
-        told.append({child: (delta.token_ids, delta.finish_reason) for child, delta in run_to_end(engine).items()})
-    assert told[0] == told[1]
+        reported.append({child: (delta.token_ids, delta.finish_reason) for child, delta in run_to_end(engine).items()})
+    assert reported[0] == reported[1]
 
 
 def test_nothing_waits_but_reading(model: TinyModel) -> None:

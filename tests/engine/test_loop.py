@@ -43,17 +43,17 @@ MODEL = SimpleNamespace(path=Path("none"), vocab_size=VOCAB_SIZE, eos_token_ids=
 
 @dataclass
 class Asked:
-    """A request, and what was told of each of its children."""
+    """A request, and what was reported of each of its children."""
 
     prompt: list[int]
     params: SamplingParams
     output: list[int]
-    told: dict[int, list[TokenDelta]] = field(default_factory=dict)
+    reported: dict[int, list[TokenDelta]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
 
     def append(self, delta: TokenDelta) -> None:
-        deltas = self.told.setdefault(delta.index, [])
-        assert not deltas or deltas[-1].finish_reason is None, "something is told after the end"
+        deltas = self.reported.setdefault(delta.index, [])
+        assert not deltas or deltas[-1].finish_reason is None, "something is reported after the end"
         deltas.append(delta)
 
 
@@ -180,15 +180,15 @@ class Trial:
 
     def _check(self, asked: Asked) -> None:
         max_tokens = self._max_tokens(asked.prompt, asked.params)
-        assert set(asked.told) == set(range(asked.params.n)), "a child never ended"
-        for index, deltas in asked.told.items():
+        assert set(asked.reported) == set(range(asked.params.n)), "a child never ended"
+        for index, deltas in asked.reported.items():
             if max_tokens is None:
                 assert deltas[-1].finish_reason is FinishReason.ERROR
             else:
                 self._check_child(asked, index, max_tokens)
 
     def _check_child(self, asked: Asked, index: int, max_tokens: int) -> None:
-        params, deltas = asked.params, asked.told[index]
+        params, deltas = asked.params, asked.reported[index]
         assert params.seed is not None
         expected, reason = expected_end(
             asked.prompt, asked.output, seed=params.seed + index, params=params, max_tokens=max_tokens

@@ -1,4 +1,4 @@
-"""Overlap changes when tokens are told and nothing else: a step is planned before the last one's tokens are known."""
+"""Overlap changes when tokens are reported, nothing else: a step is planned before the last one's tokens are known."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def model(tiny_models: TinyModels) -> TinyModel:
         {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt"},
         {"num_kv_blocks": 24, "block_size": 4, "admission": "prompt", "policy": "fair", "enable_prefix_caching": False},
     ],
-    ids=["ample", "chunked", "scarce", "scarce-fair"],
+    ids=["ample", "in-pieces", "scarce", "scarce-fair"],
 )
 def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel) -> None:
     overlapping, waiting = (make_engine(model, overlap=overlap, **settings) for overlap in (True, False))
     add_all(overlapping, model)
     add_all(waiting, model)
-    told, expected = run_to_end(overlapping), run_to_end(waiting)
-    assert told.keys() == expected.keys()
+    reported, expected = run_to_end(overlapping), run_to_end(waiting)
+    assert reported.keys() == expected.keys()
     for child, delta in expected.items():
-        found = told[child]
+        found = reported[child]
         assert (found.token_ids, found.finish_reason) == (delta.token_ids, delta.finish_reason), child
         assert (found.stop_reason, found.error) == (delta.stop_reason, delta.error)
         for mine, theirs in ((found.logprobs, delta.logprobs), (found.prompt_logprobs, delta.prompt_logprobs)):
             assert [entry.logprob for entry in mine or []] == pytest.approx(
                 [entry.logprob for entry in theirs or []], abs=1e-3
             )
-    reasons = {delta.finish_reason for delta in told.values()}
+    reasons = {delta.finish_reason for delta in reported.values()}
     assert reasons == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
     assert (overlapping.stats().scheduler.num_preemptions > 0) == ("admission" in settings)
 
@@ -53,8 +53,8 @@ def test_all_that_is_told_is_the_same(settings: dict[str, Any], model: TinyModel
 def test_tokens_are_told_one_step_later(model: TinyModel) -> None:
     engine = make_engine(model, overlap=True)
     engine.add(new_request(0, [5, 6, 7], params=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)))
-    told = [[len(delta.token_ids) for delta in engine.step()] for _ in range(4)]
-    assert told == [[], [1], [1], [1]]
+    reported = [[len(delta.token_ids) for delta in engine.step()] for _ in range(4)]
+    assert reported == [[], [1], [1], [1]]
     assert not engine.has_work
 
 

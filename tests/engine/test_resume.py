@@ -60,9 +60,9 @@ def test_prompt_logprobs_come_with_a_resumed_request_too(budget: int, model: Tin
     whole = run(model, params)
     rest = run(model, params, tokens_of(whole)[:20], max_num_batched_tokens=budget, max_num_seqs=1)
     assert tokens_of(rest) == tokens_of(whole)[20:]
-    told = [[delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs] for deltas in (whole, rest)]
-    assert [[entry.top_token_ids for entry in logprobs] for (logprobs,) in told[:1]] == [
-        [entry.top_token_ids for entry in logprobs] for (logprobs,) in told[1:]
+    reported = [[delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs] for deltas in (whole, rest)]
+    assert [[entry.top_token_ids for entry in logprobs] for (logprobs,) in reported[:1]] == [
+        [entry.top_token_ids for entry in logprobs] for (logprobs,) in reported[1:]
     ]
 
 

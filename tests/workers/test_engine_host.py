@@ -114,7 +114,7 @@ def submit(host: EngineHost, token: int, owner: Owner, *, n: int = 1) -> int:
 
 
 class Stage:
-    """A host on a fake engine; `settle` lets the engine work until every recorder has finished."""
+    """A host on a fake engine; `run_until_done` lets the engine work until every recorder has finished."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
@@ -132,7 +132,7 @@ class Stage:
         submit(self.host, token, recorder)
         return recorder
 
-    def settle(self, recorders: Iterable[Recorder]) -> None:
+    def run_until_done(self, recorders: Iterable[Recorder]) -> None:
         for recorder in recorders:
             for _ in range(100):
                 self.engine.work()
@@ -162,7 +162,7 @@ def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, capl
         ),
         Decision(step=4, seconds=2.5, request_id=99, index=1, reason=Reason.NO_SEAT, waited_seconds=1.0),
     ]
-    stage.settle(recorders)
+    stage.run_until_done(recorders)
     assert caplog.messages == [
         "batch_b line 1 waits behind batch_a line 3, which is next",
         "request 99 is next and waits: every seat of the batch is taken",
@@ -172,7 +172,7 @@ def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, capl
 def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -> None:
     recorders = [stage.submit(token) for token in (1, 2, 3)]
     stage.engine.kill()
-    stage.settle(recorders)
+    stage.run_until_done(recorders)
     assert [recorder.wait().token_ids for recorder in recorders] == [[1], [2], [3]]
     assert [recorder.num_restarts for recorder in recorders] == [1, 1, 1]
     assert len(stage.engine.generations) == 2
@@ -189,8 +189,8 @@ def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stag
 
     stage.engine.during_start = meanwhile
     stage.engine.kill()
-    stage.settle([first])
-    stage.settle(newcomers)
+    stage.run_until_done([first])
+    stage.run_until_done(newcomers)
     assert [recorder.wait().token_ids for recorder in (first, *newcomers)] == [[1], [5]]
     assert (first.num_restarts, newcomers[0].num_restarts) == (1, 0)
     assert given_up.deltas == []
@@ -199,7 +199,7 @@ def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stag
 def test_a_request_that_kills_engines_fails_alone(stage: Stage) -> None:
     innocent = [stage.submit(token) for token in range(8)]
     poison = stage.submit(POISON)
-    stage.settle([*innocent, poison])
+    stage.run_until_done([*innocent, poison])
     assert all(recorder.wait().finish_reason is FinishReason.STOP for recorder in innocent)
     last = poison.wait()
     assert last.finish_reason is FinishReason.ERROR
@@ -214,7 +214,7 @@ def test_newcomers_wait_while_suspects_run_and_then_finish(stage: Stage) -> None
     while len(stage.engine.generations) < 3:
         threading.Event().wait(0.01)
     newcomer = stage.submit(5)
-    stage.settle([poison, innocent, newcomer])
+    stage.run_until_done([poison, innocent, newcomer])
     assert newcomer.wait().token_ids == [5]
     assert newcomer.num_restarts == 0
     assert innocent.wait().finish_reason is FinishReason.STOP
@@ -225,7 +225,7 @@ def test_an_aborted_request_is_not_heard_of_again(stage: Stage) -> None:
     request_id = submit(stage.host, 1, recorder)
     stage.host.abort([request_id])
     stage.engine.kill()
-    stage.settle([other])
+    stage.run_until_done([other])
     assert recorder.deltas == []
     assert other.wait().token_ids == [2]
 
@@ -307,7 +307,7 @@ def test_a_request_that_cannot_be_sent_is_raised_and_forgotten() -> None:
         stage.submit(0)
     first = stage.submit(1)
     stage.engine.kill()
-    stage.settle([first])
+    stage.run_until_done([first])
     assert first.wait().token_ids == [1]
     stage.host.close()
 
@@ -317,8 +317,8 @@ def test_a_request_that_cannot_be_sent_after_a_restart_fails_alone() -> None:
     first, held = stage.submit(1), []
     stage.engine.during_start = lambda: held.extend([stage.submit(0), stage.submit(2)])
     stage.engine.kill()
-    stage.settle([first])
-    stage.settle(held)
+    stage.run_until_done([first])
+    stage.run_until_done(held)
     refusal, answer = (recorder.wait() for recorder in held)
     assert "no such type" in str(refusal.error)
     assert answer.token_ids == [2]
@@ -331,5 +331,5 @@ def test_one_child_is_stopped_and_its_request_goes_on(stage: Stage) -> None:
     stage.host.abort_child(request_id, 1)
     stage.host.abort_child(request_id + 1, 0)  # unknown
     assert stage.engine.aborted_children == [(request_id, 1)]
-    stage.settle([recorder])
+    stage.run_until_done([recorder])
     assert recorder.finished.is_set()

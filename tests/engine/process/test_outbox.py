@@ -87,7 +87,7 @@ def test_decisions_arrive_once_and_only_the_last_ones_wait_for_a_slow_reader(mon
     assert decode_from_engine(encode(messages[-1])) == messages[-1]
 
 
-def test_every_statistic_can_be_told_however_long_the_engine_runs() -> None:
+def test_every_statistic_can_be_reported_however_long_the_engine_runs() -> None:
     largest = {"int": 2**63 - 1, "float": 1e30, "float | None": 1e30}
     stats = EngineStats()
     parts = [part for part in (getattr(stats, one.name) for one in fields(stats)) if part is not stats.timings]

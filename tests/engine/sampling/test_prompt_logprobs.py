@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: equal to transformers', whatever the chunks, hits and preemptions."""
+"""Log-probabilities of prompts: equal to transformers', whatever the pieces, hits and preemptions."""
 
 from __future__ import annotations
 

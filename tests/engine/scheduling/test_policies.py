@@ -67,7 +67,7 @@ def test_preemption_does_not_thrash_and_the_best_one_always_advances(policy: Pol
         # Fair shares move with every step; under the other policies the best one is never made to give way.
         assert first is None or first.num_computed_tokens > before or policy is PolicyName.FAIR
     assert engine.scheduler.counters.num_preemptions > 0
-    # One sequence at a time, its prompt in one chunk more than it needs, is the worst that may happen.
+    # One sequence at a time, its prompt in one piece more than it needs, is the worst that may happen.
     assert num_steps <= sum(len(prompt) // 32 + 2 + max_tokens for prompt, max_tokens in work.values())
 
 

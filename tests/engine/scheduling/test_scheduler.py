@@ -53,7 +53,7 @@ def test_preemption_does_not_thrash() -> None:
     for prompt, max_tokens in work:
         engine.add(prompt, max_tokens)
     steps = engine.run()
-    # One sequence at a time, its prompt in one chunk more than it needs, is the worst that may happen.
+    # One sequence at a time, its prompt in one piece more than it needs, is the worst that may happen.
     assert steps <= sum(len(prompt) // 32 + 2 + max_tokens for prompt, max_tokens in work)
 
 
