@@ -22,10 +22,11 @@ from jobs.errors import InputError, ServiceError
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 
-# A statement waits for a lock at most 30 s and a forgotten transaction holds its locks at most 5 min;
-# statements themselves may be long (a million-line validation is one transaction).
+# A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
+# it; a forgotten transaction holds its locks at most 5 min. Statements themselves may be long (a million-line
+# validation is one transaction).
 _SERVER_OPTIONS = (
-    "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=5min -c client_min_messages=warning"
+    "-c timezone=UTC -c lock_timeout=5s -c idle_in_transaction_session_timeout=5min -c client_min_messages=warning"
 )
 # The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
 _CONNECT_ARGS: dict[str, Any] = {

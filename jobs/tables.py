@@ -224,6 +224,7 @@ class Chunk(Base):
     worker_id: Mapped[str | None]
     hinted_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = _created_at()
+    started_fence: Mapped[int | None]  # under which lines of it last went to an engine
 
 
 class Result(Base):

@@ -1,7 +1,8 @@
 """Lost leases: back to the queue, bisected when it happens again, failed when one line alone keeps killing engines.
 
 Only leases that end on the clock count as lost; a chunk given back does not, nor a lease that nobody could extend
-because Postgres was away.
+because Postgres was away. And only an engine that died tells something of lines: a chunk counts a loss if its lines had
+gone to an engine, which died with its worker, or was wedged and let it go.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
     """End every lease that is over on the database's clock; return what became of each chunk.
 
     `lease` is what leases were extended for: one that was last extended before the server started is no loss, since its
-    worker may be well and could not reach us.
+    worker may be well and could not reach us. Nor is one whose lines had not gone to an engine yet.
 
     Once lost, a chunk is ready again. One that is lost so often that its lines decide is left for `reap_suspects`.
     """
@@ -235,7 +236,10 @@ def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
 
 
 _FROM = "FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id"
-_IS_COUNTED = "chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time()"
+_IS_COUNTED = """(
+    chunk.started_fence IS NOT DISTINCT FROM chunk.fence
+    AND chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time()
+)"""
 _IS_OVER = "chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()"
 # A single line goes back to the queue until it is given up; anything longer is bisected before.
 _NEEDS_LINES = f"""
@@ -269,7 +273,7 @@ _MOVE = text("""
     WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
 """)
 
-_FRESH = {"id", "state", "fence", "lease_until", "worker_id", "hinted_at"}
+_FRESH = {"id", "state", "fence", "lease_until", "worker_id", "hinted_at", "started_fence"}
 """Columns that begin anew in a child; it inherits the others, but for what `_child` gives."""
 _GIVEN = {*PlannedChunk._fields, "losses"}
 _WRITTEN = [column.name for column in Chunk.__table__.columns if column.name not in _FRESH]

@@ -83,6 +83,15 @@ def claim_next(
     return None
 
 
+def start(session: Session, claim: ClaimedChunk) -> None:
+    """Note that lines go to an engine from now on: only then does a lost lease say anything of them.
+
+    Raises FencedOutError.
+    """
+    if session.execute(_START, {"chunk_id": claim.chunk_id, "fence": claim.fence}).one_or_none() is None:
+        raise _fenced_out(claim)
+
+
 def lines_done(session: Session, chunk: ChunkRef) -> set[int]:
     """Return the line numbers of the chunk that have a result: they are not run again."""
     values = {
@@ -274,6 +283,10 @@ _CLAIM = text(f"""
 _EXTEND = text("""
     UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval)
     WHERE id = :chunk_id AND fence = :fence AND state = 'leased' RETURNING id
+""")
+
+_START = text("""
+    UPDATE chunk SET started_fence = fence WHERE id = :chunk_id AND fence = :fence AND state = 'leased' RETURNING id
 """)
 
 _LEAVE = text("""

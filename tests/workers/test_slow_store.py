@@ -74,6 +74,7 @@ def lose_suspect(maker: sessionmaker[Session], settings: Settings) -> int:
     with maker.begin() as session:
         claim = leasing.claim_next(session, model="demo", worker_id="gone", lease=settings.lease)
         assert claim is not None
+        leasing.start(session, claim)
         session.execute(
             text("UPDATE chunk SET losses = 1, lease_until = clock_timestamp() WHERE id = :id"), {"id": claim.chunk_id}
         )

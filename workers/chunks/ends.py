@@ -21,7 +21,7 @@ from workers.line_run import LineRun
 
 STALL_SECONDS = 120.0
 """An engine silent for longer is taken for wedged, a line in preparation for one that never gets through: the leases of
-their chunks are no longer extended."""
+their chunks are no longer extended. A read of the object store ends before, whatever the store does."""
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class ChunkEnds:
 
     def hold_lease_during(self, work: Callable[[], T]) -> T:
         """Do `work` in another thread; the lease is left to end where that never comes back."""
-        parts, executor = self._parts, ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare")
+        parts, executor = self._parts, ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside-lease")
         started_at, result = parts.monotonic(), executor.submit(work)
         executor.shutdown(wait=False)  # once this is done; the lease may be lost before, and nobody waits for it then
         while not wait([result], timeout=parts.settings.heartbeat_seconds).done:

@@ -50,6 +50,7 @@ class ChunkFeeder:
     def feed(self) -> None:
         """Hand over every line, holding the lease on the way. Raises Abandoned."""
         content = self._read_content()
+        self._lease.run(leasing.start)
         done, kept = self._lease.run(self._read_progress)
         for raw in self._claim.split(content):
             if raw.line_no not in done:
@@ -58,8 +59,9 @@ class ChunkFeeder:
 
     def _read_content(self) -> bytes:
         claim = self._claim
+        read = functools.partial(self._parts.storage.read_range, claim.object_key, claim.byte_start, claim.byte_end)
         try:
-            return self._parts.storage.read_range(claim.object_key, claim.byte_start, claim.byte_end)
+            return self._ends.hold_lease_during(read)
         except ServiceError as error:
             # Given back and not left to expire: a store that is away must not count as a loss of these lines.
             time.sleep(RETRY_SECONDS)

@@ -75,20 +75,41 @@ class ChunkLease:
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 
     def run(self, work: Callable[[Session, ClaimedChunk], T]) -> T:
-        """Do `work` on the claimed chunk; it may be done again where the outcome of a commit is unknown."""
+        """Do `work` on the claimed chunk; it may be done again where the outcome of a commit is unknown.
+
+        Until it passes the lease is held: whoever makes it wait for a lock must not cost the chunk.
+        """
         deadline = self._monotonic() + self._settings.lease_seconds
         while True:
             try:
                 with transaction(self._sessions) as session:
                     return work(session, self._claim)
             except FencedOutError:
-                raise Abandoned("another worker owns it by now") from None
+                raise _another_owns_it() from None
             except ServiceError as error:
-                if self._monotonic() >= deadline:
+                if self._hold():
+                    deadline = self._monotonic() + self._settings.lease_seconds
+                elif self._monotonic() >= deadline:
                     raise Abandoned(f"the database stayed away: {error}") from None
-                log.warning("database unreachable, trying again chunk_id=%s", self._claim.chunk_id)
+                log.warning("transaction failed, trying again chunk_id=%s error=%s", self._claim.chunk_id, error)
                 time.sleep(RETRY_SECONDS)
+
+    def _hold(self) -> bool:
+        """Extend the lease if the database allows; this locks nothing that others hold for long."""
+        try:
+            with transaction(self._sessions) as session:
+                outcome = leasing.extend(session, self._claim, lease=self._settings.lease)
+        except FencedOutError:
+            raise _another_owns_it() from None
+        except ServiceError:
+            return False
+        self._note_extended(is_batch_wanted=outcome.batch_wanted)
+        return True
 
     def _note_extended(self, *, is_batch_wanted: bool) -> None:
         self._extended_at = self._monotonic()
         self.is_batch_wanted = is_batch_wanted
+
+
+def _another_owns_it() -> Abandoned:
+    return Abandoned("another worker owns it by now")

@@ -135,7 +135,9 @@ def test_a_lost_lease_without_its_input_does_not_wait_for_ever(
     lose_input(session, storage, batch)
     for expected in ([Reaped.READY], [Reaped.WITHDRAWN], []):
         leasing.claim_chunk(session, first, worker_id="w", lease=LEASE)
-        session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second' WHERE state = 'leased'"))
+        session.execute(
+            text("UPDATE chunk SET started_fence = fence, lease_until = clock_timestamp() WHERE state = 'leased'")
+        )
         session.commit()
         reaped = reap_expired(session, lease=timedelta(0))
         session.commit()

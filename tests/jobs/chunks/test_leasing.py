@@ -86,6 +86,8 @@ def end_lease(session: Session, claim: ClaimedChunk) -> None:
 
 
 def lose(session: Session, storage: Storage, claim: ClaimedChunk) -> list[Reaped]:
+    """Let a lease end while an engine runs the chunk's lines."""
+    leasing.start(session, claim)
     end_lease(session, claim)
     return reap(session, storage)
 
@@ -563,7 +565,9 @@ def test_while_the_input_cannot_be_read_a_lost_chunk_waits_and_others_do_not(
     first, second = chunk_ids(session, batch)
     lose(session, storage, take(session, first))
     for chunk_id in (first, second):
-        end_lease(session, take(session, chunk_id))
+        claim = take(session, chunk_id)
+        leasing.start(session, claim)
+        end_lease(session, claim)
     assert reap(session, Away()) == [Reaped.READY]
     session.commit()
     assert reap(session, storage) == [Reaped.SPLIT]
@@ -576,6 +580,7 @@ def test_a_suspect_whose_lease_has_changed_while_its_lines_were_read_is_left_alo
     batch = run(4)
     lose(session, storage, take_first(session, batch))
     claim = take_first(session, batch)
+    leasing.start(session, claim)
     end_lease(session, claim)
 
     class Slow(Storage):
@@ -609,6 +614,26 @@ def test_a_lease_that_could_not_be_extended_while_postgres_was_away_is_no_loss(
     end_lease(session, take_first(session, batch))
     assert reap(session, storage, lease=since_before_the_server_started) == [Reaped.READY]
     assert take_first(session, batch).lost_leases == 2, "nor does it split a suspect or forgive it"
+
+
+def test_a_lease_that_ends_before_an_engine_had_its_lines_is_no_loss(
+    session: Session, storage: Storage, run: Run
+) -> None:
+    batch = run(1)
+    lose(session, storage, take_first(session, batch))
+    for _ in range(4):
+        end_lease(session, take_first(session, batch))
+        assert reap(session, storage) == [Reaped.READY]
+    assert take_first(session, batch).lost_leases == 1, "of the one lease under which it was started"
+
+
+def test_only_the_owner_starts_a_chunk(session: Session, run: Run) -> None:
+    batch = run(4)
+    claim = take_first(session, batch)
+    leasing.release(session, claim)
+    take_first(session, batch, "w2")
+    with pytest.raises(FencedOutError):
+        leasing.start(session, claim)
 
 
 def test_leases_returned_at_a_start_are_no_loss(session: Session, run: Run) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineStats, FinishReason, TokenDelta
@@ -18,12 +18,14 @@ from engine.scheduling.request import NewRequest
 from jobs.batches import lifecycle
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.lines.reading import InputLine
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
+from tests.s3_server import Mood, S3Server
 from workers.answers import Answer, AnswerMaker
 from workers.chunks.ends import STALL_SECONDS
 from workers.chunks.feeder import LONG_LINE_BYTES
@@ -121,6 +123,11 @@ class Bench:
         assert self.thread is not None
         self.thread.join(20)
         assert not self.thread.is_alive(), "the chunk never ended"
+
+    def age_lease(self) -> None:
+        """Let all but a second of the lease have passed."""
+        with self.maker.begin() as session:
+            session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
 
     def rows(self, sql: str) -> list[Any]:
         with self.maker() as session:
@@ -429,8 +436,7 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
     bench.start(bench.claim())
     host.wait_for(1)
     lease = "SELECT lease_until > now() + interval '10 seconds' FROM chunk"
-    with bench.maker.begin() as session:
-        session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
+    bench.age_lease()
     bench.wait_until(lease, [(True,)])
     host.silence = STALL_SECONDS + 1
     host.wait_for_silent_checks(1)  # a heartbeat that was under way has landed
@@ -495,8 +501,7 @@ def test_the_lease_is_held_while_a_long_line_is_prepared(
     submit_valid([long_line(line)])
     bench.start(bench.claim())
     assert slow_prompts.began.wait(20)
-    with bench.maker.begin() as session:
-        session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
+    bench.age_lease()
     bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
     slow_prompts.may_go_on.set()
     bench.join()
@@ -595,6 +600,95 @@ def test_an_object_store_that_is_away_is_no_loss(
     bench.start(claim)
     bench.join()
     assert bench.rows("SELECT state, losses FROM chunk") == [("ready", 0)]
+
+
+class Gate(Storage):
+    """Reads wait until `may_go_on` is set."""
+
+    def __init__(self, behind: Storage) -> None:
+        self._behind = behind
+        self.began = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        self.began.set()
+        assert self.may_go_on.wait(60)
+        return self._behind.read_range(key, start, end)
+
+
+def test_the_lease_is_held_while_the_store_is_slow(
+    bench: Bench, host: FakeHost, storage: Storage, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0)])
+    host.instant = True
+    gate = Gate(storage)
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "storage": gate})
+    bench.start(bench.claim())
+    assert gate.began.wait(20)
+    bench.age_lease()
+    bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+    gate.may_go_on.set()
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+
+
+@pytest.mark.parametrize("mood", [Mood.HANG, Mood.REFUSE])
+def test_a_store_that_hangs_or_refuses_gives_the_chunk_back(
+    bench: Bench, host: FakeHost, s3: S3Server, storage: Storage, submit_valid: SubmitLines, line: MakeLine, mood: Mood
+) -> None:
+    submit_valid([line(0)])
+    host.instant = True
+    key = bench.rows("SELECT object_key FROM file")[0][0]
+    away = Storage(s3.url, timeout_seconds=0.3)
+    away.put(key, storage.read_range(key, 0, 10_000))
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "storage": away})
+    s3.trouble(mood)
+    for fence in (1, 2):
+        bench.start(bench.claim())
+        bench.join()
+        assert bench.rows("SELECT state, fence, losses FROM chunk") == [("ready", fence, 0)]
+    s3.recover()
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200)]
+
+
+def test_a_chunk_is_marked_as_started_once_its_lines_go_to_the_engine(
+    bench: Bench, host: FakeHost, storage: Storage, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0)])
+    gate = Gate(storage)
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "storage": gate})
+    bench.start(bench.claim())
+    assert gate.began.wait(20)
+    assert bench.rows("SELECT started_fence FROM chunk") == [(None,)]
+    gate.may_go_on.set()
+    host.wait_for(1)
+    assert bench.rows("SELECT started_fence FROM chunk") == [(1,)]
+    host.answer(1)
+    bench.join()
+
+
+def test_a_flush_that_waits_for_a_lock_is_repeated_and_the_lease_is_held_meanwhile(
+    bench: Bench, host: FakeHost, database_url: str, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0), line(1)])
+    impatient = connect(
+        make_url(database_url).update_query_dict({"options": "-c lock_timeout=100ms"}).render_as_string(False)
+    )
+    bench.parts = WorkerParts(**{**_fields(bench.parts), "sessions": sessions(impatient)})
+    bench.start(bench.claim())
+    host.wait_for(2)
+    with bench.maker.begin() as session:
+        session.execute(text("SELECT FROM batch FOR UPDATE"))
+        host.answer(2)
+        for _ in range(3):
+            bench.age_lease()
+            bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+    bench.join()
+    impatient.dispose()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+    assert bench.rows(BILLED) == [(2, 4)]
 
 
 def _fields(parts: WorkerParts) -> dict[str, Any]:
