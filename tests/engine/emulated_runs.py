@@ -5,6 +5,7 @@ TRITON_INTERPRET must be set before triton is imported. Models and requests are 
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from torch import Tensor
 
 from engine import LLM
@@ -25,13 +27,22 @@ from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
 from tests.engine.builders import KINDS, make_engine, new_request, run_all, run_to_end
-from tests.engine.tiny_models import THROUGH_TRANSFORMERS, TinyModel, TinyModels, answered
+from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, certain_answer, save_tiny
+from tests.kernels.patched_language import language_patched_once
 
 from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda, is_on_device
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
-SMALL = {"device": "cuda", "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 24, "num_kv_blocks": 60}
+SMALL = {"device": "cuda", "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 12, "num_kv_blocks": 60}
+NUM_LAYERS = 2  # a third would only do again what the second does
+PROMPT_LENGTHS = (4, 5, 6, 8, 9)  # with six tokens more, three outgrow Mistral's window of 11
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _language() -> Iterator[None]:
+    with language_patched_once():
+        yield
 
 
 class Repeater:
@@ -48,38 +59,56 @@ def device() -> Iterator[EmulatedCuda]:
         yield device
 
 
-def few(model: TinyModel, count: int = 5) -> TinyModel:
-    order = sorted(range(len(model.prompts)), key=lambda index: len(model.prompts[index]))[3 : 3 + count]
-    return TinyModel(
-        model.path,
-        [model.prompts[index] for index in order],
-        [min(6, model.max_tokens[index]) for index in order],
-        [model.expected[index][:6] for index in order],
-    )
+def make_small(path: Path, settings: dict[str, Any]) -> TinyModel:
+    """Make a small model and ask transformers. Never on the device: there each of torch's functions takes longer."""
+    model = save_tiny(path, {**settings, "num_hidden_layers": NUM_LAYERS})
+    numbers = random.Random(3)
+    prompts = [[numbers.randrange(3, 256) for _ in range(length)] for length in PROMPT_LENGTHS]
+    with torch.inference_mode():
+        expected = [certain_answer(model, prompt, 6) for prompt in prompts]
+    return TinyModel(path, prompts, [len(tokens) for tokens in expected], expected)
 
 
-def test_the_device_gives_the_tokens_of_transformers(tiny_models: TinyModels, device: EmulatedCuda) -> None:
-    model = few(tiny_models["qwen3"])
-    engine = make_engine(model, **SMALL)
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return make_small(tmp_path_factory.mktemp("llama"), VARIANTS["llama-gqa"])
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return make_small(tmp_path_factory.mktemp("qwen3"), VARIANTS["qwen3"])
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return make_small(tmp_path_factory.mktemp("mistral"), VARIANTS["mistral-window"])
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return make_small(tmp_path_factory.mktemp("gpt2"), THROUGH_TRANSFORMERS["gpt2"])
+
+
+def test_the_device_gives_the_tokens_of_transformers(qwen3: TinyModel, device: EmulatedCuda) -> None:
+    engine = make_engine(qwen3, **SMALL)
     device.waits.clear()
-    assert run_all(engine, model) == model.expected
+    assert run_all(engine, qwen3) == qwen3.expected
     assert (engine.info.device, engine.info.num_kv_blocks) == ("cuda", 60)
     assert device.waits == [], "only reading the samples may make the host wait"
 
 
-def test_without_overlap_and_graphs_it_does_too(tiny_models: TinyModels, device: EmulatedCuda) -> None:
-    model = few(tiny_models["mistral-window"], 3)
-    assert run_all(make_engine(model, **SMALL, overlap=False, enforce_eager=True), model) == model.expected
+def test_without_overlap_and_graphs_it_does_too(mistral: TinyModel, device: EmulatedCuda) -> None:
+    engine = make_engine(mistral, **SMALL, overlap=False, enforce_eager=True)
+    assert run_all(engine, mistral) == mistral.expected
 
 
-def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyModels, device: EmulatedCuda) -> None:
-    model = few(tiny_models["llama-gqa"])
+def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(llama: TinyModel, device: EmulatedCuda) -> None:
     found = []
     for name in ("cpu", "cuda"):
-        engine = make_engine(model, **{**SMALL, "device": name, "num_kv_blocks": 6, "admission": "prompt"})
+        engine = make_engine(llama, **{**SMALL, "device": name, "num_kv_blocks": 6, "admission": "prompt"})
         for request_id, kind in enumerate(KINDS):
             params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
-            engine.add(new_request(request_id, model.prompts[request_id % 5], params=params))
+            engine.add(new_request(request_id, llama.prompts[request_id % 5], params=params))
         device.waits.clear()
         reported = run_to_end(engine)
         found.append({child: (delta.token_ids, delta.finish_reason, delta.error) for child, delta in reported.items()})
@@ -88,18 +117,17 @@ def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(tiny_models: TinyMod
     assert device.waits == []
 
 
-def test_swapped_blocks_come_back(tiny_models: TinyModels, device: EmulatedCuda, monkeypatch: Any) -> None:
+def test_swapped_blocks_come_back(llama: TinyModel, device: EmulatedCuda, monkeypatch: Any) -> None:
     monkeypatch.setattr(SwapRule, "prefers_swap", lambda self, **sizes: True)
-    model = few(tiny_models["llama-gqa"])
     settings = {**SMALL, "num_kv_blocks": 6, "admission": "prompt", "swap_space_gib": 0.001}
-    engine = make_engine(model, **settings, enable_prefix_caching=False)
-    assert run_all(engine, model) == model.expected
+    engine = make_engine(llama, **settings, enable_prefix_caching=False)
+    assert run_all(engine, llama) == llama.expected
     assert engine.stats().scheduler.num_swaps > 0
 
 
-def test_transformers_own_code_runs_on_the_device_too(tmp_path: Path, device: EmulatedCuda) -> None:
-    model = few(answered(tmp_path, THROUGH_TRANSFORMERS["gpt2"]), 2)
-    assert run_all(make_engine(model, **SMALL), model) == model.expected
+def test_transformers_own_code_runs_on_the_device_too(gpt2: TinyModel, device: EmulatedCuda) -> None:
+    two = gpt2.few(2)
+    assert run_all(make_engine(two, **SMALL), two) == two.expected
 
 
 def test_grammars_hold_on_the_device(grammar_model: Path, device: EmulatedCuda) -> None:
@@ -127,8 +155,8 @@ def test_arrays_that_travel_together_arrive_whole_and_aligned(device: EmulatedCu
     assert all(tensor.storage_offset() * tensor.element_size() % 16 == 0 for tensor in found)
 
 
-def test_the_profiled_step_is_a_full_one(
-    tiny_models: TinyModels, device: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
+def test_the_profiled_step_is_a_full_one_and_the_pool_takes_what_it_leaves(
+    llama: TinyModel, device: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
     forward = Decoder.forward
@@ -138,13 +166,8 @@ def test_the_profiled_step_is_a_full_one(
         return forward(decoder, step, cache)
 
     monkeypatch.setattr(Decoder, "forward", noted)
-    make_engine(tiny_models["llama-gqa"], **SMALL, max_model_len=10)
+    engine = make_engine(llama, **{**SMALL, "num_kv_blocks": None, "gpu_memory_share": 0.1, "max_model_len": 10})
     assert max(sizes) == SMALL["max_num_batched_tokens"], "a step may hold more tokens than one sequence"
-
-
-def test_the_pool_takes_what_a_profiled_step_leaves(tiny_models: TinyModels, device: EmulatedCuda) -> None:
-    model = few(tiny_models["llama-gqa"], 1)
-    engine = make_engine(model, **{**SMALL, "num_kv_blocks": None, "gpu_memory_share": 0.75})
-    free = 0.75 * MEMORY_BYTES - (PEAK_BYTES - USED_BYTES)
-    block_bytes = 2 * 3 * 2 * 8 * 4 * 4  # keys and values, layers, heads, head size, tokens, fp32
-    assert engine.info.num_kv_blocks == free // block_bytes
+    free = 0.1 * MEMORY_BYTES - (PEAK_BYTES - USED_BYTES)
+    block_bytes = 2 * NUM_LAYERS * 2 * 8 * 4 * 4  # keys and values, layers, heads, head size, tokens, fp32
+    assert engine.info.num_kv_blocks == free // block_bytes < 12, "twelve are all that four sequences of ten tokens use"

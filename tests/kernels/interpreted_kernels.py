@@ -6,6 +6,7 @@ the interpreter's bf16 arithmetic is wrong. Shapes are small and odd: a tile tak
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,11 +24,18 @@ from kernels.rope_and_write_kv import rope_and_write_kv_reference, rope_and_writ
 from kernels.silu_mul import silu_mul_reference, silu_mul_triton
 from kernels.token_mask import apply_token_mask_reference, apply_token_mask_triton
 from kernels.write_kv import write_kv_reference, write_kv_triton
+from tests.kernels.patched_language import language_patched_once
 
 # Triton 3.6's interpreter makes an int of a 1-element array: numpy 2.3 warns of that, and numpy 2.4 refuses it.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
 DTYPES = [torch.float32, torch.float16]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _language() -> Iterator[None]:
+    with language_patched_once():
+        yield
 
 
 @triton.jit
