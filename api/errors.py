@@ -118,7 +118,8 @@ def _allowed_methods(request: Request, error: HTTPException) -> str:
     """Name every method of the path: the router knows only those of the first endpoint that it found there."""
     template = getattr(request.scope.get("route"), "path_format", None)
     methods = request.app.openapi()["paths"].get(template) or (error.headers or {})["Allow"].split(", ")
-    return ", ".join(sorted(method.upper() for method in methods))
+    served = {method.upper() for method in methods}
+    return ", ".join(sorted(served | {"HEAD"} if "GET" in served else served))
 
 
 def _unknown_url(method: str, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from api.middleware.guard import RequestGuard
+from api.middleware.head import HeadRequests
 from api.middleware.metrics import MeasureRequests, RequestMetrics
 from api.middleware.request_id import RequestIds
 from api.middleware.request_log import RequestLog
@@ -13,6 +14,7 @@ from api.middleware.unexpected_errors import UnexpectedErrors
 
 def install_layers(app: FastAPI, metrics: RequestMetrics, *, stall_seconds: float, operator_key: str) -> None:
     """Innermost first: what is added last sees a request first, and the answer last."""
+    app.add_middleware(HeadRequests)
     app.add_middleware(RequestGuard, stall_seconds=stall_seconds, operator_key=operator_key)
     app.add_middleware(UnexpectedErrors)
     app.add_middleware(MeasureRequests, metrics=metrics)

@@ -100,8 +100,8 @@ def test_an_unknown_route_answers_in_the_envelope(method: str, path: str, status
 
 def test_a_method_that_is_not_served_is_told_all_that_are() -> None:
     answer = ask("PUT", "/echo")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
-    assert "Use GET, POST." in answer.json()["error"]["message"]
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert "Use GET, HEAD, POST." in answer.json()["error"]["message"]
 
 
 def test_a_path_outside_the_schema_tells_its_methods_too() -> None:

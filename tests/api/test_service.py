@@ -89,6 +89,47 @@ def commits_break(deployment: Any, table: str) -> Iterator[None]:
             connection.execute(text("DROP FUNCTION break_commit CASCADE"))
 
 
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/models", "/v1/files", "/v1/x"]
+)
+def test_head_is_answered_as_get_is_without_content(http: httpx.Client, path: str) -> None:
+    got, asked = http.get(path), http.head(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    varying = {"date", "x-request-id", "content-length"} if path == "/metrics" else {"date", "x-request-id"}
+    told, again = ({k: v for k, v in answer.headers.items() if k not in varying} for answer in (got, asked))
+    assert again == told
+    assert http.get("/healthz").status_code == 200, "the connection goes on"
+
+
+def test_head_of_a_file_tells_its_size_and_reads_no_more_than_it_must(client: OpenAI, http: httpx.Client) -> None:
+    size = 5 * 1024 * 1024
+    file = client.files.create(file=("a.bin", bytes(size)), purpose="user_data")
+    url, headers = f"/v1/files/{file.id}/content", {"Authorization": f"Bearer {client.api_key}"}
+    whole, part = http.head(url, headers=headers), http.head(url, headers={**headers, "range": "bytes=1-4"})
+    assert (whole.status_code, whole.headers["content-length"], whole.headers["accept-ranges"]) == (
+        200,
+        f"{size}",
+        "bytes",
+    )
+    assert (part.status_code, part.headers["content-range"]) == (206, f"bytes 1-4/{size}")
+    assert http.head(url).status_code == 404, "another tenant's"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/v1/files", "GET, HEAD, POST"),
+        ("OPTIONS", "/v1/files/file_1", "DELETE, GET, HEAD"),
+        ("HEAD", "/v1/batches/batch_1/cancel", "POST"),
+        ("DELETE", "/v1/models/org/name", "GET, HEAD"),
+        ("POST", "/metrics", "GET, HEAD"),
+    ],
+)
+def test_allow_names_every_method_of_the_path(http: httpx.Client, method: str, path: str, allowed: str) -> None:
+    answer = http.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_the_schema_describes_the_upload_form(http: httpx.Client) -> None:
     schema = http.get("/openapi.json").json()
     form = schema["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]

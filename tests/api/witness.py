@@ -49,7 +49,7 @@ class Witness:
         item = next((self.schema["paths"][at] for at, found in self._templates.items() if found.fullmatch(path)), None)
         if item is None:
             return  # no operation: an unknown URL, or the schema itself
-        operation = item.get(method.lower(), next(iter(item.values())))
+        operation = item.get("get" if method == "HEAD" else method.lower(), next(iter(item.values())))
         response = operation["responses"].get(str(status))
         if response is None:
             yield f"{operation['operationId']} documents {', '.join(operation['responses'])}"
@@ -59,6 +59,8 @@ class Witness:
         media = response["content"].get(media_type)
         if media is None:
             yield f"{media_type} is not among {list(response['content'])}"
+        elif method == "HEAD":
+            yield from ("has content" for _ in body[:1])
         elif media_type == "application/json":
             yield from self._mismatches(media["schema"], body)
         elif media_type == "application/x-ndjson":
