@@ -97,12 +97,13 @@ class Supervisor:
             self.pause(_POLL_SECONDS)
 
     def tend(self) -> None:
-        """Look at every child once: note a death, start again what has waited long enough.
+        """Look at every child once: note a death, start again what has waited long enough, bound its log.
 
         Raises ServiceError where a child has died `max_deaths` times.
         """
         now = self.monotonic()
         for watched in self._watched:
+            watched.child.rotate_log()
             if watched.start_again_at is None and not watched.child.is_running:
                 self._note_death(watched, now)
             elif watched.start_again_at is not None and now >= watched.start_again_at:

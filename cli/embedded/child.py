@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from jobs.errors import ServiceError
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
-_KEEP_LOG_BYTES = 16 * 1024 * 1024
 _POLL_SECONDS = 0.02
 
 
@@ -46,6 +45,7 @@ class ChildSpec:
     stop_seconds: float = 30.0
     ready_seconds: float = 60.0
     before_start: Callable[[], None] = lambda: None  # clears what an earlier life left behind
+    keep_log_bytes: int = 16 * 1024 * 1024  # of one part; there are two
 
 
 @dataclass(slots=True)
@@ -58,7 +58,9 @@ class Child:
     def start(self) -> None:
         spec = self.spec
         spec.before_start()
-        with open_log(spec.log_path) as log:
+        spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.rotate_log()
+        with spec.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 launch_command(spec.command, death_signal=spec.death_signal, user=spec.user),
                 stdin=subprocess.DEVNULL,
@@ -68,6 +70,21 @@ class Child:
                 cwd="/",
                 start_new_session=True,  # Ctrl-C in the terminal reaches us alone; we stop the children in order
             )
+
+    def rotate_log(self) -> None:
+        """Move what a long log holds to `<name>.1`, over what is there.
+
+        The child has the file open for appending, so its content is copied and the file emptied; a line that comes in
+        between is lost.
+        """
+        log = self.spec.log_path
+        if not log.exists() or log.stat().st_size <= self.spec.keep_log_bytes:
+            return
+        try:
+            shutil.copyfile(log, log.with_name(log.name + ".1"))
+        except OSError:  # a full disk: then the log must make room all the same
+            log.with_name(log.name + ".1").unlink(missing_ok=True)
+        os.truncate(log, 0)
 
     @property
     def pid(self) -> int | None:
@@ -144,11 +161,3 @@ def launch_command(command: Sequence[str], *, death_signal: int, user: SystemUse
         identity = [str(user.uid), str(user.gid), "reach" if user.keeps_reach else "-"]
     launcher = [sys.executable, "-I", "-S", str(_LAUNCHER)]
     return [*launcher, str(int(death_signal)), str(os.getpid()), *identity, *command]
-
-
-def open_log(path: Path) -> BinaryIO:
-    """Open `path` for appending; what a long earlier run left moves to `<name>.1`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size > _KEEP_LOG_BYTES:
-        path.replace(path.with_name(path.name + ".1"))
-    return path.open("ab")

@@ -224,11 +224,25 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     assert gone or orphan.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_long_log_of_earlier_runs_moves_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.embedded.child._KEEP_LOG_BYTES", 10)
+def test_a_long_log_of_earlier_runs_moves_aside(tmp_path: Path) -> None:
     (tmp_path / "api.log").write_text("what an earlier run wrote")
     supervisor = Supervisor(say=lambda _: None)
-    supervisor.start([child(tmp_path, "api", "echo new; READY; sleep 100")])
+    supervisor.start([replace(child(tmp_path, "api", "echo new; READY; sleep 100"), keep_log_bytes=10)])
     supervisor.stop()
     assert (tmp_path / "api.log").read_text() == "new\n"
     assert (tmp_path / "api.log.1").read_text() == "what an earlier run wrote"
+
+
+def test_the_log_of_a_running_child_is_bounded_and_goes_on(tmp_path: Path, supervisor: Supervisor) -> None:
+    writes = "i=0; while :; do i=$((i+1)); echo line $i; [ $i = 100 ] && READY; done"
+    supervisor.start([replace(child(tmp_path, "api", writes), keep_log_bytes=20_000)])
+    log, earlier = tmp_path / "api.log", tmp_path / "api.log.1"
+    parts = []
+    for _ in range(3):
+        while log.stat().st_size <= 20_000:
+            assert supervisor.children[0].is_running
+        supervisor.tend()
+        parts.append(earlier.read_text().splitlines()[1:-1])  # a line may be cut where the file was emptied
+    supervisor.children[0].kill()
+    numbers = [int(line.removeprefix("line ")) for part in parts for line in part]
+    assert numbers == sorted(set(numbers)), "each part goes on where the one before it ended"
