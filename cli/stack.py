@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
 from cli.embedded.postgres import prepare_postgres
+from cli.embedded.sockets import socket_path
 from cli.embedded.valkey import prepare_valkey
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
@@ -67,14 +69,15 @@ def running_stack(
     supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
     with locked(options.data_dir) as data_dir, supervisor.handles_signals():
         try:
-            environment = _start_servers(data_dir, supervisor, options.environment, say_step=say_step)
+            servers = _start_servers(data_dir, supervisor, options.environment, say_step=say_step)
+            environment = servers.environment
             noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
             write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
             api_key = _prepare_database(
                 environment["TOKENMILL_DATABASE_URL"],
                 data_dir,
                 options.model,
-                is_ours="TOKENMILL_DATABASE_URL" not in os.environ,
+                is_ours=servers.database_is_ours,
             )
             what = "the API and the worker" if options.num_workers else "the API"
             say_step(f"starting {what} for {options.model.path}")
@@ -103,28 +106,52 @@ def require_free_port(host: str, port: int) -> None:
         ) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Servers:
+    """`environment` is that of the roles."""
+
+    environment: Mapping[str, str]
+    database_is_ours: bool
+
+
 def _start_servers(
     data_dir: DataDir, supervisor: Supervisor, defaults: Mapping[str, str], *, say_step: Callable[[str], None]
-) -> dict[str, str]:
-    """Start the servers whose URL the environment does not give; return the environment of the roles."""
+) -> _Servers:
+    """Start the servers whose URL the environment does not give, or gives as our own."""
     environment = {**defaults, **os.environ}
     environment.setdefault("TOKENMILL_STORAGE_URL", data_dir.objects.as_uri())
     specs = []
     postgres = None
-    if "TOKENMILL_DATABASE_URL" not in environment:
+    if _is_for_us("TOKENMILL_DATABASE_URL", data_dir.run / "postgres", environment, say_step=say_step):
         say_step("starting Postgres")
         postgres = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
         )
         specs.append(postgres.spec)
-    if "TOKENMILL_REDIS_URL" not in environment:
+    if _is_for_us("TOKENMILL_REDIS_URL", data_dir.run / "valkey", environment, say_step=say_step):
         valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
         environment["TOKENMILL_REDIS_URL"] = valkey.url
         specs.append(valkey.spec)
     supervisor.start(specs)
     if postgres is not None:
         environment["TOKENMILL_DATABASE_URL"] = postgres.create_database()
-    return environment
+    return _Servers(environment=environment, database_is_ours=postgres is not None)
+
+
+def _is_for_us(
+    variable: str, run_dir: Path, environment: Mapping[str, str], *, say_step: Callable[[str], None]
+) -> bool:
+    """Tell whether a server is ours to start: none is named, or our own, as in a shell with `--show-env`'s exports."""
+    url = environment.get(variable)
+    if url is None or _is_socket_in(socket_path(run_dir), url):
+        return True
+    say_step(f"{variable} is set: using that server, and starting none")
+    return False
+
+
+def _is_socket_in(folder: Path, url: str) -> bool:
+    parts = urlsplit(url)
+    return parse_qs(parts.query).get("host") == [str(folder)] or Path(parts.path).parent == folder
 
 
 def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool) -> str:

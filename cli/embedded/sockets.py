@@ -22,11 +22,7 @@ def socket_folder(preferred: Path, *, uid: int | None = None) -> Path:
     It is `preferred` where that is short and plain enough, otherwise a folder in the temporary directory with a name
     derived from it. Raises ServiceError if that folder is somebody else's.
     """
-    preferred = preferred.absolute()
-    folder = preferred
-    if len(os.fsencode(preferred)) > MAX_FOLDER_BYTES or not _PLAIN.fullmatch(str(preferred)):
-        digest = hashlib.sha256(os.fsencode(preferred)).hexdigest()[:16]
-        folder = Path(tempfile.gettempdir(), f"tokenmill-{digest}")
+    folder = socket_path(preferred)
     owner = os.geteuid() if uid is None else uid
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
@@ -36,6 +32,15 @@ def socket_folder(preferred: Path, *, uid: int | None = None) -> Path:
         os.chown(folder, owner, -1)
     folder.chmod(0o700)
     return folder
+
+
+def socket_path(preferred: Path) -> Path:
+    """Return where `socket_folder` makes the folder."""
+    preferred = preferred.absolute()
+    if len(os.fsencode(preferred)) <= MAX_FOLDER_BYTES and _PLAIN.fullmatch(str(preferred)):
+        return preferred
+    digest = hashlib.sha256(os.fsencode(preferred)).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"tokenmill-{digest}")
 
 
 def free_port(host: str = "127.0.0.1") -> int:

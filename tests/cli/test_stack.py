@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -26,7 +26,7 @@ from cli.data_dir import locked
 from cli.embedded.sockets import free_port
 from cli.main import app
 from cli.served_model import ServedModel
-from cli.stack import _prepare_database, _shown_host, _with_gpu
+from cli.stack import _is_socket_in, _prepare_database, _shown_host, _with_gpu
 from jobs.errors import ConflictError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +110,21 @@ def test_the_printed_address_is_one_a_client_can_use(host: str, shown: str) -> N
     assert _shown_host(host) == shown
 
 
+@pytest.mark.parametrize(
+    ("url", "is_ours"),
+    [
+        ("postgresql://tokenmill@/tokenmill?host=/data/run/postgres", True),
+        ("postgresql://tokenmill@/tokenmill?host=%2Fdata%2Frun%2Fpostgres", True),
+        ("redis+socket:///data/run/postgres/valkey.sock?virtual_host=0", True),
+        ("postgresql://tokenmill@/tokenmill?host=/data/run/postgres2", False),
+        ("postgresql://tokenmill@database:5432/tokenmill", False),
+        ("redis://localhost:6379/0", False),
+    ],
+)
+def test_a_url_of_our_own_server_is_known_by_its_socket(url: str, *, is_ours: bool) -> None:
+    assert _is_socket_in(Path("/data/run/postgres"), url) is is_ours
+
+
 def test_a_data_directory_is_free_again_once_its_owner_is_done(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(ConflictError, match=f"pid {os.getpid()}"), locked(tmp_path):
         pass
@@ -118,7 +133,9 @@ def test_a_data_directory_is_free_again_once_its_owner_is_done(tmp_path: Path) -
 
 
 @contextmanager
-def _up(data_dir: Path, port: int, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _up(
+    data_dir: Path, port: int, *more: str, exported: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `tokenmill up` until it has printed its exports; yield the process and that line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     command = [sys.executable, "-m", "cli.main", "up", "--data-dir", str(data_dir), "--port", str(port), *more]
@@ -126,7 +143,7 @@ def _up(data_dir: Path, port: int, *more: str) -> Iterator[tuple[subprocess.Pope
         (data_dir.parent / "up.err").open("w") as errors,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT)},
+            env={**environment, **(exported or {}), "PYTHONPATH": str(ROOT)},
         ) as process,
     ):  # fmt: skip
         try:
@@ -156,12 +173,17 @@ def _ours(data_dir: Path) -> list[psutil.Process]:
     ]
 
 
-def _assert_a_role_can_be_started_with(printed: IO[str] | None) -> None:
-    """Read the line of `--show-env` as a shell does, and ask the database and the broker that it names."""
+def _exports_of(printed: IO[str] | None) -> dict[str, str]:
+    """Read the line of `--show-env` as a shell does."""
     assert printed is not None
     command, *pairs = shlex.split(printed.readline())
     variables = dict(pair.split("=", 1) for pair in pairs)
     assert (command, len(variables)) == ("export", 3)
+    return variables
+
+
+def _assert_a_role_can_be_started_with(variables: Mapping[str, str]) -> None:
+    """Ask the database and the broker that the variables name."""
     listed = CliRunner().invoke(app, ["models", "list"], env=variables, catch_exceptions=False)
     assert "demo\t" in listed.stdout
     with Connection(variables["TOKENMILL_REDIS_URL"]) as broker:
@@ -172,7 +194,8 @@ def _assert_a_role_can_be_started_with(printed: IO[str] | None) -> None:
 @pytest.mark.timeout(600)  # two starts of everything
 def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Path) -> None:
     data_dir, port = short_path / "data", free_port()
-    with _up(data_dir, port) as (process, first):
+    with _up(data_dir, port, "--show-env") as (process, first):
+        shell = _exports_of(process.stdout)
         exports = re.fullmatch(
             rf"export TOKENMILL_BASE_URL=(http://127\.0\.0\.1:{port}/v1) TOKENMILL_API_KEY=(tm-\S+)\n", first
         )
@@ -186,9 +209,11 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
         process.wait(10)
         _, alive = psutil.wait_procs(children, timeout=30)
         assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []
-    with _up(data_dir, port, "--workers", "0", "--show-env") as (process, second):
+    # In the shell that has the exports of the first start, too.
+    with _up(data_dir, port, "--workers", "0", "--show-env", exported=shell) as (process, second):
         assert second == first
-        _assert_a_role_can_be_started_with(process.stdout)
+        assert _exports_of(process.stdout) == shell
+        _assert_a_role_can_be_started_with(shell)
         assert not any("worker" in child.cmdline() for child in _ours(data_dir))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
