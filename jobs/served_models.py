@@ -12,6 +12,9 @@ from sqlalchemy.orm import Session
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.tables import Model
 
+MAX_PRICE_MICROS = 10**12
+"""A unit of currency for each token."""
+
 
 def add_model(
     session: Session, name: str, path: str, *, input_price_micros: int = 0, output_price_micros: int = 0
@@ -101,5 +104,5 @@ def _check(name: str, path: str) -> None:
 
 
 def _check_prices(name: str, prices: Sequence[int]) -> None:
-    if any(price < 0 for price in prices):
-        raise InputError(f"the prices of model {name!r} are {prices}; give 0 or more", param="prices")
+    if not all(0 <= price <= MAX_PRICE_MICROS for price in prices):
+        raise InputError(f"the prices of model {name!r} are {prices}; give 0 to {MAX_PRICE_MICROS}", param="prices")

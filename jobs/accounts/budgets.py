@@ -14,6 +14,9 @@ from sqlalchemy.orm import Session
 from jobs.errors import InputError, NotFoundError, OverBudgetError
 from jobs.tables import Batch, Budget
 
+MAX_LIMIT_TOKENS = 10**15
+"""A thousand years of a million tokens a minute; sums of such numbers stay far within a bigint."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
@@ -42,9 +45,10 @@ def quota(session: Session, tenant_id: str) -> Quota:
 
 
 def check_limit(limit_tokens: int | None) -> None:
-    """Raise InputError for a limit below zero."""
-    if limit_tokens is not None and limit_tokens < 0:
-        raise InputError(f"limit_tokens is {limit_tokens}; give 0 or more, or none for no limit", param="limit_tokens")
+    """Raise InputError for a limit below zero, or one that nobody reaches."""
+    if limit_tokens is not None and not 0 <= limit_tokens <= MAX_LIMIT_TOKENS:
+        allowed = f"0 to {MAX_LIMIT_TOKENS}, or none for no limit"
+        raise InputError(f"limit_tokens is {limit_tokens}; give {allowed}", param="limit_tokens")
 
 
 def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quota:

@@ -17,6 +17,8 @@ from jobs.ids import new_id
 from jobs.tables import ApiKey, Budget, Tenant
 
 KEY_PREFIX = "tm-"
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
+"""Tokens divided by a weight sum up to a tenant's virtual time, which must stay a number that others can reach."""
 _SECRET_BYTES = 32
 _KEY_CHARACTERS = len(KEY_PREFIX) + 43  # 32 bytes in base64
 _HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its random characters
@@ -34,8 +36,9 @@ def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tok
     """Create a tenant with its budget; `limit_tokens` None means unlimited. Raises ConflictError on a taken name."""
     if not name.strip():
         raise InputError("the tenant's name is empty; give it one", param="name")
-    if not 0 < weight < float("inf"):
-        raise InputError(f"weight is {weight}; give a number above 0 (1 is the usual share)", param="weight")
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        allowed = f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g} (1 is the usual share)"
+        raise InputError(f"weight is {weight}; give {allowed}", param="weight")
     check_limit(limit_tokens)
     tenant: Tenant | None = session.scalar(
         insert(Tenant)

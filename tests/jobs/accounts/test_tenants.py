@@ -26,11 +26,31 @@ def test_a_taken_name_is_a_conflict_and_the_transaction_goes_on(session: Session
 
 
 @pytest.mark.parametrize(
-    ("name", "weight", "limit"), [(" ", 1, None), ("a", 0, None), ("a", float("nan"), None), ("a", 1, -1)]
+    ("name", "weight", "limit", "said"),
+    [
+        (" ", 1, None, "name is empty"),
+        ("a", 0, None, "weight is 0; give 0.001 to 1000"),
+        ("a", 1e-308, None, "weight is 1e-308; give 0.001 to 1000"),
+        ("a", 1e308, None, "weight is 1e\\+308; give 0.001 to 1000"),
+        ("a", float("nan"), None, "weight is nan; give 0.001 to 1000"),
+        ("a", 1, -1, "limit_tokens is -1; give 0 to 1000000000000000"),
+        ("a", 1, 2**63, "limit_tokens is 9223372036854775808; give 0 to 1000000000000000"),
+    ],
 )
-def test_a_wrong_tenant_is_refused(session: Session, name: str, weight: float, limit: int | None) -> None:
-    with pytest.raises(InputError):
+def test_a_wrong_tenant_is_refused(session: Session, name: str, weight: float, limit: int | None, said: str) -> None:
+    with pytest.raises(InputError, match=said):
         tenants.create_tenant(session, name, weight=weight, limit_tokens=limit)
+
+
+def test_numbers_that_no_bigint_holds_are_refused_at_entry(session: Session, tenant: Tenant) -> None:
+    with pytest.raises(InputError, match="give 0 to 1000000000000000"):
+        budgets.set_limit(session, tenant.id, 2**63)
+    for wrong in (2**63, -1):
+        with pytest.raises(InputError, match="give 0 to 1000000000000"):
+            served_models.add_model(session, "m", "/m", input_price_micros=wrong)
+    served_models.add_model(session, "m", "/m", input_price_micros=10**12)
+    with pytest.raises(InputError, match="give 0 to 1000000000000"):
+        served_models.set_prices(session, "m", output_price_micros=2**63)
 
 
 def test_an_unknown_tenant_is_not_found(session: Session) -> None:
@@ -138,7 +158,7 @@ def test_prices_of_an_unknown_model_or_below_zero_are_refused(session: Session) 
     with pytest.raises(NotFoundError, match="'m' does not exist"):
         served_models.set_prices(session, "m", input_price_micros=5)
     served_models.put_model(session, "m", "/m")
-    with pytest.raises(InputError, match="give 0 or more"):
+    with pytest.raises(InputError, match="give 0 to"):
         served_models.set_prices(session, "m", input_price_micros=5, output_price_micros=-1)
 
 
