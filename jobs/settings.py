@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     hint_again_seconds: float = Field(default=10.0, gt=0)
     """After how long an unanswered hint is sent again."""
     claim_alone_seconds: float = Field(default=3.0, gt=0)
-    """After how long without hints an idle worker helps itself."""
+    """How often a worker with a free slot, or a control worker, looks for work without a hint, at least."""
     dispatch_seconds: float = Field(default=0.25, gt=0)
     """How often the dispatcher looks for work."""
     drain_seconds: float = Field(default=20.0, ge=0)

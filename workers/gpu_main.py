@@ -70,7 +70,8 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
         settings=settings,
     )
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
-    sys.exit(run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=settings.worker_chunks))
+    # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.
+    sys.exit(run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=1))
 
 
 def _registered_path(maker: sessionmaker[Session], model: str) -> str:

@@ -1,4 +1,4 @@
-"""Celery's pool for a GPU worker: K threads, each with one open chunk, around one long-lived engine.
+"""Celery's pool for a GPU worker: one thread for hints, and a chunk service around one long-lived engine.
 
 A bootstep would be the wrong place for the engine: bootsteps stop before the pool has drained.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class EnginePool(TaskPool):
-    """Runs `run_chunk` tasks in threads; starts the app's chunk service with the pool and drains it at the end.
+    """Runs `run_chunk` tasks in a thread; starts the app's chunk service with the pool and drains it at the end.
 
     The app carries the service as `app.chunk_service`.
     """
@@ -31,7 +31,7 @@ class EnginePool(TaskPool):
 
     def on_start(self) -> None:
         try:
-            self._service.start(self.executor)
+            self._service.start()
         except (EngineStartError, ServiceError) as error:
             log.error("worker does not start reason=%s", error)
             raise SystemExit(1) from None  # which Celery takes for a request to stop; a traceback would tell no more

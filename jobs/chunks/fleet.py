@@ -75,24 +75,27 @@ def waits_for(batch: Batch, live: Collection[str]) -> str | None:
 def hint_allowance(
     session: Session, model: str, *, again_seconds: float = 10.0, within: timedelta = LIVE_WITHIN
 ) -> int:
-    """Return how many more hints the live workers of a model can use: Σ (K + 1) − chunks they hold − hints unanswered.
+    """Return how many more hints the live workers of a model can use: their free slots − hints unanswered.
 
-    So one hint waits beside a full worker, and the rest of the backlog stays in Postgres, where it can be re-ordered.
-    A hint older than `again_seconds` counts as lost: it must not use up the allowance for ever.
+    A full worker needs none: it claims by itself when a chunk ends, and looks for better work meanwhile. What it has
+    above its slots takes nothing from others. A hint older than `again_seconds` counts as lost: it must not use up the
+    allowance for ever.
     """
-    live = select(Worker.id).where(Worker.model == model, _is_live(within))
-    capacity = select(func.coalesce(func.sum(Worker.max_chunks + 1), 0)).where(Worker.id.in_(live))
     # Literal states: the planner matches them with the partial indexes.
     is_hinted: ColumnElement[bool] = literal_column("chunk.state = 'ready' AND chunk.hinted_at IS NOT NULL")
     is_leased: ColumnElement[bool] = literal_column("chunk.state = 'leased'")
     recent = Chunk.hinted_at >= func.now() - timedelta(seconds=again_seconds)
-    num_chunks = select(func.count()).select_from(Chunk)
-    unanswered = num_chunks.where(Chunk.model == model, is_hinted, recent)
-    held = num_chunks.where(is_leased, Chunk.worker_id.in_(live))
-    counts = session.execute(
-        select(capacity.scalar_subquery(), unanswered.scalar_subquery(), held.scalar_subquery())
-    ).one()
-    return max(0, int(counts[0]) - int(counts[1]) - int(counts[2]))
+    held = select(Chunk.worker_id, func.count().label("num")).where(is_leased).group_by(Chunk.worker_id).subquery()
+    free = func.greatest(0, Worker.max_chunks - func.coalesce(held.c.num, 0))
+    free_slots = (
+        select(func.coalesce(func.sum(free), 0))
+        .select_from(Worker)
+        .outerjoin(held, held.c.worker_id == Worker.id)
+        .where(Worker.model == model, _is_live(within))
+    )
+    unanswered = select(func.count()).select_from(Chunk).where(Chunk.model == model, is_hinted, recent)
+    counts = session.execute(select(free_slots.scalar_subquery(), unanswered.scalar_subquery())).one()
+    return max(0, int(counts[0]) - int(counts[1]))
 
 
 def _is_live(within: timedelta) -> ColumnElement[bool]:

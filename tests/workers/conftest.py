@@ -19,6 +19,7 @@ from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import Settings
+from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 
@@ -72,9 +73,16 @@ def tenant(maker: sessionmaker[Session]) -> Tenant:
 
 @pytest.fixture
 def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant) -> SubmitLines:
-    """Upload and create a batch as the API does; return its id."""
+    """Upload and create a batch as the API does, the tenant's or another one's; return its id."""
+    default = tenant
 
-    def submit(lines: list[dict[str, Any]], *, endpoint: str = CHAT_ENDPOINT) -> str:
+    def submit(
+        lines: list[dict[str, Any]],
+        *,
+        endpoint: str = CHAT_ENDPOINT,
+        tenant: Tenant = default,
+        priority: Priority = Priority.NORMAL,
+    ) -> str:
         content = "\n".join(json.dumps(line) for line in lines).encode()
         estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
         estimator.feed(content)
@@ -88,7 +96,7 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
                 estimate=estimator.finish(),
             )
             file = files.create_file(session, tenant.id, new)
-            wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
+            wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h", priority=priority)
             return lifecycle.create_batch(session, tenant, wanted, settings).id
 
     return submit
@@ -100,8 +108,8 @@ def submit_valid(
 ) -> SubmitLines:
     """As `submit`, and validated: its chunks are ready."""
 
-    def submit_valid(lines: list[dict[str, Any]], **where: str) -> str:
-        batch_id = submit(lines, **where)
+    def submit_valid(lines: list[dict[str, Any]], **given: Any) -> str:
+        batch_id = submit(lines, **given)
         with maker.begin() as session:
             validate_batch(session, storage, batch_id, settings=settings)
         return batch_id

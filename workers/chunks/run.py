@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class ChunkRun:
-    """One claim. `run` returns when the chunk is done, given back or lost."""
+    """One claim."""
 
     def __init__(self, claim: ClaimedChunk, parts: WorkerParts) -> None:
         self._claim = claim
@@ -29,7 +29,8 @@ class ChunkRun:
         self._feeder = ChunkFeeder(claim, parts, lease=lease, lines=lines, results=results, ends=ends)
         self._lease, self._lines, self._results, self._ends = lease, lines, results, ends
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """Return when the chunk is done, given back or lost: whether it is done."""
         claim = self._claim
         log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
         try:
@@ -38,8 +39,10 @@ class ChunkRun:
             self._lease.run(leasing.complete)
         except Abandoned as reason:
             log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
+            return False
         else:
             log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+            return True
         finally:
             self._lines.drop_all()
 

@@ -79,17 +79,29 @@ def test_a_batch_in_progress_waits_for_a_live_worker_of_its_model(session: Sessi
     assert fleet.waits_for(make_batch(), []) is None
 
 
-def test_the_allowance_is_a_spare_hint_beside_full_workers(session: Session, batch: Batch, make_chunk: Make) -> None:
+def test_the_allowance_is_the_free_slots_without_unanswered_hints(
+    session: Session, batch: Batch, make_chunk: Make
+) -> None:
     assert fleet.hint_allowance(session, "m") == 0
     register(session, "a", max_chunks=3)
     register(session, "b", max_chunks=2)
-    assert fleet.hint_allowance(session, "m") == 7
+    assert fleet.hint_allowance(session, "m") == 5
     for worker_id in ("a", "a", "b"):
         make_chunk(batch, state=ChunkState.LEASED, worker_id=worker_id)
     make_chunk(batch, hinted_at=datetime.now(UTC))
     make_chunk(batch)
-    assert fleet.hint_allowance(session, "m") == 3
+    assert fleet.hint_allowance(session, "m") == 1
     assert fleet.hint_allowance(session, "other") == 0
+
+
+def test_what_a_worker_runs_above_its_slots_takes_nothing_from_an_idle_one(
+    session: Session, batch: Batch, make_chunk: Make
+) -> None:
+    register(session, "full", max_chunks=1)
+    register(session, "idle", max_chunks=2)
+    for _ in range(3):
+        make_chunk(batch, state=ChunkState.LEASED, worker_id="full")
+    assert fleet.hint_allowance(session, "m") == 2
 
 
 def test_what_a_dead_worker_holds_takes_nothing_from_its_successor(
@@ -99,11 +111,11 @@ def test_what_a_dead_worker_holds_takes_nothing_from_its_successor(
     silence(session, "dead", 60)
     make_chunk(batch, state=ChunkState.LEASED, worker_id="dead")
     register(session, "successor", max_chunks=3)
-    assert fleet.hint_allowance(session, "m") == 4
+    assert fleet.hint_allowance(session, "m") == 3
 
 
 def test_a_lost_hint_does_not_use_up_the_allowance_for_ever(session: Session, batch: Batch, make_chunk: Make) -> None:
-    register(session, "a", max_chunks=1)
+    register(session, "a", max_chunks=2)
     make_chunk(batch, hinted_at=datetime.now(UTC) - timedelta(seconds=11))
     assert fleet.hint_allowance(session, "m") == 2
     assert fleet.hint_allowance(session, "m", again_seconds=20) == 1

@@ -1,18 +1,23 @@
-"""The slots of a worker, shared by hints and by its own claims, on a real database."""
+"""The slots of a worker on a real database: what it claims by itself, what hints add, what may run above K."""
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineStats, FinishReason, Ready, TokenDelta
 from engine.scheduling.request import NewRequest
+from jobs.accounts import tenants
 from jobs.settings import Settings
+from jobs.states import Priority
 from jobs.storage import Storage
+from jobs.tables import Tenant
 from workers.answers import AnswerMaker
 from workers.chunks.parts import WorkerParts
 from workers.chunks.service import ChunkService
@@ -20,11 +25,20 @@ from workers.drain import Drain
 from workers.engine_host import Owner
 from workers.prompts import PromptMaker
 
+NEVER = 10_000.0
+"""Seconds until a worker looks by itself: what it claims, it claims for another reason."""
 
-class InstantHost:
-    """Answers each request as it comes."""
+
+class GatedHost:
+    """Answers each request as it comes, once it may."""
 
     stats = EngineStats()
+
+    def __init__(self) -> None:
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Owner] = {}
+        self._is_open = True
 
     def start(self) -> Ready:
         return Ready(
@@ -32,10 +46,30 @@ class InstantHost:
         )
 
     def next_request_id(self) -> int:
-        return 1
+        return next(self._ids)
 
     def submit(self, new: NewRequest, owner: Owner) -> None:
-        owner.receive(TokenDelta(request_id=new.request_id, token_ids=[40], finish_reason=FinishReason.LENGTH))
+        with self._lock:
+            self._waiting[new.request_id] = owner
+            is_open = self._is_open
+        if is_open:
+            self._answer_all()
+
+    def hold(self) -> None:
+        """Answer nothing from now on."""
+        self._is_open = False
+
+    def release(self) -> None:
+        """Answer all that waits, and from now on what comes."""
+        with self._lock:
+            self._is_open = True
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for request_id, owner in waiting.items():
+            owner.receive(TokenDelta(request_id=request_id, token_ids=[40], finish_reason=FinishReason.LENGTH))
 
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_child(self, request_id: int, index: int) -> None: ...
@@ -46,61 +80,221 @@ class InstantHost:
     def close(self) -> None: ...
 
 
-class BusyExecutor:
-    """All its threads are taken: what is handed over waits until the test runs it."""
-
-    def __init__(self) -> None:
-        self.held: list[Callable[[], None]] = []
-        self.has_some = threading.Event()
-
-    def submit(self, work: Callable[..., None], *arguments: Any) -> None:
-        self.held.append(lambda: work(*arguments))
-        self.has_some.set()
+@pytest.fixture
+def host() -> GatedHost:
+    return GatedHost()
 
 
-def test_a_hint_never_waits_for_the_slot_of_a_chunk_that_still_needs_a_thread(
-    maker: sessionmaker[Session],
-    storage: Storage,
-    settings: Settings,
-    tokenizer: Any,
-    submit_valid: Callable[[list[dict[str, Any]]], str],
-    line: Callable[..., dict[str, Any]],
-) -> None:
-    submit_valid([line(number) for number in range(2 * settings.chunk_lines)])
-    settings = settings.model_copy(update={"worker_chunks": 1, "claim_alone_seconds": 0.02})
-    host: Any = InstantHost()
+MakeService = Callable[..., ChunkService]
+Submit = Callable[..., str]
 
-    def make_parts(ready: Ready, drain: Drain) -> WorkerParts:
-        return WorkerParts(
-            host=host,
-            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size),
-            answers=AnswerMaker(tokenizer, model="demo"),
-            tokenizer=tokenizer,
-            sessions=maker,
-            storage=storage,
-            settings=settings,
-            drain=drain,
-            model_fingerprint="demo",
+
+@pytest.fixture
+def make_service(
+    maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any, host: GatedHost
+) -> Iterator[MakeService]:
+    """Make a worker with so many slots; it is drained at the end, once the host answers."""
+    made: list[ChunkService] = []
+    any_host: Any = host
+
+    def make(num_slots: int, *, claim_alone_seconds: float = NEVER) -> ChunkService:
+        chosen = settings.model_copy(
+            update={"worker_chunks": num_slots, "claim_alone_seconds": claim_alone_seconds, "drain_seconds": 60.0}
         )
 
-    service = ChunkService(
-        worker_id="w", model="demo", host=host, make_parts=make_parts, sessions=maker, settings=settings
-    )
-    executor: Any = BusyExecutor()
-    service.start(executor)
-    assert executor.has_some.wait(20), "the worker claimed nothing by itself"
+        def make_parts(ready: Ready, drain: Drain) -> WorkerParts:
+            return WorkerParts(
+                host=any_host,
+                prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size),
+                answers=AnswerMaker(tokenizer, model="demo"),
+                tokenizer=tokenizer,
+                sessions=maker,
+                storage=storage,
+                settings=chosen,
+                drain=drain,
+                model_fingerprint="demo",
+            )
 
-    with maker() as session:
-        waiting = session.execute(text("SELECT id FROM chunk WHERE state = 'ready'")).scalar_one()
+        service = ChunkService(
+            worker_id="w", model="demo", host=any_host, make_parts=make_parts, sessions=maker, settings=chosen
+        )
+        made.append(service)
+        return service
+
+    yield make
+    host.release()
+    for service in made:
+        service.drain()
+        service.close()
+
+
+@pytest.fixture
+def other_tenant(maker: sessionmaker[Session]) -> Tenant:
+    with maker.begin() as session:
+        return tenants.create_tenant(session, "other", limit_tokens=1_000_000)
+
+
+class Watch:
+    """Looks at the chunks until they are so."""
+
+    def __init__(self, maker: sessionmaker[Session]) -> None:
+        self._maker = maker
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._maker() as session:
+            return [tuple(row) for row in session.execute(text(sql)).all()]
+
+    def until(self, sql: str, expected: list[tuple[Any, ...]]) -> None:
+        for _ in range(600):
+            if self.rows(sql) == expected:
+                return
+            threading.Event().wait(0.05)
+        raise AssertionError(f"{sql} is {self.rows(sql)}, not {expected}")
+
+
+@pytest.fixture
+def watch(maker: sessionmaker[Session]) -> Watch:
+    return Watch(maker)
+
+
+@pytest.fixture
+def lines(line: Callable[..., dict[str, Any]], settings: Settings) -> Callable[[int], list[dict[str, Any]]]:
+    """Make the lines of so many chunks."""
+    return lambda num_chunks: [line(number) for number in range(num_chunks * settings.chunk_lines)]
+
+
+STATES = "SELECT state, count(*)::int FROM chunk GROUP BY state ORDER BY state"
+OPEN = "SELECT priority, count(*)::int FROM chunk WHERE state = 'leased' GROUP BY priority ORDER BY priority"
+CLAIMED = "SELECT chunk.priority, tenant.name FROM ledger JOIN chunk ON chunk.id = ledger.chunk_id JOIN tenant ON "
+CLAIMED += "tenant.id = ledger.tenant_id ORDER BY ledger.id"
+"""With one slot, entries of the ledger lie in the order of claims."""
+
+
+def test_the_end_of_a_chunk_is_followed_by_the_next_claim_without_a_hint(
+    make_service: MakeService, submit_valid: Submit, lines: Callable[[int], list[Any]], watch: Watch
+) -> None:
+    service = make_service(1)
+    service.start()
+    submit_valid(lines(6))
+    ((waiting,),) = watch.rows("SELECT min(id) FROM chunk")
+    service.run_hinted(waiting)
+    watch.until(STATES, [("done", 6)])
+
+
+def test_a_hint_whose_chunk_is_gone_gets_the_next_one(
+    make_service: MakeService, submit_valid: Submit, lines: Callable[[int], list[Any]], watch: Watch
+) -> None:
+    service = make_service(2)
+    service.start()
+    submit_valid(lines(2))
+    service.run_hinted(0)
+    watch.until(STATES, [("done", 2)])
+
+
+def test_a_hint_waits_for_a_slot_and_for_no_longer_than_the_drain(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    host: GatedHost,
+) -> None:
+    host.hold()
+    submit_valid(lines(2))
+    service = make_service(1)
+    service.start()
+    watch.until(STATES, [("leased", 1), ("ready", 1)])
+    ((waiting,),) = watch.rows("SELECT id FROM chunk WHERE state = 'ready'")
     hinted = threading.Thread(target=service.run_hinted, args=(waiting,), daemon=True)
     hinted.start()
-    hinted.join(10)
-    assert not hinted.is_alive(), "the hint holds a thread that the claimed chunk needs"
-
+    hinted.join(1)
+    assert hinted.is_alive(), "it was swallowed by a full worker, and others never saw it"
     service.begin_drain()
-    executor.held.pop()()
+    hinted.join(20)
+    assert not hinted.is_alive()
+    host.release()
     service.drain()
-    service.close()
-    with maker() as session:
-        states = session.execute(text("SELECT state, fence FROM chunk ORDER BY id")).all()
-    assert [tuple(row) for row in states] == [("done", 1), ("ready", 0)]
+    assert watch.rows(STATES) == [("done", 1), ("ready", 1)], "a worker that drains claims nothing more"
+
+
+def test_tenants_get_their_shares_from_a_worker_that_claims_by_itself(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    maker: sessionmaker[Session],
+    tenant: Tenant,
+    other_tenant: Tenant,
+) -> None:
+    with maker.begin() as session:
+        session.execute(text("UPDATE tenant SET weight = 3 WHERE id = :id"), {"id": other_tenant.id})
+    submit_valid(lines(12))
+    submit_valid(lines(12), tenant=other_tenant)
+    make_service(1).start()
+    watch.until(STATES, [("done", 24)])
+    first = [name for _, name in watch.rows(CLAIMED)][:16]
+    assert first.count("other") == 12, "three of four chunks, as long as both wait"
+
+
+def test_waiting_lifts_a_chunk_for_a_worker_that_claims_by_itself(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    maker: sessionmaker[Session],
+    other_tenant: Tenant,
+) -> None:
+    submit_valid(lines(2), priority=Priority.BULK)
+    with maker.begin() as session:
+        session.execute(text("UPDATE chunk SET created_at = created_at - interval '21 minutes'"))
+    submit_valid(lines(3), priority=Priority.URGENT, tenant=other_tenant)
+    make_service(1).start()
+    watch.until(STATES, [("done", 5)])
+    assert [priority for priority, _ in watch.rows(CLAIMED)] == ["bulk", "urgent", "urgent", "urgent", "bulk"]
+
+
+def test_better_work_starts_above_the_slots_of_a_full_worker_and_not_without_end(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    host: GatedHost,
+    other_tenant: Tenant,
+) -> None:
+    host.hold()
+    submit_valid(lines(5), priority=Priority.BULK)
+    make_service(3).start()
+    watch.until(OPEN, [("bulk", 3)])
+    submit_valid(lines(2), tenant=other_tenant)
+    watch.until(OPEN, [("bulk", 3), ("normal", 1)])
+    submit_valid(lines(3), priority=Priority.URGENT, tenant=other_tenant)
+    watch.until(OPEN, [("bulk", 3), ("normal", 1), ("urgent", 1)])
+    host.release()
+    watch.until(STATES, [("done", 10)])
+    last = [priority for priority, _ in watch.rows(CLAIMED)][-2:]
+    assert last == ["bulk", "bulk"], "what ended made room for better work first"
+
+
+def test_a_database_that_is_away_costs_a_worker_only_the_time_until_it_is_back(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from jobs.chunks import leasing
+    from jobs.errors import ServiceError
+
+    real, tries = leasing.claim_next, itertools.count()
+
+    def away_at_first(*args: Any, **kwargs: Any) -> Any:
+        attempt = next(tries)
+        if attempt == 0:
+            raise ServiceError("away")
+        if attempt == 1:
+            raise ZeroDivisionError
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(leasing, "claim_next", away_at_first)
+    submit_valid(lines(2))
+    make_service(1, claim_alone_seconds=0.02).start()
+    watch.until(STATES, [("done", 2)])

@@ -1,0 +1,150 @@
+"""Claims chunks for one worker's slots: when one ends, when a hint comes, and now and then by itself.
+
+Which chunk is next is the fair order's to say. Knows nothing of how a chunk runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.database import transaction
+from jobs.errors import ServiceError
+from jobs.settings import Settings
+from jobs.states import Priority
+from workers.drain import Drain
+from workers.slots import MOST_ABOVE, Slots
+
+log = logging.getLogger(__name__)
+
+LOOK_ABOVE_SECONDS = 0.5
+"""How often, at least, a full worker looks for work of a better class than the worst it has: what such work waits."""
+_DRAIN_CHECK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Hint:
+    chunk_id: int
+    is_answered: threading.Event = field(default_factory=threading.Event)
+
+
+class Claimer:
+    """One thread claims and others run what it claimed, as long as slots are free and the fair order gives work."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        model: str,
+        run: Callable[[ClaimedChunk], bool],
+        sessions: sessionmaker[Session],
+        settings: Settings,
+        drain: Drain,
+    ) -> None:
+        """`run` returns whether the chunk was finished; where it was not, the next claim may wait a moment."""
+        self._worker_id = worker_id
+        self._model = model
+        self._run = run
+        self._sessions = sessions
+        self._settings = settings
+        self._drain = drain
+        self._slots = Slots(settings.worker_chunks)
+        self._hints: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._claim_until_drained, name="claim", daemon=True)
+        self._executor = ThreadPoolExecutor(settings.worker_chunks + MOST_ABOVE, thread_name_prefix="chunk")
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._thread.start()
+
+    def follow_hint(self, chunk_id: int) -> None:
+        """Have a chunk claimed, or the next one in turn where it is gone; return at once when the worker drains.
+
+        Waits for a free slot: the next hint is for a worker that has one.
+        """
+        hint = _Hint(chunk_id=chunk_id)
+        self._hints.put(hint)
+        self._wake.set()
+        while not self._drain.is_on and not hint.is_answered.wait(_DRAIN_CHECK_SECONDS):
+            pass
+
+    def join(self) -> None:
+        """Wait until no chunk is open; the drain has begun."""
+        assert self._drain.is_on, "chunks would be claimed for ever"
+        self._wake.set()
+        self._thread.join()
+        self._executor.shutdown()
+
+    def _claim_until_drained(self) -> None:
+        while not self._drain.is_on:
+            self._wake.clear()  # before looking: what comes meanwhile is looked for again
+            while not self._drain.is_on and self._claim_one():
+                pass
+            self._wake.wait(self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        """Return how long to wait at most; spread, so that the workers of a fleet do not look all at once."""
+        is_full = not self._slots.has_room_for_all
+        seconds = LOOK_ABOVE_SECONDS if is_full else self._settings.claim_alone_seconds
+        return seconds * random.uniform(0.5, 1.0)
+
+    def _claim_one(self) -> bool:
+        """Claim a chunk if a slot may take one, and have it run; return whether there was one."""
+        classes = self._slots.classes
+        if not classes:
+            return False
+        try:
+            claim = self._claim(classes)
+        except ServiceError as error:
+            log.warning("claiming failed error=%s", error)
+            return False
+        except Exception:
+            log.exception("claiming failed")  # the thread must live on: it is all that claims
+            return False
+        if claim is None:
+            return False
+        self._slots.open(Priority(claim.priority))
+        self._executor.submit(self._run_in_slot, claim)
+        return True
+
+    def _claim(self, classes: Sequence[Priority]) -> ClaimedChunk | None:
+        hint = self._next_hint()
+        try:
+            with transaction(self._sessions) as session:
+                claim = None if hint is None else self._claim_hinted(session, hint.chunk_id)
+                return claim or leasing.claim_next(
+                    session, model=self._model, worker_id=self._worker_id, lease=self._settings.lease, classes=classes
+                )
+        finally:
+            if hint is not None:
+                hint.is_answered.set()
+
+    def _claim_hinted(self, session: Session, chunk_id: int) -> ClaimedChunk | None:
+        return leasing.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
+
+    def _next_hint(self) -> _Hint | None:
+        """Return a hint if there is one and a slot for whatever class its chunk is of."""
+        if not self._slots.has_room_for_all or self._hints.empty():
+            return None
+        return self._hints.get()
+
+    def _run_in_slot(self, claim: ClaimedChunk) -> None:
+        is_finished = False
+        try:
+            is_finished = self._run(claim)
+        except Exception:
+            log.exception("chunk failed chunk_id=%s", claim.chunk_id)
+        finally:
+            self._slots.close(Priority(claim.priority))
+            if is_finished:  # else something is wrong, or the worker drains: no hurry to claim it again
+                self._wake.set()
