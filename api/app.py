@@ -16,9 +16,9 @@ from api.middleware.metrics import RequestMetrics
 from api.openapi import DescribedApp, failures
 from api.schemas.batches import ResultLine
 from api.services import Services
+from api.store import RequestStore
 from jobs.database import connect, sessions
 from jobs.settings import Settings
-from jobs.storage import Storage
 
 _POOL_SIZE = 10  # kept connections; `connect` opens as many again under load
 _SESSION_SLOTS = 2 * _POOL_SIZE - 2  # two stay free for /readyz and /metrics
@@ -32,19 +32,22 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = connect(settings.database_url, pool_size=_POOL_SIZE)
+        store = RequestStore(settings)
         app.state.services = Services(
             settings=settings,
             engine=engine,
             sessions=sessions(engine),
             session_slots=anyio.Semaphore(_SESSION_SLOTS),
-            storage=Storage.of(settings),
+            store=store,
             registry=registry,
             metrics=metrics,
         )
-        try:
+        await store.look()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.watch)
             yield
-        finally:
-            engine.dispose()
+            tasks.cancel_scope.cancel()
+        engine.dispose()
 
     app = DescribedApp(
         title="Tokenmill",

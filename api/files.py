@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -19,17 +18,16 @@ from api.openapi import Responses, bytes_of, failures
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.schemas.files import DeletedFile, FileObject, FilePage
 from api.services import Services, ServicesDep, SessionDep
+from api.store import RequestStore
 from api.uploads import FORM_SCHEMA, receive_upload
 from jobs import files
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
 from jobs.files import MAX_PAGE, NewFile
-from jobs.storage import Storage
 from jobs.tables import File
 
 CONTENT_PIECE_BYTES = 1024 * 1024
 
-logger = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 503))
 
 
@@ -58,10 +56,21 @@ class ListQuery(StrictModel):
 async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> FileObject:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
     key = files.new_object_key(tenant_id)
-    received = await receive_upload(request, key, storage=services.storage, settings=services.settings)
+    received = await receive_upload(request, key, store=services.store, settings=services.settings)
     services.metrics.upload_bytes.inc(received.size_bytes)
-    async with services.session_slots:
-        return await run_sync(_name_object, services, tenant_id, received)
+    try:
+        async with services.session_slots:
+            return await run_sync(_name_object, services, tenant_id, received)
+    except _UnnamedError as error:
+        await services.store.delete(received.object_key)
+        raise error.cause from None
+
+
+class _UnnamedError(Exception):
+    """An object has no row, for sure."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
 
 
 def _name_object(services: Services, tenant_id: str, new: NewFile) -> FileObject:
@@ -72,17 +81,9 @@ def _name_object(services: Services, tenant_id: str, new: NewFile) -> FileObject
     with transaction(services.sessions) as session:
         try:
             file = files.create_file(session, tenant_id, new)
-        except BaseException:
-            _delete_object(services.storage, new.object_key)
-            raise
+        except Exception as error:
+            raise _UnnamedError(error) from error
     return FileObject.of(file)
-
-
-def _delete_object(storage: Storage, object_key: str) -> None:
-    try:
-        storage.delete(object_key)
-    except ServiceError as error:
-        logger.warning("object could not be deleted object_key=%s reason=%s", object_key, error)
 
 
 @router.get("", operation_id="listFiles")
@@ -107,7 +108,7 @@ def delete(
     Where this process dies in between, the purge of the control worker deletes the object.
     """
     file = files.delete_file(session, tenant.id, file_id)
-    after_commit.add_task(_delete_object, services.storage, file.object_key)
+    after_commit.add_task(services.store.delete, file.object_key)
     return DeletedFile(id=file.id)
 
 
@@ -129,24 +130,30 @@ _CONTENT: Responses = {
     response_class=Response,
     responses={**_CONTENT, **failures(404, 416)},
 )
-def content(
+async def content(
     file_id: str,
-    session: SessionDep,
+    tenant_id: DetachedTenantId,
     *,
-    tenant: TenantDep,
     services: ServicesDep,
     wanted: Annotated[str | None, Header(alias="range")] = None,
     only_if: Annotated[str | None, Header(alias="if-range")] = None,
 ) -> Response:
     """Stream the file, or the part that a Range header asks for."""
-    file = files.get_file(session, tenant.id, file_id)
+    async with services.session_slots:
+        file = await run_sync(_find, services, tenant_id, file_id)
     if only_if is not None and only_if != _etag(file):
         wanted = None  # the caller's part is of another object: RFC 9110 §13.1.5 has it get the whole
     try:
         part = parse_range(wanted, file.size_bytes)
     except UnsatisfiableRangeError:
         return _unsatisfiable(file, str(wanted))
-    return _stream(services.storage, file, part=part)
+    return await _stream(services.store, file, part=part)
+
+
+def _find(services: Services, tenant_id: str, file_id: str) -> File:
+    """Look the file up in a transaction of its own: no connection is held while the content is read."""
+    with transaction(services.sessions) as session:
+        return files.get_file(session, tenant_id, file_id)
 
 
 def _etag(file: File) -> str:
@@ -154,7 +161,7 @@ def _etag(file: File) -> str:
     return f'"{file.id}"'
 
 
-def _stream(storage: Storage, file: File, *, part: ByteRange | None) -> Response:
+async def _stream(store: RequestStore, file: File, *, part: ByteRange | None) -> Response:
     whole = ByteRange(start=0, end=file.size_bytes)
     sent = part or whole
     headers = {
@@ -166,26 +173,33 @@ def _stream(storage: Storage, file: File, *, part: ByteRange | None) -> Response
     if part is not None:
         headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{file.size_bytes}"
     return StreamingResponse(
-        _read(storage, file, part=sent),
+        await _read(store, file, part=sent),
         status_code=200 if part is None else 206,
         headers=headers,
         media_type="application/octet-stream",
     )
 
 
-def _read(storage: Storage, file: File, *, part: ByteRange) -> Iterator[bytes]:
+async def _read(store: RequestStore, file: File, *, part: ByteRange) -> AsyncIterator[bytes]:
     """Fetch the first piece at once, so that a store that fails is a 503 and not a 200 that breaks off."""
-    pieces = storage.iter_chunks(file.object_key, part.start, end=part.end, chunk_bytes=CONTENT_PIECE_BYTES)
+    pieces = _pieces(store, file, part=part)
     try:
-        first = next(pieces, b"")
+        first = await anext(pieces, b"")
     except NotFoundError as error:
         raise ServiceError(f"file {file.id} has lost its object {file.object_key}") from error
     return _chain(first, pieces)
 
 
-def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+async def _pieces(store: RequestStore, file: File, *, part: ByteRange) -> AsyncIterator[bytes]:
+    """Each piece is its own request, so a slow reader holds none of the store's, and meets no time limit of one."""
+    for start in range(part.start, part.end, CONTENT_PIECE_BYTES):
+        yield await store.read_range(file.object_key, start, min(start + CONTENT_PIECE_BYTES, part.end))
+
+
+async def _chain(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    yield from others
+    async for piece in others:
+        yield piece
 
 
 def _unsatisfiable(file: File, wanted: str) -> Response:

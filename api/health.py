@@ -33,8 +33,9 @@ async def healthz() -> Liveness:
 
 @router.get("/readyz", operation_id="isReady", response_model=Readiness, responses=failures(503))
 def readyz(services: ServicesDep) -> Readiness | Response:
-    """Answer 200 when Postgres answers and has this code's schema, else 503."""
-    return Readiness() if is_ready(services.engine) else unavailable_response()
+    """Answer 200 when Postgres answers, has this code's schema, and the object store answered lately; else 503."""
+    is_serving = services.store.is_answering and is_ready(services.engine)
+    return Readiness() if is_serving else unavailable_response()
 
 
 @router.get(

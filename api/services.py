@@ -16,9 +16,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.middleware.metrics import RequestMetrics
+from api.store import RequestStore
 from jobs.database import transaction
 from jobs.settings import Settings
-from jobs.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Services:
     engine: Engine
     sessions: sessionmaker[Session]
     session_slots: anyio.Semaphore
-    storage: Storage
+    store: RequestStore
     registry: CollectorRegistry
     metrics: RequestMetrics
 

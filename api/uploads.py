@@ -16,6 +16,7 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 
 from api.multipart import UploadReader
+from api.store import RequestStore
 from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, NewFile, Purpose
 from jobs.lines.input_estimate import InputEstimator
@@ -136,7 +137,7 @@ class Upload:
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-async def receive_upload(request: Request, object_key: str, *, storage: Storage, settings: Settings) -> NewFile:
+async def receive_upload(request: Request, object_key: str, *, store: RequestStore, settings: Settings) -> NewFile:
     """Take in the whole body of `request`.
 
     Raises InputError or TooLargeError as soon as the bytes show it, ClientDisconnect when the client goes away.
@@ -145,14 +146,15 @@ async def receive_upload(request: Request, object_key: str, *, storage: Storage,
     if announced.isdecimal() and int(announced) > settings.max_file_bytes + FORM_OVERHEAD_BYTES:
         raise too_large(int(announced), settings.max_file_bytes)
     content_type = request.headers.get("content-type", "")
-    upload = Upload(content_type, object_key, storage=storage, settings=settings)
+    upload = Upload(content_type, object_key, storage=store.storage, settings=settings)
+    threads = store.upload_threads
     try:
         async for piece in _pieces(request):
-            await run_sync(upload.feed, piece)
-        return await run_sync(upload.finish)
+            await run_sync(upload.feed, piece, limiter=threads)
+        return await run_sync(upload.finish, limiter=threads)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
-            await run_sync(upload.abort, error)
+            await run_sync(upload.abort, error, limiter=threads)
         raise
 
 

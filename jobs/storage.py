@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, from_url
 
 from jobs.errors import InputError, NotFoundError, ServiceError
@@ -29,6 +29,7 @@ _PARTS_UNDER_WAY = 2
 _READ_BYTES = 4 * MIB
 _SILENCES_A_REQUEST = 6
 """How many of its silences a whole request may take, body included: 280 KB/s for a chunk of 16 MiB, by default."""
+_NO_OBJECT = ".look"
 _ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _FROM_ENVIRONMENT = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes", "user_agent")
 
@@ -121,11 +122,23 @@ class Storage:
 
     def delete(self, key: str) -> None:
         """Delete an object; one that is gone already is no error."""
-        with self._reported():
-            try:
-                obstore.delete(self._store, key)
-            except FileNotFoundError:
-                return
+        with self._reported(), suppress(FileNotFoundError):
+            obstore.delete(self._store, key)
+
+    async def read_range_async(self, key: str, start: int, end: int) -> bytes:
+        """As `read_range`, for a range inside the object, without a thread."""
+        with self._reported(key):
+            return (await obstore.get_range_async(self._store, key, start=start, end=end)).to_bytes()
+
+    async def delete_async(self, key: str) -> None:
+        """As `delete`, without a thread."""
+        with self._reported(), suppress(FileNotFoundError):
+            await obstore.delete_async(self._store, key)
+
+    async def look_async(self) -> None:
+        """Ask for an object that is not there; raise ServiceError unless the store answers, be it with a refusal."""
+        with self._reported(), suppress(FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
+            await obstore.head_async(self._store, _NO_OBJECT)
 
     def check(self) -> None:
         """Write and delete a small object. Raises ServiceError where that fails: for start-up and readiness."""

@@ -29,7 +29,7 @@ class Mood(StrEnum):
     PASS = "pass"
     REFUSE = "refuse"  # 503 SlowDown, at once
     FORBID = "forbid"  # 403, which no client tries again
-    HANG = "hang"  # no answer until the mood changes; then the connection breaks
+    HANG = "hang"  # no answer until it recovers; then the connection breaks
     BREAK_OFF = "break off"  # half of the body, then silence as under HANG
 
 
@@ -54,6 +54,7 @@ class S3Server:
     port: int = 0
     _troubles: list[Trouble] = field(default_factory=list)
     _num_hanging: int = 0
+    _num_recoveries: int = 0
     _upload_ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
@@ -81,6 +82,7 @@ class S3Server:
         """Answer everything again; what hangs breaks."""
         with self.changed:
             self._troubles.clear()
+            self._num_recoveries += 1
             self.changed.notify_all()
 
     def wait_for_hanging(self, num_requests: int = 1) -> None:
@@ -101,7 +103,8 @@ class S3Server:
         with self.changed:
             self._num_hanging += 1
             self.changed.notify_all()
-            self.changed.wait()
+            before = self._num_recoveries
+            self.changed.wait_for(lambda: self._num_recoveries > before)
             self._num_hanging -= 1
 
     def mood_of(self, method: str, key: str) -> Mood:
@@ -119,8 +122,7 @@ class S3Server:
 def s3_server() -> Iterator[S3Server]:
     """Serve an empty bucket on a free port."""
     s3 = S3Server()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"s3": s3}))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"s3": s3}))
     s3.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -131,6 +133,11 @@ def s3_server() -> Iterator[S3Server]:
         s3.recover()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
 
 
 class _Handler(BaseHTTPRequestHandler):

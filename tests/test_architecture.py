@@ -90,7 +90,7 @@ FLOORS = {
         ["batches", "audit", "metrics", "retention"],
     ],
     "api": [
-        ["fields", "logs", "multipart", "ranges", "schemas"],
+        ["fields", "logs", "multipart", "ranges", "schemas", "store"],
         ["errors", "openapi"],
         ["middleware", "uploads"],
         ["services"],

@@ -113,8 +113,9 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., st
     with ExitStack() as stack:
 
         def start(**overrides: Any) -> str:
-            storage_url = f"file://{tmp_path_factory.mktemp('objects')}"
-            return stack.enter_context(serving(Settings(storage_url=storage_url, **overrides)))
+            if "storage_url" not in overrides:
+                overrides["storage_url"] = f"file://{tmp_path_factory.mktemp('objects')}"
+            return stack.enter_context(serving(Settings(**overrides)))
 
         yield start
 
