@@ -32,6 +32,8 @@ from benchmarks.gpu.sections import Outcome, Row, Section, Status, run_sections
 from benchmarks.make_model import SHAPES
 from engine.config import EngineConfig
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LLAMA = figures_of(SHAPES["llama-8b"])
 

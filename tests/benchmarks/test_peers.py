@@ -17,6 +17,8 @@ from benchmarks.peers.table import summary
 from benchmarks.workload import WorkloadRequest
 from tests.engine.tiny_shape import TINY_SHAPE
 
+pytestmark = pytest.mark.long
+
 ANSWER = """
 import json, os, sys
 job = json.load(sys.stdin)

@@ -14,6 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 NUM_LINES = 14
 

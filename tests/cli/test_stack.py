@@ -29,6 +29,8 @@ from cli.served_model import ServedModel
 from cli.stack import _is_socket_in, _prepare_database, _shown_host, _with_gpu
 from jobs.errors import ConflictError
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ServedModel(name="tiny", path="/models/tiny")
 

@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+pytestmark = pytest.mark.long
+
 NUM_LINES = 300  # so many that the engine is not done with them before the worker has stopped
 TIMEOUT_SECONDS = 120
 

@@ -11,6 +11,8 @@ from typing import Any
 import openai
 import pytest
 
+pytestmark = pytest.mark.long
+
 NUM_LINES = 1_500
 NUM_WORKER_KILLS = 5
 TIMEOUT_SECONDS = 540

@@ -15,6 +15,8 @@ import jsonschema_rs
 import openai
 import pytest
 
+pytestmark = pytest.mark.long
+
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 NUM_LINES = 2_000
 BAD_EVERY = 50  # 40 lines: numbers 7, 57, 107 …

@@ -18,6 +18,8 @@ from tests.engine.builders import new_request
 from tests.engine.texts import byte_level
 from tests.engine.tiny_models import save_tiny
 
+pytestmark = pytest.mark.long
+
 NUM_ROUNDS = 60
 NUM_GENERATED, NUM_ABORTED = 150, 17
 """Requests of a round: those that `LLM.generate` answers, and those that are aborted on their way."""

@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from examples.demo_tokenizer import train_tokenizer
 from examples.train_demo_model import IGNORED, Settings, copy_batch, document_batch, rate_factor, train
 
+pytestmark = pytest.mark.long
+
 SETTINGS = Settings(steps=4, copy_steps=2, batch_size=4, warmup_steps=1, matrix_rate=1e-3, other_rate=1e-3, seed=7)
 
 

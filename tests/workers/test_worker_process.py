@@ -23,6 +23,8 @@ from workers.app import make_app
 from workers.dispatcher import Dispatcher
 from workers.hints import HintSender
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = ROOT / "examples" / "demo_model"
 NO_BROKER = "redis://127.0.0.1:1/0"

@@ -15,6 +15,8 @@ from engine.errors import InvalidRequestError
 from engine.grammars.grammar import MAX_CHARACTERS, MAX_OPENINGS, check_grammar
 from engine.structured import StructuredOutput
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("llguidance")
 
 ROOT = Path(__file__).parents[3]

@@ -14,6 +14,8 @@ from kernels.write_kv import write_kv
 from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all, runner_of
 from tests.engine.tiny_models import VARIANTS, TinyModels
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_greedy_tokens_equal_transformers(name: str, tiny_models: TinyModels) -> None:

@@ -23,6 +23,8 @@ from engine.scheduling.decisions import Decision, Reason
 from tests.engine.builders import new_request
 from tests.engine.tiny_models import TinyModel, TinyModels
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

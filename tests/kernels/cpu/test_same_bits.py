@@ -19,6 +19,8 @@ from kernels.cpu import row_ops
 from kernels.cpu.runtime import launch
 from kernels.rms_norm import add_rms_norm, rms_norm
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 
 SCRIPT = """
