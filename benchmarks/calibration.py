@@ -45,7 +45,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A measured run beside its simulation. `fit_error` is the model's error over its own calibration run."""
+    """A measured run beside its simulation."""
 
     measured_tokens_per_second: float
     predicted_tokens_per_second: float
@@ -56,6 +56,7 @@ class Prediction:
     measured_wall_seconds: float
     predicted_wall_seconds: float
     fit_error: float
+    """The model's error over its own calibration run."""
 
     @property
     def error(self) -> float:

@@ -21,7 +21,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The sizes of a Llama or a Qwen3, under the names of its config.json; `head_dim` None is hidden_size ÷ heads."""
+    """The sizes of a Llama or a Qwen3, under the names of its config.json."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -32,6 +32,7 @@ class Shape:
     tie_word_embeddings: bool
     max_position_embeddings: int = 2048
     head_dim: int | None = None
+    """None is hidden_size ÷ heads."""
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     model_type: str = "llama"

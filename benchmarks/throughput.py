@@ -28,32 +28,32 @@ from engine.stats import EngineStats, Histogram, measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputReport:
-    """What one run took and did. Shares are of one; `kv_use` and `kv_waste` are means over the steps.
-
-    `cpu_seconds` is the process's CPU time: on a machine that is busy with other things, compare that.
-    `joules_per_output_token` is the whole GPU's energy, prefill and idle time included; None where nothing counts it.
-    Prompts of failed requests are not counted; `first_error` says why the first of them failed.
-    """
+    """What one run took and did. Shares are of one."""
 
     name: str
     num_requests: int
     num_failed: int
     prompt_tokens: int
+    """Without those of failed requests."""
     output_tokens: int
     wall_seconds: float
     cpu_seconds: float
+    """The process's CPU time: on a machine that is busy with other things, compare that."""
     output_tokens_per_second: float
     total_tokens_per_second: float
     steps: int = 0
     mean_batch: float = 0.0
     kv_use: float = 0.0
+    """A mean over the steps, as `kv_waste`."""
     kv_waste: float = 0.0
     preemptions: int = 0
     prefix_hit_tokens: int = 0
     drafted_tokens: int = 0
     acceptance_rate: float = 0.0
     joules_per_output_token: float | None = None
+    """The whole GPU's energy, prefill and idle time included; None where nothing counts it."""
     first_error: str | None = None
+    """Why the first of the failed requests failed."""
     counters: dict[str, float] = field(default_factory=dict)
     """Every number that workers export, by its metric's name; in JSON alone."""
 

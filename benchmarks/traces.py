@@ -31,12 +31,13 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow:
-    """One request of a trace; `tenant` is empty where the trace names none."""
+    """One request of a trace."""
 
     arrival_seconds: float
     num_prompt_tokens: int
     num_output_tokens: int
     tenant: str
+    """Empty where the trace names none."""
 
 
 def read_trace(path: Path) -> list[TraceRow]:

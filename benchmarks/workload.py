@@ -15,12 +15,13 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRequest:
-    """One request; it arrives `arrival_seconds` after the start."""
+    """One request."""
 
     prompt_token_ids: list[int]
     max_tokens: int
     ignore_eos: bool
     arrival_seconds: float
+    """After the start."""
 
 
 def read_workload(path: Path) -> list[WorkloadRequest]:

@@ -19,17 +19,16 @@ ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """One look at a batch. `total` is 0 until its file is validated; tokens are those of finished lines.
-
-    `average` is output tokens per second from the batch's creation to its end, None before and for a short one.
-    """
+    """One look at a batch. Tokens are those of finished lines."""
 
     status: str
     done: int
     failed: int
     total: int
+    """0 until its file is validated."""
     output_tokens: int
     average: float | None = None
+    """Output tokens per second from the batch's creation to its end; None before and for a short one."""
 
     @classmethod
     def of(cls, batch: Any) -> BatchProgress:

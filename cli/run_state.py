@@ -31,12 +31,14 @@ class InputScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """`attempt` counts batches that ended without an output; `outputs` maps each written path to its sha256."""
+    """How far a run has come."""
 
     file_id: str | None = None
     batch_id: str | None = None
     attempt: int = 0
+    """Batches that ended without an output."""
     outputs: dict[str, str] | None = None
+    """Each path that was written, with its sha256."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,12 @@ _CONFIG = "config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """`name` is what requests say; `path` is an absolute folder or a Hugging Face id."""
+    """A model and what it is called."""
 
     name: str
+    """What requests say."""
     path: str
+    """An absolute folder or a Hugging Face id."""
 
 
 def choose_model(given: str | None, *, name: str | None = None) -> ServedModel:

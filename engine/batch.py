@@ -16,12 +16,12 @@ _Int64 = npt.NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class StepArrays:
-    """One step's inputs on the host: what `StepTensors` and its `PagedStep` hold, and the flat rows that are sampled.
-
-    `token_ids` holds any token in `pending_rows`: those of `pending_sequences` are still on the device.
+    """One step's inputs on the host: what `StepTensors` and its `PagedStep` hold, and the flat rows that are
+    sampled.
     """
 
     token_ids: _Int64
+    """Any token in `pending_rows`."""
     positions: _Int64
     slots: _Int64
     block_tables: _Int32
@@ -33,6 +33,7 @@ class StepArrays:
     sampled_rows: _Int64
     pending_rows: list[int]
     pending_sequences: list[Sequence]
+    """Whose tokens in `pending_rows` are still on the device."""
 
 
 def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> StepArrays:

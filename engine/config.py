@@ -16,14 +16,12 @@ _MIN_SAMPLED_ROWS = 256
 
 
 class Admission(StrEnum):
-    """When a waiting sequence may start.
-
-    PEAK: when the blocks that the running ones are expected to need at their common peak leave room for it.
-    PROMPT: as soon as its prompt fits; keeps the pool fuller and preempts more.
-    """
+    """When a waiting sequence may start."""
 
     PEAK = "peak"
+    """When the blocks that the running ones are expected to need at their common peak leave room for it."""
     PROMPT = "prompt"
+    """As soon as its prompt fits; keeps the pool fuller and preempts more."""
 
 
 class PolicyName(StrEnum):
@@ -38,15 +36,14 @@ class PolicyName(StrEnum):
 
 
 class ModelImpl(StrEnum):
-    """Whose modelling code runs the model.
-
-    TOKENMILL: our own decoder. TRANSFORMERS: transformers' code with our paged attention in it. AUTO: our own where it
-    covers the model, else transformers'.
-    """
+    """Whose modelling code runs the model."""
 
     AUTO = "auto"
+    """Our own where it covers the model, else transformers'."""
     TOKENMILL = "tokenmill"
+    """Our own decoder."""
     TRANSFORMERS = "transformers"
+    """Transformers' code with our paged attention in it."""
 
 
 class LoadFormat(StrEnum):
@@ -83,54 +80,60 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Set an engine up. Raises InvalidConfigError on a value out of range.
-
-    `model` is a directory with config.json and safetensors; `model_impl` chooses whose code runs it. `dtype` "auto" is
-    the checkpoint's own, or float32 on a CPU without products for that.
-    `max_num_batched_tokens` is the token budget of a step; None, for it and `max_num_seqs`, takes what suits the
-    device (engine/device/choice.py). `num_kv_blocks=None` takes the pool's size from memory: on
-    CUDA `gpu_memory_share` of the device less what a profiled step needs, on the CPU `cpu_memory_share` of what is
-    available now, and never more than `max_num_seqs` sequences of `max_model_len` tokens can fill.
-    `max_model_len=None` takes the model's own limit.
-    `swap_space_gib` of host memory takes the KV of preempted sequences where copying is cheaper than computing again.
-    `policy` orders the requests; whatever it is, the oldest waiting one starts after at most `max_passed_over` others
-    have started before it. `overlap` plans and starts a step before the last one's tokens are read, so that the host's
-    work costs no time on a GPU; None means on CUDA, unless there is speculation.
-    `enforce_eager` launches a decode step's kernels one by one on CUDA, where they are else one graph. `speculation`
-    guesses up to `num_speculative_tokens` tokens of a sequence ahead, where its last `prompt_lookup_min` to
-    `prompt_lookup_max` tokens stood before; it changes no token and stops where it costs time. `num_threads=None`
-    leaves torch's setting. `report_decisions` sends the scheduler's decisions along with the tokens. `seed` is where
-    the seeds of requests without one derive from, and with `load_format` "random" the weights, for which the directory
-    needs config.json alone.
-    """
+    """Set an engine up. Raises InvalidConfigError on a value out of range."""
 
     model: str
+    """A directory with config.json and safetensors."""
     model_impl: ModelImpl = ModelImpl.AUTO
     load_format: LoadFormat = LoadFormat.SAFETENSORS
     dtype: str = "auto"
+    """The checkpoint's own for "auto", or float32 on a CPU without products for that."""
     device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
     max_num_seqs: int | None = None
+    """None takes what suits the device (engine/device/choice.py)."""
     max_num_batched_tokens: int | None = None
+    """The token budget of a step; None takes what suits the device."""
     num_kv_blocks: int | None = None
+    """None takes the pool's size from memory: on CUDA `gpu_memory_share` of the device less what a profiled step needs,
+    on the CPU `cpu_memory_share` of what is available now, and never more than `max_num_seqs` sequences of
+    `max_model_len` tokens can fill.
+    """
     block_size: int = 16
     enable_prefix_caching: bool = True
     admission: Admission = Admission.PEAK
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
+    """Whatever the policy, the oldest waiting request starts after at most so many others have started before it."""
     overlap: bool | None = None
+    """Plan and start a step before the last one's tokens are read, so that the host's work costs no time on a GPU; None
+    means on CUDA, unless there is speculation.
+    """
     enforce_eager: bool = False
+    """On CUDA, launch a decode step's kernels one by one; else they are one graph."""
     speculation: Speculation = Speculation.OFF
+    """Guess tokens of a sequence ahead; it changes no token and stops where it costs time."""
     num_speculative_tokens: int = 64
+    """The most guesses of a sequence and step."""
     prompt_lookup_min: int = 1
+    """A sequence is guessed ahead where at least so many of its last tokens stood before."""
     prompt_lookup_max: int = 8
+    """So many of the last tokens are looked for first."""
     max_model_len: int | None = None
+    """None takes the model's own limit."""
     gpu_memory_share: float = 0.9
     cpu_memory_share: float = 0.25
     swap_space_gib: float = 0.0
+    """Host memory for the KV of preempted sequences, where copying is cheaper than computing again."""
     num_threads: int | None = None
+    """None leaves torch's setting."""
     grammar_timeout_seconds: float = 10.0
     report_decisions: bool = False
+    """Send the scheduler's decisions along with the tokens."""
     seed: int = 0
+    """The seeds of requests without one derive from it, and with `load_format` "random" the weights, for which the
+    directory needs config.json alone.
+    """
     warm_up: bool = True
 
     def __post_init__(self) -> None:

@@ -26,19 +26,22 @@ class StructuredOutput:
     """Constrain the output to one kind of text.
 
     Raises InvalidParamsError unless exactly one kind is given, InvalidRequestError for a schema of too many levels.
-
-    `json` is a JSON schema, as text or as an object, and is kept as text (the order of `properties` is the order of
-    the output); `json_object=True` is any JSON object. `regex` must match the whole output, `choice` lists the texts
-    allowed, `grammar` is in llguidance's form of Lark. JSON has no white space between its tokens unless
-    `any_whitespace` allows it: that is fewer tokens, and whole keys are known before they are sampled.
     """
 
     json: str | Mapping[str, Any] | None = None
+    """A JSON schema, as text or as an object; kept as text: the order of `properties` is the order of the output."""
     json_object: bool = False
+    """Any JSON object."""
     regex: str | None = None
+    """It must match the whole output."""
     choice: Sequence[str] | None = None
+    """The texts that are allowed."""
     grammar: str | None = None
+    """In llguidance's form of Lark."""
     any_whitespace: bool = False
+    """Allow white space between the tokens of JSON. Without it there are fewer tokens, and whole keys are known before
+    they are sampled.
+    """
 
     def __post_init__(self) -> None:
         given = [name for name in _KINDS if getattr(self, name) not in (None, False)]

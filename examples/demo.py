@@ -38,12 +38,13 @@ Fields = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the batch came to. `seconds` run from the upload to the finished batch."""
+    """What the batch came to."""
 
     output_tokens: int
     total_tokens: int
     num_failed: int
     seconds: float
+    """From the upload to the finished batch."""
 
 
 def main() -> int:

@@ -13,11 +13,12 @@ from benchmarks.make_model import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLimits:
-    """What a device can do. `kv_pool_bytes` is what an 8B model leaves for keys and values."""
+    """What a device can do."""
 
     bytes_per_second: float
     flops_per_second: float
     kv_pool_bytes: float
+    """What an 8B model leaves for keys and values."""
 
 
 H200 = DeviceLimits(bytes_per_second=4.3e12, flops_per_second=790e12, kv_pool_bytes=116.9e9)

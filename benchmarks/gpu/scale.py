@@ -10,7 +10,7 @@ from benchmarks.make_model import OPT_13B, SHAPES, OptShape, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests of random tokens: `count` of them, prompt and output lengths uniform in closed ranges, and settings."""
+    """Requests of random tokens, prompt and output lengths uniform in closed ranges, and settings."""
 
     count: int
     prompt: tuple[int, int]
@@ -36,10 +36,11 @@ class HeavyLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Every size of every section. `needs_cuda` where a CPU would take forever."""
+    """Every size of every section."""
 
     name: str
     needs_cuda: bool
+    """A CPU would take forever."""
     limits: DeviceLimits
     llama: Shape
     qwen: Shape

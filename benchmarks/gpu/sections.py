@@ -31,10 +31,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A measurement. `estimate_seconds` is what it takes at most, loading and compiling included."""
+    """A measurement."""
 
     name: str
     estimate_seconds: float
+    """What it takes at most, loading and compiling included."""
     measure: Callable[[], list[Row]]
 
 
@@ -48,14 +49,16 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A section's rows, or why there are none: `reason` is one line, `trace` where an error was raised."""
+    """A section's rows, or why there are none."""
 
     name: str
     status: Status
     seconds: float = 0.0
     rows: list[Row] = field(default_factory=list)
     reason: str = ""
+    """One line."""
     trace: str = ""
+    """Where an error was raised."""
 
 
 def run_sections(

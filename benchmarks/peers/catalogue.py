@@ -15,11 +15,12 @@ _ADAPTERS = Path(__file__).with_name("adapters")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """An engine and its adapter. `folder` is its virtual environment under --venvs, None where ours will do."""
+    """An engine and its adapter."""
 
     name: str
     script: Path
     folder: str | None = None
+    """Its virtual environment under --venvs, None where ours will do."""
     packages: str = ""
 
     def python(self, venvs: Path) -> Path | None:

@@ -12,34 +12,32 @@ from benchmarks.peers.runs import Failure, Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One engine on one workload. `tokens_per_second` is the median of its runs; None where one of them failed.
-
-    `ratio` is ours over theirs. `same_tokens` is the share of requests whose first token is the one that ours gave:
-    far below one, it is not the same model.
-    """
+    """One engine on one workload."""
 
     peer: str
     version: str = ""
     num_runs: int = 0
     tokens_per_second: float | None = None
+    """The median of its runs; None where one of them failed."""
     cpu_seconds: float | None = None
     ratio: float | None = None
+    """Ours over theirs."""
     same_tokens: float | None = None
+    """The share of requests whose first token is the one that ours gave: far below one, it is not the same model."""
     failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The rows of one workload, ours first. `drift` is the last of our runs over the first: one on a steady machine.
-
-    `best_ratio` is ours over the fastest peer that did not fail; None where there is none, or where ours failed.
-    """
+    """The rows of one workload, ours first."""
 
     workload: str
     rows: list[Row]
     drift: float | None
+    """The last of our runs over the first: one on a steady machine."""
     best_peer: str | None
     best_ratio: float | None
+    """Ours over the fastest peer that did not fail; None where there is none, or where ours failed."""
 
     @property
     def has_failures(self) -> bool:

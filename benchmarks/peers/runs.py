@@ -22,10 +22,11 @@ _FIELDS = {"version", "settings", "wall_seconds", "cpu_seconds", "outputs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every adapter is handed. `converted` is a folder where it may keep the model in its own format."""
+    """What every adapter is handed."""
 
     model: str
     converted: str
+    """A folder where it may keep the model in its own format."""
     threads: int
     max_num_seqs: int
     max_model_len: int

@@ -25,20 +25,19 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """A sum of non-negative parts, each in seconds per unit of the load; `per_step` is paid once.
-
-    A context token costs `per_context_token`, or `per_shared_token` where it is shared: attention reads it from nearer.
-    Tokens past the first `knee_tokens` cost `per_token_past_knee` more: up to there a step waits for the weights.
-    """
+    """A sum of non-negative parts, each in seconds per unit of the load."""
 
     per_step: float
+    """Paid once."""
     per_token: float
     per_seq: float
     per_context_token: float
     per_shared_token: float
+    """In place of `per_context_token` where it is shared: attention reads it from nearer."""
     per_attended: float
     per_logit_row: float
     per_token_past_knee: float = 0.0
+    """What tokens past the first `knee_tokens` cost more: up to there a step waits for the weights."""
     knee_tokens: int = 0
 
     def seconds(self, load: StepLoad) -> float:

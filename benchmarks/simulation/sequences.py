@@ -12,22 +12,20 @@ from engine.scheduling.request import Request, Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """What the scheduler may know of a request, and how many tokens it will really generate.
-
-    With `has_known_length` the scheduler knows that all of `max_tokens` will be generated. Requests of one tenant with
-    the same `prefix` have their first `num_prefix_tokens` prompt tokens in common.
-    """
+    """What the scheduler may know of a request, and how many tokens it will really generate."""
 
     arrival_seconds: float
     num_prompt_tokens: int
     num_output_tokens: int
     max_tokens: int
     has_known_length: bool = False
+    """The scheduler knows that all of `max_tokens` will be generated."""
     priority: int = 0
     deadline: float | None = None
     tenant: str = ""
     prefix: str = ""
     num_prefix_tokens: int = 0
+    """So many first prompt tokens are common to requests of one tenant with the same `prefix`."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.num_output_tokens <= self.max_tokens, f"{self.num_output_tokens} of {self.max_tokens} tokens"

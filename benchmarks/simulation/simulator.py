@@ -38,23 +38,25 @@ _NO_TOKENS = [0]
 class SimulationResult:
     """What a replay gave. The arrays have one entry per request that ran, in the order in which they ended.
 
-    Times are seconds on the virtual clock; `number` is the request's index in the input, from 0. `gaps` are the times
-    between one token of a request and the next. `num_refused` could never fit.
+    Times are seconds on the virtual clock.
     """
 
     number: npt.NDArray[np.int64]
+    """The request's index in the input."""
     arrival: npt.NDArray[np.float64]
     start: npt.NDArray[np.float64]
     first_token: npt.NDArray[np.float64]
     end: npt.NDArray[np.float64]
     num_preemptions: npt.NDArray[np.int64]
     gaps: LatencyHistogram
+    """The times between one token of a request and the next."""
     counters: SchedulerCounters
     cache: CacheCounters
     seconds: float
     busy_seconds: float
     num_output_tokens: int
     num_refused: int
+    """Requests that could never fit."""
 
     @property
     def output_tokens_per_second(self) -> float:

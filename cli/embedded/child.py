@@ -20,19 +20,17 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemUser:
-    """Whom a child runs as when we are root. `keeps_reach`: it passes folders that are closed to that user."""
+    """Whom a child runs as when we are root."""
 
     uid: int
     gid: int
     keeps_reach: bool = False
+    """It passes folders that are closed to that user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What to run. `stop_signal` asks it to end within `stop_seconds`; then it is killed.
-
-    `death_signal` is what the kernel sends it when we die without a goodbye.
-    """
+    """What to run, and how it is ended."""
 
     name: str
     command: Sequence[str]
@@ -41,7 +39,9 @@ class ChildSpec:
     environment: Mapping[str, str] | None = None  # None: ours
     user: SystemUser | None = None
     stop_signal: signal.Signals = signal.SIGTERM
+    """Asks it to end within `stop_seconds`; then it is killed."""
     death_signal: signal.Signals = signal.SIGTERM
+    """What the kernel sends it when we die without a goodbye."""
     stop_seconds: float = 30.0
     ready_seconds: float = 60.0
     before_start: Callable[[], None] = lambda: None  # clears what an earlier life left behind

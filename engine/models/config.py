@@ -27,9 +27,8 @@ _HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there onc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """What the engine knows of every model. `source` is transformers' configuration object.
+    """What the engine knows of every model.
 
-    `quantization` is that of the files: weights are made whole when they are loaded, and `source` knows nothing of it.
     An object of this very class is run by transformers' code, a `ModelConfig` by the decoder in decoder.py.
     """
 
@@ -40,7 +39,9 @@ class CheckpointConfig:
     eos_token_ids: tuple[int, ...]
     dtype: str
     source: Any
+    """Transformers' configuration object."""
     quantization: Quantization | None = None
+    """That of the files: weights are made whole when they are loaded, and `source` knows nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

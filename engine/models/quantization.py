@@ -14,18 +14,22 @@ from engine.errors import UnsupportedModelError
 
 
 class QuantMethod(StrEnum):
-    """FP8: 8-bit floats, a scale for each block of a weight. MXFP4: 4-bit floats, an exponent for every 32 of them."""
+    """How the files of a checkpoint hold its weights."""
 
     FP8 = "fp8"
+    """8-bit floats, a scale for each block of a weight."""
     MXFP4 = "mxfp4"
+    """4-bit floats, an exponent for every 32 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """`block` is how many rows and columns of a weight have one scale, None: all of them; `said_by` is for errors."""
+    """How the scales of a weight lie."""
 
     block: tuple[int, int] | None
+    """How many rows and columns of a weight have one scale; None: all of them."""
     said_by: str
+    """For errors."""
 
     def __str__(self) -> str:
         if self.block is None:

@@ -38,13 +38,14 @@ _TRACED_TOKENS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLayer:
-    """One attention call of a forward pass. `window` is in tokens, the token itself included; None sees everything."""
+    """One attention call of a forward pass."""
 
     module: nn.Module
     num_kv_heads: int
     key_dim: int
     value_dim: int
     window: int | None
+    """In tokens, the token itself included; None sees everything."""
 
     @property
     def kv_shape(self) -> KvShape:

@@ -19,11 +19,13 @@ from engine.scheduling.request import Sequence
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """Some rows of one sequence's prompt: `rows` are flat rows of the step, `token_ids` what follows each of them."""
+    """Some rows of one sequence's prompt."""
 
     sequence: Sequence
     rows: npt.NDArray[np.int64]
+    """Flat rows of the step."""
     token_ids: list[int]
+    """What follows each of the rows."""
 
     def score(self, logits: Tensor) -> None:
         """Append what `[rows, vocab]` logits tell to the sequence's `prompt_logprobs`; parts come in order."""

@@ -31,21 +31,23 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One decision about child `index` of a request, at `seconds` on the scheduler's clock, before step `step` ended.
-
-    `other_request_id` is whom it waits behind or for, or gave way to. Blocks are counted for NO_BLOCKS and for
-    preemptions for them. `waited_seconds` is the time since it came or was last preempted.
-    """
+    """One decision about a child of a request."""
 
     step: int
+    """The step before whose end it was made."""
     seconds: float
+    """On the scheduler's clock."""
     request_id: int
     index: int
+    """The child's."""
     reason: Reason
     other_request_id: int | None = None
+    """Whom it waits behind or for, or gave way to."""
     num_needed_blocks: int | None = None
+    """Counted for NO_BLOCKS and for preemptions for them, as the blocks available."""
     num_available_blocks: int | None = None
     waited_seconds: float
+    """Since it came or was last preempted."""
 
 
 class DecisionLog:

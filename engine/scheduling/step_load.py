@@ -10,19 +10,18 @@ from engine.scheduling.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """How big a step is. Sums over its sequences.
-
-    `num_context_tokens` counts the cached and new tokens that attention reads; `num_shared_tokens` of them were found
-    in the prefix cache, so that other sequences of the step are likely to read them, too. `num_attended` counts the
-    (new token, token before it or itself) pairs, `num_logit_rows` the rows that the output matrix is applied to.
-    """
+    """How big a step is. Sums over its sequences."""
 
     num_tokens: int
     num_seqs: int
     num_context_tokens: int
+    """Cached and new tokens that attention reads."""
     num_shared_tokens: int
+    """Context tokens found in the prefix cache, so that other sequences of the step are likely to read them, too."""
     num_attended: int
+    """Pairs of a new token and a token before it or itself."""
     num_logit_rows: int
+    """Rows that the output matrix is applied to."""
 
 
 _num_cached_tokens = attrgetter("num_cached_tokens")

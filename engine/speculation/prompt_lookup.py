@@ -14,10 +14,12 @@ _MAX_CANDIDATES = 16
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An earlier place where the last `length` tokens stood; `end` is the index of the token that followed."""
+    """An earlier place where the last tokens stood."""
 
     end: int
+    """The index of the token that followed."""
     length: int
+    """How many of the last tokens stood there."""
 
 
 class PromptLookup:
