@@ -11,9 +11,10 @@ from engine.params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a loaded engine can do. `num_kv_blocks` is what requests can use."""
+    """What a loaded engine can do."""
 
     num_kv_blocks: int
+    """What requests can use."""
     block_size: int
     max_model_len: int
     vocab_size: int

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Protocol
 
 from engine.errors import EngineDied, EngineStartError
-from engine.process.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.scheduling.decisions import outcome
 from engine.scheduling.request import NewRequest
 
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.2
 class Engine(Protocol):
     """What the host needs of `engine.process.parent.EngineProcess`; tests hand in a fake."""
 
-    def start(self) -> Ready: ...
+    def start(self) -> EngineInfo: ...
     def add(self, new: NewRequest) -> None: ...
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None: ...
@@ -95,12 +95,12 @@ class EngineHost:
         self._closing = threading.Event()
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
 
-    def start(self) -> Ready:
+    def start(self) -> EngineInfo:
         """Start the engine and wait until it is warm. Raises EngineStartError with the reason."""
-        ready = self._engine.start()
+        info = self._engine.start()
         self._last_progress = self._monotonic()
         self._reader.start()
-        return ready
+        return info
 
     def close(self) -> None:
         """Stop the reader, then the engine; unfinished requests report nothing more."""

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 from engine.models.config import resolve_model_path
-from engine.process.messages import Ready
+from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
 from jobs import served_models
@@ -87,14 +87,14 @@ def _leave(reason: str) -> None:
 
 def _parts_maker(
     host: EngineHost, path: str, *, model: str, sessions: sessionmaker[Session], settings: Settings
-) -> Callable[[Ready, Drain], WorkerParts]:
+) -> Callable[[EngineInfo, Drain], WorkerParts]:
     tokenizer = _tokenizer(path)
     fingerprint = fingerprint_of(resolve_model_path(path))  # before the engine loads them: files may change meanwhile
 
-    def make(ready: Ready, drain: Drain) -> WorkerParts:
+    def make(info: EngineInfo, drain: Drain) -> WorkerParts:
         return WorkerParts(
             host=host,
-            prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size),
+            prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),
             answers=AnswerMaker(tokenizer, model=model),
             tokenizer=tokenizer,
             sessions=sessions,

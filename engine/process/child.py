@@ -74,19 +74,7 @@ def _load(config: EngineConfig, connection: Connection) -> Engine | None:
         return None
     gc.collect()
     gc.freeze()  # weights and warm-up objects never die; collections must not walk them
-    info = engine.info
-    _send(
-        connection,
-        Ready(
-            num_kv_blocks=info.num_kv_blocks,
-            block_size=info.block_size,
-            max_model_len=info.max_model_len,
-            vocab_size=info.vocab_size,
-            eos_token_ids=list(info.eos_token_ids),
-            device=info.device,
-            dtype=info.dtype,
-        ),
-    )
+    _send(connection, Ready(engine.info))
     return engine
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.config import EngineConfig
+from engine.intake import EngineInfo
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.scheduling.decisions import Decision
 from engine.scheduling.request import NewRequest
@@ -20,6 +21,7 @@ __all__ = [
     "Configure",
     "Decision",
     "DecodeError",
+    "EngineInfo",
     "EngineStats",
     "Fatal",
     "FinishReason",
@@ -59,28 +61,20 @@ class AbortChildren(msgspec.Struct, frozen=True, tag=True):
     children: list[tuple[int, int]]
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Say that the model is loaded and warm. `num_kv_blocks` is what requests can use."""
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Say that the model is loaded and warm."""
 
-    num_kv_blocks: int
-    block_size: int
-    max_model_len: int
-    vocab_size: int
-    eos_token_ids: list[int]
-    device: str
-    dtype: str
+    info: EngineInfo
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """Report one step, or (with no outputs) that the engine is alive.
-
-    `decisions` are the scheduler's since the last report, where `EngineConfig.report_decisions` asks for them.
-    """
+    """Report one step, or (with no outputs) that the engine is alive."""
 
     outputs: list[TokenDelta]
     stats: EngineStats
     step: int
     decisions: list[Decision] = []
+    """Since the last report, where `EngineConfig.report_decisions` asks for them."""
 
 
 class Fatal(msgspec.Struct, frozen=True, tag=True):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
+from engine.intake import EngineInfo
 from engine.process.messages import (
     Abort,
     AbortChildren,
@@ -67,12 +68,12 @@ class EngineProcess:
         self._pipe_timeout_seconds = pipe_timeout_seconds
         self._child: _Child | None = None
         self._connection: Connection | None = None
-        self._info: Ready | None = None
+        self._info: EngineInfo | None = None
         self._send_lock = threading.Lock()
         self._state_lock = threading.Lock()
         self._open_children: dict[int, int] = {}
 
-    def start(self) -> Ready:
+    def start(self) -> EngineInfo:
         """Start the process and wait until the model is loaded and warm.
 
         Raises EngineStartError with the child's reason, or when it is not ready within the time limit.
@@ -97,7 +98,7 @@ class EngineProcess:
             ) from error
         return self._info
 
-    def _await_ready(self, connection: Connection) -> Ready:
+    def _await_ready(self, connection: Connection) -> EngineInfo:
         if not connection.poll(self._start_timeout_seconds):
             raise EngineStartError(f"The engine was not ready after {self._start_timeout_seconds:g} s.")
         message = decode_from_engine(connection.recv_bytes())
@@ -105,10 +106,10 @@ class EngineProcess:
             raise EngineStartError(message.message)
         if not isinstance(message, Ready):
             raise EngineStartError(f"The engine's first message was {type(message).__name__}, not Ready.")
-        return message
+        return message.info
 
     @property
-    def info(self) -> Ready:
+    def info(self) -> EngineInfo:
         """Return what the engine said of itself when it became ready."""
         assert self._info is not None, "start() first"
         return self._info

@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
-from engine.process.messages import Decision, EngineStats, FinishReason, Progress, Ready, TokenDelta
+from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.scheduling.decisions import Reason
 from engine.scheduling.request import NewRequest
 from workers.engine_host import WEDGED_SECONDS, EngineHost, Owner
@@ -32,7 +32,7 @@ class FakeEngine:
         self._requests: dict[int, list[int]] = {}
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def start(self) -> Ready:
+    def start(self) -> EngineInfo:
         if self._starts_left == 0:
             raise EngineStartError("no more starts")
         self._starts_left -= 1
@@ -41,8 +41,8 @@ class FakeEngine:
         self.generations.append([])
         self.during_start()
         self._is_ready = True
-        return Ready(
-            num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=[1], device="cpu", dtype="f"
+        return EngineInfo(
+            num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=(1,), device="cpu", dtype="f"
         )
 
     def add(self, new: NewRequest) -> None:

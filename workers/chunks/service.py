@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.process.messages import Ready
+from engine.process.messages import EngineInfo
 from jobs.chunks import fleet
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import transaction
@@ -37,7 +37,7 @@ class ChunkService:
         worker_id: str,
         model: str,
         host: EngineHost,
-        make_parts: Callable[[Ready, Drain], WorkerParts],
+        make_parts: Callable[[EngineInfo, Drain], WorkerParts],
         sessions: sessionmaker[Session],
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
@@ -59,19 +59,19 @@ class ChunkService:
 
     def start(self) -> None:
         """Start the engine, announce the worker, and begin to look for work. Raises EngineStartError."""
-        ready = self._host.start()
-        self._parts = self._make_parts(ready, self._drain)
+        info = self._host.start()
+        self._parts = self._make_parts(info, self._drain)
         with transaction(self._sessions) as session:
             fleet.register(
                 session,
                 worker_id=self._worker_id,
                 model=self._model,
                 max_chunks=self._settings.worker_chunks,
-                max_model_len=ready.max_model_len,
+                max_model_len=info.max_model_len,
             )
         self._heart.start()
         self._claimer.start()
-        log.info("worker ready worker_id=%s model=%s device=%s", self._worker_id, self._model, ready.device)
+        log.info("worker ready worker_id=%s model=%s device=%s", self._worker_id, self._model, info.device)
 
     def run_hinted(self, chunk_id: int) -> None:
         """Answer a hint: wake the claimer, and wait until it has a slot free for what the hint names."""

@@ -89,7 +89,7 @@ def is_running(pid: int) -> bool:
 
 def test_tokens_through_the_pipe_equal_transformers(process: EngineProcess, model: TinyModel) -> None:
     assert process.info.num_kv_blocks == 200
-    assert process.info.eos_token_ids == [2]
+    assert process.info.eos_token_ids == (2,)
     for index, (prompt, limit) in enumerate(zip(model.prompts, model.max_tokens, strict=True)):
         process.add(new_request(index, prompt, params=SamplingParams(temperature=0.0, max_tokens=limit)))
     tokens: list[list[int]] = [[] for _ in model.prompts]

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.process.messages import EngineStats, FinishReason, Ready, TokenDelta
+from engine.process.messages import EngineInfo, EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
 from jobs.accounts import tenants
 from jobs.settings import Settings
@@ -40,9 +40,9 @@ class GatedHost:
         self._waiting: dict[int, Owner] = {}
         self._is_open = True
 
-    def start(self) -> Ready:
-        return Ready(
-            num_kv_blocks=8, block_size=16, max_model_len=512, vocab_size=9, eos_token_ids=[1], device="cpu", dtype="f"
+    def start(self) -> EngineInfo:
+        return EngineInfo(
+            num_kv_blocks=8, block_size=16, max_model_len=512, vocab_size=9, eos_token_ids=(1,), device="cpu", dtype="f"
         )
 
     def next_request_id(self) -> int:
@@ -102,10 +102,10 @@ def make_service(
             update={"worker_chunks": num_slots, "claim_alone_seconds": claim_alone_seconds, "drain_seconds": 60.0}
         )
 
-        def make_parts(ready: Ready, drain: Drain) -> WorkerParts:
+        def make_parts(info: EngineInfo, drain: Drain) -> WorkerParts:
             return WorkerParts(
                 host=any_host,
-                prompts=PromptMaker(tokenizer, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size),
+                prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),
                 answers=AnswerMaker(tokenizer, model="demo"),
                 tokenizer=tokenizer,
                 sessions=maker,
