@@ -96,8 +96,11 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
         rows = []
         for tenant in tenants.list_tenants(session):
             quota = budgets.quota(session, tenant.id)
-            rows.append((tenant.id, tenant.name, tenant.weight, quota.limit, quota.reserved, quota.spent))
-    print_table(("id", "name", "weight", "limit", "reserved", "spent"), rows)
+            refused = budgets.refused_input(session, tenant.id)
+            amounts = (quota.limit, quota.reserved, quota.spent, refused.lines, refused.size_bytes)
+            rows.append((tenant.id, tenant.name, tenant.weight, *amounts))
+    columns = ("id", "name", "weight", "limit", "reserved", "spent", "refused lines", "refused bytes")
+    print_table(columns, rows)
 
 
 @keys_app.command("create")

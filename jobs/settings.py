@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     """Size of one line of an input file, at most."""
     max_listed_errors: int = Field(default=100, gt=0)
     """Bad lines that a failed validation lists; it counts the rest."""
+    max_invalid_lines: int = Field(default=1000, ge=0)
+    """Bad lines that a batch which skips them may have, or a tenth of its lines where that is more; else it fails."""
     default_max_tokens: int = Field(default=1024, gt=0)
     """Output tokens estimated for a line that sets no limit of its own."""
 

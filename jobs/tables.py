@@ -307,6 +307,8 @@ class Budget(Base):
     limit_tokens: Mapped[int | None]
     reserved_tokens: Mapped[int] = mapped_column(server_default="0")
     spent_tokens: Mapped[int] = mapped_column(server_default="0")
+    refused_lines: Mapped[int] = mapped_column(server_default="0")  # bad ones, and
+    refused_bytes: Mapped[int] = mapped_column(server_default="0")  # their sizes: read without a price
 
 
 class FairShare(Base):

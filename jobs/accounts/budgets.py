@@ -34,6 +34,31 @@ class Quota:
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedInput:
+    """Bad lines of a tenant's batches: read and answered without a price."""
+
+    lines: int
+    size_bytes: int
+
+
+def count_refused(session: Session, tenant_id: str, refused: RefusedInput) -> None:
+    """Add to a tenant's refused input. Takes the lock of the budget row: last, as everywhere."""
+    if refused.lines:
+        added = {
+            "refused_lines": Budget.refused_lines + refused.lines,
+            "refused_bytes": Budget.refused_bytes + refused.size_bytes,
+        }
+        session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(added))
+
+
+def refused_input(session: Session, tenant_id: str) -> RefusedInput:
+    """Return what of a tenant's input was refused so far."""
+    query = select(Budget.refused_lines, Budget.refused_bytes).where(Budget.tenant_id == tenant_id)
+    lines, size_bytes = session.execute(query).one()
+    return RefusedInput(lines=lines, size_bytes=size_bytes)
+
+
 def quota(session: Session, tenant_id: str) -> Quota:
     """Read a tenant's budget. Raises NotFoundError where there is no such tenant."""
     row = session.execute(

@@ -78,6 +78,7 @@ class Scan:
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
     num_problems: int = 0
+    problem_bytes: int = 0  # of the bad lines
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
 
@@ -92,7 +93,7 @@ class Scan:
         try:
             request = self._checked(line)
         except LineProblem as problem:
-            self._note(problem)
+            self._note(problem, line)
             return problem
         assert line.content is not None
         tokens = estimate_tokens(line.content, request.body, default_max_tokens=self.settings.default_max_tokens)
@@ -138,11 +139,23 @@ class Scan:
             raise _problem(request, "model_mismatch", message, param="body.model")
         self.model = request.model
 
-    def _note(self, problem: LineProblem) -> None:
+    def _note(self, problem: LineProblem, line: RawLine) -> None:
         self.planner.skip()
         self.num_problems += 1
+        self.problem_bytes += line.byte_end - line.byte_start
         if len(self.listed) < self.settings.max_listed_errors:
             self.listed.append(problem.wire())
+
+
+def too_many_problems(scan: Scan, allowed: int) -> dict[str, Any] | None:
+    """Return what is wrong with a file whose bad lines are skipped and are more than `allowed`."""
+    if scan.num_problems <= allowed:
+        return None
+    message = (
+        f"{scan.num_problems} of {scan.num_requests} lines are invalid and {allowed} are allowed where they are "
+        f"skipped ({scan.settings.max_invalid_lines}, or a tenth of the lines); correct the file"
+    )
+    return whole_file_problem("too_many_invalid_lines", message)
 
 
 def whole_file_problem(code: str, message: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import lock_batch, move_batch
-from jobs.batches.scan import PlannedChunk, Scan, whole_file_problem
+from jobs.batches.scan import PlannedChunk, Scan, too_many_problems, whole_file_problem
 from jobs.chunks import fairshare
 from jobs.chunks.recording import LineResult, copy_errors, copy_rows
 from jobs.database import try_advisory_lock
@@ -44,10 +44,11 @@ def validate_batch(session: Session, storage: Storage, batch_id: str, *, setting
         return None
     scan = Scan(endpoint=batch.endpoint, models={model.name for model in list_models(session)}, settings=settings)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
+    allowed = _allowed_problems(session, batch, settings)
     savepoint = session.begin_nested()  # around the error results of bad lines: a batch that fails has none
     try:
-        is_wanted = _read_input(session, storage, batch, scan=scan)
-        problem = scan.file_problem()
+        is_wanted = _read_input(session, storage, batch, scan=scan, allowed_problems=allowed)
+        problem = scan.file_problem() or (None if is_strict else too_many_problems(scan, allowed))
     except NotFoundError as error:
         is_wanted, problem = True, whole_file_problem("file_not_found", error.message)
     if is_wanted and problem is None and not (is_strict and scan.num_problems):
@@ -61,14 +62,21 @@ def validate_batch(session: Session, storage: Storage, batch_id: str, *, setting
     return _fail(session, batch_id, scan, [problem, *scan.listed] if problem else scan.listed)
 
 
-def _read_input(session: Session, storage: Storage, batch: Batch, *, scan: Scan) -> bool:
+def _allowed_problems(session: Session, batch: Batch, settings: Settings) -> int:
+    """A bad line costs its tenant nothing and leaves an error of 200 bytes: good ones, which cost, must outweigh it."""
+    num_requests = session.get_one(File, batch.input_file_id).num_requests or 0
+    return max(settings.max_invalid_lines, num_requests // 10)
+
+
+def _read_input(session: Session, storage: Storage, batch: Batch, *, scan: Scan, allowed_problems: int) -> bool:
     """Have every line checked; return False as soon as the batch is seen to be cancelled or expired."""
     file = session.get_one(File, batch.input_file_id)
     errors = _ErrorResults(session, batch)
     looked_at = 0
     for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=scan.settings.max_line_bytes):
         problem = scan.check(line)
-        if problem is not None and batch.invalid_lines == InvalidLines.SKIP:
+        is_few = scan.num_problems <= allowed_problems  # with more, none of them becomes a result
+        if problem is not None and is_few and batch.invalid_lines == InvalidLines.SKIP:
             errors.add(problem)
         if line.byte_end - looked_at > _LOOK_UP_BYTES:
             looked_at = line.byte_end
@@ -116,7 +124,13 @@ def _fail(session: Session, batch_id: str, scan: Scan, errors: Sequence[dict[str
     batch.num_unlisted_errors = scan.num_problems - len(scan.listed)
     move_batch(session, batch, BatchState.FAILED)
     budgets.release(session, batch)
+    _count_refused(session, batch, scan)
     return BatchState.FAILED
+
+
+def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
+    refused = budgets.RefusedInput(lines=scan.num_problems, size_bytes=scan.problem_bytes)
+    budgets.count_refused(session, batch.tenant_id, refused)
 
 
 def _start(session: Session, batch_id: str, scan: Scan) -> BatchState | None:
@@ -130,12 +144,14 @@ def _start(session: Session, batch_id: str, scan: Scan) -> BatchState | None:
     chunks = scan.planner.finish()
     if not chunks:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
+        _count_refused(session, batch, scan)
         return BatchState.FINALIZING
     assert scan.model is not None, "a line that can run names a known model"
     # Before the chunks: whoever has open chunks already keeps the virtual time it has.
     fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
     _write_chunks(session, batch, chunks)
     move_batch(session, batch, BatchState.IN_PROGRESS)
+    _count_refused(session, batch, scan)
     return BatchState.IN_PROGRESS
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.lines.body_checks import (
+    MAX_ANSWERS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_TOKENS,
@@ -100,6 +101,10 @@ def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
     if given["max_tokens"] == 0 and not echo:
         raise BodyError("max_tokens", "max_tokens is 0; it must be at least 1, or echo must be true")
     sampling = _sampling(given, logprobs=given.get("logprobs"))
+    num_prompts, num_answers = len(given["prompt"]), len(given["prompt"]) * sampling.n
+    if num_answers > MAX_ANSWERS:
+        asked = f"prompt holds {num_prompts:,} prompts and n is {sampling.n}: {num_answers:,} answers"
+        raise BodyError("n", f"{asked}; {MAX_ANSWERS:,} are allowed in a line. Use more lines")
     return CompletionRequest(prompts=given["prompt"], sampling=sampling, structure=structure_of(given), echo=echo)
 
 

@@ -27,6 +27,7 @@ MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
 MAX_BAD_WORDS = 1024  # both of these are written out for every token that is sampled
 MAX_BIASES = 1024  # OpenAI documents no number
 MAX_PROMPTS = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
+MAX_ANSWERS = 2048  # of one line: its prompts times n, each of them a sequence that runs and a text that is kept
 
 
 class BodyError(InputError):

@@ -223,7 +223,7 @@ def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
-    assert ["small", "0.5", "1000", "0", "0"] in rows
+    assert ["small", "0.5", "1000", "0", "0", "0", "0"] in rows
     assert "tiny\t/models/tiny\t0\t0\n" in run("models", "list", **admin).stdout
 
 

@@ -153,6 +153,10 @@ def settings() -> Settings:
     return Settings(chunk_lines=4, max_listed_errors=5, max_batch_lines=100, max_line_bytes=2000)
 
 
+def _count(content: bytes) -> int:
+    return sum(not line.isspace() for line in content.splitlines() if line)
+
+
 def _request_line(custom_id: str, *, model: str = "m", **fields: Any) -> str:
     """Return one good input line; keywords replace or add top-level fields."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 10}
@@ -179,7 +183,9 @@ def submit(session: Session, storage: Storage, make_file: MakeFile, make_batch: 
 
     def submit(lines: Sequence[str] | bytes, **columns: Any) -> Batch:
         content = lines if isinstance(lines, bytes) else "\n".join(lines).encode()
-        file = make_file(tenant_id=columns.get("tenant_id", tenant.id), size_bytes=len(content))
+        file = make_file(
+            tenant_id=columns.get("tenant_id", tenant.id), size_bytes=len(content), num_requests=_count(content)
+        )
         storage.put(file.object_key, content)
         return make_batch(**{"input_file_id": file.id} | columns)
 

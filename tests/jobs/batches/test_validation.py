@@ -261,3 +261,46 @@ def test_a_tenant_that_returns_starts_where_the_others_are(
     session.commit()
     validate(submit([request_line("a")], tenant_id="t2"))
     assert session.scalar(text("SELECT virtual_time FROM fair_share WHERE tenant_id = 't2'")) == 500
+
+
+@pytest.mark.parametrize(("num_bad", "num_good", "allowed"), [(4, 0, 3), (4, 20, 3), (7, 60, 6)])
+def test_too_many_bad_lines_fail_a_batch_that_skips_them_and_leave_no_result(
+    session: Session, storage: Storage, settings: Settings, submit: Submit, request_line: Line, *,
+    num_bad: int, num_good: int, allowed: int,
+) -> None:  # fmt: skip
+    """Three are allowed here, or a tenth of the lines where that is more."""
+    lines = ["1"] * num_bad + [request_line(f"a{number}") for number in range(num_good)]
+    batch = submit(lines, invalid_lines=InvalidLines.SKIP)
+    strict = settings.model_copy(update={"max_invalid_lines": 3, "max_listed_errors": 2})
+    assert validate_batch(session, storage, batch.id, settings=strict) is BatchState.FAILED
+    assert batch.errors is not None
+    assert [code for code, _, _ in codes(batch)] == ["too_many_invalid_lines", *["invalid_json_line"] * 2]
+    said = f"{num_bad} of {num_bad + num_good} lines are invalid and {allowed} are allowed"
+    assert batch.errors[0]["message"].startswith(said)
+    assert batch.num_unlisted_errors == num_bad - 2
+    assert session.scalar(select(func.count()).select_from(Result)) == 0
+
+
+@pytest.mark.parametrize(("num_bad", "num_good"), [(3, 1), (6, 54)])
+def test_as_many_bad_lines_as_are_allowed_are_skipped(
+    session: Session, storage: Storage, settings: Settings, submit: Submit, request_line: Line, *,
+    num_bad: int, num_good: int,
+) -> None:  # fmt: skip
+    lines = ["1"] * num_bad + [request_line(f"a{number}") for number in range(num_good)]
+    batch = submit(lines, invalid_lines=InvalidLines.SKIP)
+    strict = settings.model_copy(update={"max_invalid_lines": 3})
+    assert validate_batch(session, storage, batch.id, settings=strict) is BatchState.IN_PROGRESS
+    assert batch.num_failed == num_bad
+
+
+@pytest.mark.parametrize("invalid_lines", list(InvalidLines))
+def test_refused_input_is_counted_for_its_tenant(
+    session: Session, tenant: Tenant, submit: Submit, validate: Validate, request_line: Line,
+    invalid_lines: InvalidLines,
+) -> None:  # fmt: skip
+    assert budgets.refused_input(session, tenant.id) == budgets.RefusedInput(lines=0, size_bytes=0)
+    for _ in range(2):
+        validate(submit(["1", "no JSON", request_line("a")], invalid_lines=invalid_lines))
+    assert budgets.refused_input(session, tenant.id) == budgets.RefusedInput(
+        lines=4, size_bytes=2 * len("1\nno JSON\n")
+    )

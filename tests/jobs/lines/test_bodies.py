@@ -355,3 +355,18 @@ def test_any_body_is_a_request_or_a_body_error(endpoint: str, body: dict[str, An
         assert found.code in CODES
     else:
         hash(found.sampling)
+
+
+@pytest.mark.parametrize(("num_prompts", "n"), [(2048, 1), (16, 128), (1, 128)])
+def test_a_line_may_ask_for_2048_answers(num_prompts: int, n: int) -> None:
+    assert len(complete(prompt=["x"] * num_prompts, n=n).prompts) == num_prompts
+
+
+@pytest.mark.parametrize(("num_prompts", "n"), [(2048, 2), (17, 128)])
+def test_a_line_that_asks_for_more_answers_is_no_batch_of_its_own(num_prompts: int, n: int) -> None:
+    error = refusal(COMPLETION_ENDPOINT, prompt=["x"] * num_prompts, n=n)
+    assert (error.param, error.code) == ("n", "invalid_value")
+    said = (
+        f"prompt holds {num_prompts:,} prompts and n is {n}: {num_prompts * n:,} answers; 2,048 are allowed in a line"
+    )
+    assert said in error.message
