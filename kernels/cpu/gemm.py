@@ -25,7 +25,8 @@ from torch.nn import functional
 
 from kernels.cpu.runtime import huge_pages
 from kernels.cpu.runtime import vectors as v
-from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel, keep
+from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
+from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit
 from kernels.errors import require
 
@@ -134,9 +135,15 @@ def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int)
         )  # fmt: skip
 
 
+_LINEAR_BLOCK = Block("x* weight* bias* out* rows x_stride depth width run")
+_LINEAR_AT = _LINEAR_BLOCK.at
+
+
 def _linear(p: Any) -> None:
     """Take tasks of one panel and one run of rows; the runs of a panel follow each other."""
-    x, weight, bias, out, rows, x_stride, depth, width, run = p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11]
+    x, weight, bias, out = p[_LINEAR_AT.x], p[_LINEAR_AT.weight], p[_LINEAR_AT.bias], p[_LINEAR_AT.out]
+    rows, run, x_stride = p[_LINEAR_AT.rows], p[_LINEAR_AT.run], p[_LINEAR_AT.x_stride]
+    depth, width = p[_LINEAR_AT.depth], p[_LINEAR_AT.width]
     runs = (rows + run - 1) // run
     panel_bytes = 2 * PANEL_COLUMNS * (depth + depth % 2)
     while True:
@@ -150,9 +157,13 @@ def _linear(p: Any) -> None:
         multiply_panel(matrix, min(run, rows - first), place, depth, min(PANEL_COLUMNS, width - column))
 
 
+_GATHER_BLOCK = Block("weight* ids* out* depth width")
+_GATHER_AT = _GATHER_BLOCK.at
+
+
 def _gather_rows(p: Any) -> None:
-    ids, depth, width = int64_at(p[4]), p[6], p[7]
-    source, target = bfloat16_at(p[3]), bfloat16_at(p[5])
+    ids, depth, width = int64_at(p[_GATHER_AT.ids]), p[_GATHER_AT.depth], p[_GATHER_AT.width]
+    source, target = bfloat16_at(p[_GATHER_AT.weight]), bfloat16_at(p[_GATHER_AT.out])
     pairs = (depth + 1) // 2
     while True:
         task = fetch_add(p, 1)
@@ -167,8 +178,8 @@ def _gather_rows(p: Any) -> None:
             target[task * depth + k] = source[start + k // 2 * (2 * PANEL_COLUMNS) + k % 2]
 
 
-_LINEAR = CpuKernel(_linear, "9q")
-_GATHER_ROWS = CpuKernel(_gather_rows, "5q")
+_LINEAR = CpuKernel(_linear, _LINEAR_BLOCK)
+_GATHER_ROWS = CpuKernel(_gather_rows, _GATHER_BLOCK)
 
 
 @functools.cache
@@ -215,8 +226,7 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor, width: int) -> Tensor:
     run = _rows_per_task(rows, packed.shape[0])
     _LINEAR(
         packed.shape[0] * -(-rows // run),
-        *(x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr()),
-        *(rows, x.stride(0), depth, width, run),
+        (x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr(), rows, x.stride(0), depth, width, run),
         parallel=width * depth * max(rows, _MAX_ROWS) >= _PARALLEL_FROM * _MAX_ROWS,
     )
     return out
@@ -238,7 +248,7 @@ def gather_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
     out = torch.empty((ids.shape[0], depth), dtype=torch.bfloat16)
     fault = _GATHER_ROWS(
         ids.shape[0],
-        *(packed.data_ptr(), ids.data_ptr(), out.data_ptr(), depth, width),
+        (packed.data_ptr(), ids.data_ptr(), out.data_ptr(), depth, width),
         parallel=ids.shape[0] >= 64,
     )
     require(not fault, f"an id points out of range: ids must lie in [0, {width})")

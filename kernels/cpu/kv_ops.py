@@ -12,13 +12,23 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.kv_layout import PLAIN, group_size, put_key, put_plain, put_value
-from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel
-from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit, load, store
-from kernels.errors import require
+from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
+from kernels.cpu.runtime.launch import CpuKernel
+from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit, load, pointer_like, store
+from kernels.errors import KernelInputError
 from kernels.paged import LayerCache, PagedStep
 
 _PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
+_BLOCK = Block(
+    """
+    key* tokens chunk kv_heads head_dim key_stride key_head_stride
+    query* cos_sin* positions* heads query_stride query_head_stride half num_positions
+    value* key_cache* value_cache* slots* value_stride value_head_stride num_slots block_size group_size
+    """
+)
+_AT = _BLOCK.at
+_NO_ROTATION, _NO_WRITE = (0,) * 8, (0,) * 9
 
 
 @jit
@@ -32,9 +42,10 @@ def _rotate(data: Any, start: int, cos_sin: Any, angle: int, half: int) -> None:
 
 @jit
 def _rotate_token(p: Any, token: int, query: Any, key: Any) -> None:
-    cos_sin, positions = float32_at(p[5]), int64_at(p[6])
-    heads, kv_heads, query_stride, key_stride = p[13], p[14], p[15], p[16]
-    query_head_stride, key_head_stride, half, num_positions = p[18], p[19], p[22], p[23]
+    cos_sin, positions = float32_at(p[_AT.cos_sin]), int64_at(p[_AT.positions])
+    query_stride, query_head_stride = p[_AT.query_stride], p[_AT.query_head_stride]
+    key_stride, key_head_stride = p[_AT.key_stride], p[_AT.key_head_stride]
+    heads, kv_heads, half, num_positions = p[_AT.heads], p[_AT.kv_heads], p[_AT.half], p[_AT.num_positions]
     position = positions[token]
     if position < 0 or position >= num_positions:
         p[FAULT] = 1
@@ -48,10 +59,10 @@ def _rotate_token(p: Any, token: int, query: Any, key: Any) -> None:
 @jit
 def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
     (key, value), (key_cache, value_cache) = new, caches
-    slots = int64_at(p[10])
-    kv_heads, key_stride, value_stride = p[14], p[16], p[17]
-    key_head_stride, value_head_stride, head_dim = p[19], p[20], p[21]
-    num_slots, block_size = p[24], p[25]
+    slots, num_slots, block_size = int64_at(p[_AT.slots]), p[_AT.num_slots], p[_AT.block_size]
+    kv_heads, head_dim = p[_AT.kv_heads], p[_AT.head_dim]
+    key_stride, key_head_stride = p[_AT.key_stride], p[_AT.key_head_stride]
+    value_stride, value_head_stride = p[_AT.value_stride], p[_AT.value_head_stride]
     slot = slots[token]
     if slot == -1:
         return
@@ -63,7 +74,7 @@ def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
         start = (block * kv_heads + head) * block_size * head_dim
         new_key = token * key_stride + head * key_head_stride
         new_value = token * value_stride + head * value_head_stride
-        if p[26] == PLAIN:
+        if p[_AT.group_size] == PLAIN:
             put_plain(key_cache, start, offset, key, new_key, head_dim)
             put_plain(value_cache, start, offset, value, new_value, head_dim)
         else:
@@ -72,10 +83,10 @@ def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
 
 
 @jit
-def _tokens(  # noqa: PLR0917  compiled
-    p: Any, query: Any, key: Any, value: Any, key_cache: Any, value_cache: Any
-) -> None:
-    tokens, chunk, half, block_size = p[11], p[12], p[22], p[25]
+def _tokens(p: Any, key: Any, key_cache: Any) -> None:
+    query, value = pointer_like(key, p[_AT.query]), pointer_like(key, p[_AT.value])
+    value_cache = pointer_like(key_cache, p[_AT.value_cache])
+    tokens, chunk, half, block_size = p[_AT.tokens], p[_AT.chunk], p[_AT.half], p[_AT.block_size]
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
@@ -88,82 +99,76 @@ def _tokens(  # noqa: PLR0917  compiled
 
 
 def _float32_to_float32(p: Any) -> None:
-    _tokens(p, float32_at(p[3]), float32_at(p[4]), float32_at(p[7]), float32_at(p[8]), float32_at(p[9]))
+    _tokens(p, float32_at(p[_AT.key]), float32_at(p[_AT.key_cache]))
 
 
 def _float32_to_bfloat16(p: Any) -> None:
-    _tokens(p, float32_at(p[3]), float32_at(p[4]), float32_at(p[7]), bfloat16_at(p[8]), bfloat16_at(p[9]))
+    _tokens(p, float32_at(p[_AT.key]), bfloat16_at(p[_AT.key_cache]))
 
 
 def _bfloat16_to_float32(p: Any) -> None:
-    _tokens(p, bfloat16_at(p[3]), bfloat16_at(p[4]), bfloat16_at(p[7]), float32_at(p[8]), float32_at(p[9]))
+    _tokens(p, bfloat16_at(p[_AT.key]), float32_at(p[_AT.key_cache]))
 
 
 def _bfloat16_to_bfloat16(p: Any) -> None:
-    _tokens(p, bfloat16_at(p[3]), bfloat16_at(p[4]), bfloat16_at(p[7]), bfloat16_at(p[8]), bfloat16_at(p[9]))
+    _tokens(p, bfloat16_at(p[_AT.key]), bfloat16_at(p[_AT.key_cache]))
 
 
 _KERNELS = {
-    (torch.float32, torch.float32): CpuKernel(_float32_to_float32, "24q"),
-    (torch.float32, torch.bfloat16): CpuKernel(_float32_to_bfloat16, "24q"),
-    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_to_float32, "24q"),
-    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_to_bfloat16, "24q"),
+    (torch.float32, torch.float32): CpuKernel(_float32_to_float32, _BLOCK),
+    (torch.float32, torch.bfloat16): CpuKernel(_float32_to_bfloat16, _BLOCK),
+    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_to_float32, _BLOCK),
+    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_to_bfloat16, _BLOCK),
 }
 
 
 def rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
     """Run `rope`; raise `KernelInputError` for a position outside the table."""
-    _run(query, key, positions, cos_sin, None, None, None)
+    _run(key, query.shape[1], _rotation_words(query, positions, cos_sin), _NO_WRITE, key.dtype)
 
 
 def write_kv(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
     """Run `write_kv`; raise `KernelInputError` for a slot outside the cache."""
-    _run(None, key, None, None, value, cache, slots)
+    _run(key, 0, _NO_ROTATION, _write_words(value, cache, slots), cache.keys.dtype)
 
 
 def rope_and_write_kv(  # noqa: PLR0917  the same arguments as the op
     query: Tensor, key: Tensor, value: Tensor, cos_sin: Tensor, cache: LayerCache, step: PagedStep
 ) -> None:
     """Run `rope_and_write_kv`; raise `KernelInputError` for a position or slot out of range."""
-    _run(query, key, step.positions, cos_sin, value, cache, step.slots)
+    rotation, write = _rotation_words(query, step.positions, cos_sin), _write_words(value, cache, step.slots)
+    _run(key, query.shape[1], rotation, write, cache.keys.dtype)
 
 
-def _run(  # noqa: PLR0917  private; one call site per op
-    query: Tensor | None,
-    key: Tensor,
-    positions: Tensor | None,
-    cos_sin: Tensor | None,
-    value: Tensor | None,
-    cache: LayerCache | None,
-    slots: Tensor | None,
-) -> None:
-    """Run the halves of the work whose tensors are given: the rotation, the write, or both."""
+def _rotation_words(query: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[int, ...]:
+    num_positions, rot_dim = cos_sin.shape
+    return (
+        query.data_ptr(), cos_sin.data_ptr(), positions.data_ptr(),
+        query.shape[1], query.stride(0), query.stride(1), rot_dim // 2, num_positions,
+    )  # fmt: skip
+
+
+def _write_words(value: Tensor, cache: LayerCache, slots: Tensor) -> tuple[int, ...]:
+    num_blocks, _, block_size, _ = cache.keys.shape
+    return (
+        value.data_ptr(), cache.keys.data_ptr(), cache.values.data_ptr(), slots.data_ptr(),
+        value.stride(0), value.stride(1), num_blocks * block_size, block_size, group_size(cache.keys),
+    )  # fmt: skip
+
+
+def _run(key: Tensor, heads: int, rotation: tuple[int, ...], write: tuple[int, ...], cache_dtype: torch.dtype) -> None:
+    """Run the halves of the work whose words are given: the rotation of so many heads, the write, or both."""
     tokens, kv_heads, head_dim = key.shape
-    query_words = (0, 0, 0, 0)
-    angle_words = (0, 0, 0, 0)
-    if query is not None and positions is not None and cos_sin is not None:
-        query_words = (query.data_ptr(), query.shape[1], query.stride(0), query.stride(1))
-        angle_words = (cos_sin.data_ptr(), positions.data_ptr(), cos_sin.shape[1] // 2, cos_sin.shape[0])
-    value_words = (0, 0, 0)
-    cache_words = (0, 0, 0, 0, 0, 0)
-    cache_dtype = key.dtype
-    if value is not None and cache is not None and slots is not None:
-        value_words = (value.data_ptr(), value.stride(0), value.stride(1))
-        block_size = cache.keys.shape[2]
-        num_slots = cache.keys.shape[0] * block_size
-        addresses = cache.keys.data_ptr(), cache.values.data_ptr(), slots.data_ptr()
-        cache_words = (*addresses, num_slots, block_size, group_size(cache.keys))
-        cache_dtype = cache.keys.dtype
     chunk = max(1, -(-tokens // 8))
-    fault = _KERNELS[key.dtype, cache_dtype](
-        -(-tokens // chunk),
-        *(query_words[0], key.data_ptr(), angle_words[0], angle_words[1], value_words[0], *cache_words[:3]),
-        *(tokens, chunk, query_words[1], kv_heads, query_words[2], key.stride(0), value_words[1]),
-        *(query_words[3], key.stride(1), value_words[2], head_dim, *angle_words[2:], *cache_words[3:]),
-        parallel=tokens * (query_words[1] + 2 * kv_heads) * head_dim >= _PARALLEL_FROM,
-    )
-    require(
-        not fault,
-        f"a position or slot points out of range: positions must lie in [0, {angle_words[3]}), "
-        f"slots in [-1, {cache_words[3]})",
-    )
+    words = (
+        key.data_ptr(), tokens, chunk, kv_heads, head_dim, key.stride(0), key.stride(1),
+        *rotation,
+        *write,
+    )  # fmt: skip
+    is_parallel = tokens * (heads + 2 * kv_heads) * head_dim >= _PARALLEL_FROM
+    if _KERNELS[key.dtype, cache_dtype](-(-tokens // chunk), words, parallel=is_parallel):
+        limits = _BLOCK.named(words)
+        raise KernelInputError(
+            f"a position or slot points out of range: positions must lie in [0, {limits.num_positions}), "
+            f"slots in [-1, {limits.num_slots})"
+        )

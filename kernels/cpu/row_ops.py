@@ -17,7 +17,8 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from kernels.cpu.runtime import vectors as v
-from kernels.cpu.runtime.launch import NUM_TASKS, CpuKernel, keep
+from kernels.cpu.runtime.block import NUM_TASKS, Block
+from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import (
     bfloat16_at,
     bits_to_float64,
@@ -26,6 +27,7 @@ from kernels.cpu.runtime.memory import (
     float32_at,
     jit,
     load,
+    pointer_like,
     store,
 )
 
@@ -86,10 +88,16 @@ class _SquareSum:
             self.builder.store(added, total)
 
 
+_RMS_BLOCK = Block("x* weight* out* rows inner row_stride inner_stride dim chunk eps:f64")
+_RMS_AT = _RMS_BLOCK.at
+
+
 @jit
-def _rms_rows(p: Any, x: Any, weight: Any, out: Any) -> None:
-    rows, inner, row_stride, inner_stride, dim, chunk = p[6], p[7], p[8], p[9], p[10], p[11]
-    eps = np.float32(bits_to_float64(p[12]))
+def _rms_rows(p: Any, x: Any) -> None:
+    weight, out = pointer_like(x, p[_RMS_AT.weight]), pointer_like(x, p[_RMS_AT.out])
+    rows, inner, dim, chunk = p[_RMS_AT.rows], p[_RMS_AT.inner], p[_RMS_AT.dim], p[_RMS_AT.chunk]
+    row_stride, inner_stride = p[_RMS_AT.row_stride], p[_RMS_AT.inner_stride]
+    eps = np.float32(bits_to_float64(p[_RMS_AT.eps]))
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
@@ -102,16 +110,16 @@ def _rms_rows(p: Any, x: Any, weight: Any, out: Any) -> None:
 
 
 def _rms_norm_float32(p: Any) -> None:
-    _rms_rows(p, float32_at(p[3]), float32_at(p[4]), float32_at(p[5]))
+    _rms_rows(p, float32_at(p[_RMS_AT.x]))
 
 
 def _rms_norm_bfloat16(p: Any) -> None:
-    _rms_rows(p, bfloat16_at(p[3]), bfloat16_at(p[4]), bfloat16_at(p[5]))
+    _rms_rows(p, bfloat16_at(p[_RMS_AT.x]))
 
 
 _RMS_NORM = {
-    torch.float32: CpuKernel(_rms_norm_float32, "9qd"),
-    torch.bfloat16: CpuKernel(_rms_norm_bfloat16, "9qd"),
+    torch.float32: CpuKernel(_rms_norm_float32, _RMS_BLOCK),
+    torch.bfloat16: CpuKernel(_rms_norm_bfloat16, _RMS_BLOCK),
 }
 
 
@@ -124,19 +132,28 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     chunk = _rows_per_task(rows, dim)
     _RMS_NORM[x.dtype](
         -(-rows // chunk),
-        *(x.data_ptr(), weight.data_ptr(), out.data_ptr()),
-        *(rows, inner, x.stride(0), inner_stride, dim, chunk, eps),
+        (x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, inner, x.stride(0), inner_stride, dim, chunk, eps),
         parallel=rows * dim >= _PARALLEL_FROM,
     )
     return out
 
 
+_ADD_RMS_BLOCK = Block(
+    """
+    x* residual* weight* normed* total*
+    rows x_stride residual_stride dim chunk eps:f64
+    """
+)
+_ADD_RMS_AT = _ADD_RMS_BLOCK.at
+
+
 @jit
-def _add_rms_rows(  # noqa: PLR0917  compiled
-    p: Any, x: Any, residual: Any, weight: Any, normed: Any, total: Any
-) -> None:
-    rows, x_stride, residual_stride, dim, chunk = p[8], p[9], p[10], p[11], p[12]
-    eps = np.float32(bits_to_float64(p[13]))
+def _add_rms_rows(p: Any, x: Any) -> None:
+    residual, weight = pointer_like(x, p[_ADD_RMS_AT.residual]), pointer_like(x, p[_ADD_RMS_AT.weight])
+    normed, total = pointer_like(x, p[_ADD_RMS_AT.normed]), pointer_like(x, p[_ADD_RMS_AT.total])
+    rows, dim, chunk = p[_ADD_RMS_AT.rows], p[_ADD_RMS_AT.dim], p[_ADD_RMS_AT.chunk]
+    x_stride, residual_stride = p[_ADD_RMS_AT.x_stride], p[_ADD_RMS_AT.residual_stride]
+    eps = np.float32(bits_to_float64(p[_ADD_RMS_AT.eps]))
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
@@ -151,16 +168,16 @@ def _add_rms_rows(  # noqa: PLR0917  compiled
 
 
 def _add_rms_norm_float32(p: Any) -> None:
-    _add_rms_rows(p, float32_at(p[3]), float32_at(p[4]), float32_at(p[5]), float32_at(p[6]), float32_at(p[7]))
+    _add_rms_rows(p, float32_at(p[_ADD_RMS_AT.x]))
 
 
 def _add_rms_norm_bfloat16(p: Any) -> None:
-    _add_rms_rows(p, bfloat16_at(p[3]), bfloat16_at(p[4]), bfloat16_at(p[5]), bfloat16_at(p[6]), bfloat16_at(p[7]))
+    _add_rms_rows(p, bfloat16_at(p[_ADD_RMS_AT.x]))
 
 
 _ADD_RMS_NORM = {
-    torch.float32: CpuKernel(_add_rms_norm_float32, "10qd"),
-    torch.bfloat16: CpuKernel(_add_rms_norm_bfloat16, "10qd"),
+    torch.float32: CpuKernel(_add_rms_norm_float32, _ADD_RMS_BLOCK),
+    torch.bfloat16: CpuKernel(_add_rms_norm_bfloat16, _ADD_RMS_BLOCK),
 }
 
 
@@ -169,21 +186,25 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     rows, dim = x.shape
     normed, total = (keep(torch.empty((rows, dim), dtype=x.dtype)) for _ in range(2))
     chunk = _rows_per_task(rows, dim)
-    _ADD_RMS_NORM[x.dtype](
-        -(-rows // chunk),
-        *(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), normed.data_ptr(), total.data_ptr()),
-        *(rows, x.stride(0), residual.stride(0), dim, chunk, eps),
-        parallel=rows * dim >= _PARALLEL_FROM,
-    )
+    words = (
+        x.data_ptr(), residual.data_ptr(), weight.data_ptr(), normed.data_ptr(), total.data_ptr(),
+        rows, x.stride(0), residual.stride(0), dim, chunk, eps,
+    )  # fmt: skip
+    _ADD_RMS_NORM[x.dtype](-(-rows // chunk), words, parallel=rows * dim >= _PARALLEL_FROM)
     return normed, total
 
 
 # SiLU · mul -------------------------------------------------------------------------------------------------------
 
 
+_SILU_BLOCK = Block("gate_up* out* rows stride width chunk")
+_SILU_AT = _SILU_BLOCK.at
+
+
 @jit
-def _silu_rows(p: Any, gate_up: Any, out: Any) -> None:
-    rows, stride, width, chunk = p[5], p[6], p[7], p[8]
+def _silu_rows(p: Any, gate_up: Any) -> None:
+    out = pointer_like(gate_up, p[_SILU_AT.out])
+    rows, stride, width, chunk = p[_SILU_AT.rows], p[_SILU_AT.stride], p[_SILU_AT.width], p[_SILU_AT.chunk]
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
@@ -196,16 +217,16 @@ def _silu_rows(p: Any, gate_up: Any, out: Any) -> None:
 
 
 def _silu_mul_float32(p: Any) -> None:
-    _silu_rows(p, float32_at(p[3]), float32_at(p[4]))
+    _silu_rows(p, float32_at(p[_SILU_AT.gate_up]))
 
 
 def _silu_mul_bfloat16(p: Any) -> None:
-    _silu_rows(p, bfloat16_at(p[3]), bfloat16_at(p[4]))
+    _silu_rows(p, bfloat16_at(p[_SILU_AT.gate_up]))
 
 
 _SILU_MUL = {
-    torch.float32: CpuKernel(_silu_mul_float32, "6q"),
-    torch.bfloat16: CpuKernel(_silu_mul_bfloat16, "6q"),
+    torch.float32: CpuKernel(_silu_mul_float32, _SILU_BLOCK),
+    torch.bfloat16: CpuKernel(_silu_mul_bfloat16, _SILU_BLOCK),
 }
 
 
@@ -216,7 +237,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     chunk = _rows_per_task(rows, 2 * width)
     _SILU_MUL[gate_up.dtype](
         -(-rows // chunk),
-        *(gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), width, chunk),
+        (gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), width, chunk),
         parallel=rows * width >= _PARALLEL_FROM // 2,
     )
     return out

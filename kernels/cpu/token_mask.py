@@ -12,18 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel
+from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
+from kernels.cpu.runtime.launch import CpuKernel
 from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit, store
 from kernels.errors import require
 
 DTYPES = (torch.float32, torch.bfloat16)
 _PARALLEL_FROM = 262_144  # tokens; below, starting the second thread costs more than it saves
+_BLOCK = Block("logits* mask* rows* num_rows row_stride mask_words vocab")
+_AT = _BLOCK.at
 
 
 @jit
 def _mask_rows(p: Any, logits: Any) -> None:
-    mask, rows = int32_at(p[4]), int64_at(p[5])
-    num_rows, row_stride, words, vocab = p[6], p[7], p[8], p[9]
+    mask, rows = int32_at(p[_AT.mask]), int64_at(p[_AT.rows])
+    num_rows, row_stride, words, vocab = p[_AT.num_rows], p[_AT.row_stride], p[_AT.mask_words], p[_AT.vocab]
     minus_infinity = np.float32(-np.inf)
     while True:
         line = fetch_add(p, 1)
@@ -49,26 +52,25 @@ def _mask_rows(p: Any, logits: Any) -> None:
 
 
 def _token_mask_float32(p: Any) -> None:
-    _mask_rows(p, float32_at(p[3]))
+    _mask_rows(p, float32_at(p[_AT.logits]))
 
 
 def _token_mask_bfloat16(p: Any) -> None:
-    _mask_rows(p, bfloat16_at(p[3]))
+    _mask_rows(p, bfloat16_at(p[_AT.logits]))
 
 
 _TOKEN_MASK = {
-    torch.float32: CpuKernel(_token_mask_float32, "7q"),
-    torch.bfloat16: CpuKernel(_token_mask_bfloat16, "7q"),
+    torch.float32: CpuKernel(_token_mask_float32, _BLOCK),
+    torch.bfloat16: CpuKernel(_token_mask_bfloat16, _BLOCK),
 }
 
 
 def apply_token_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
     """Run `apply_token_mask`; a task is a line of the mask. Raises `KernelInputError` for a row outside the logits."""
-    masked, words = mask.shape
-    is_outside = _TOKEN_MASK[logits.dtype](
-        masked,
-        *(logits.data_ptr(), mask.data_ptr(), rows.data_ptr()),
-        *(logits.shape[0], logits.stride(0), words, logits.shape[1]),
-        parallel=masked * logits.shape[1] >= _PARALLEL_FROM,
-    )
+    masked, mask_words = mask.shape
+    words = (
+        logits.data_ptr(), mask.data_ptr(), rows.data_ptr(),
+        logits.shape[0], logits.stride(0), mask_words, logits.shape[1],
+    )  # fmt: skip
+    is_outside = _TOKEN_MASK[logits.dtype](masked, words, parallel=masked * logits.shape[1] >= _PARALLEL_FROM)
     require(not is_outside, f"rows has a row outside the {logits.shape[0]} rows of logits; give rows that exist")

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.cpu.attention import words as w
 from kernels.cpu.attention.rows import attend_tile, scratch_of
 from kernels.cpu.attention.tasks import tile_of
+from kernels.cpu.attention.words import AT, BLOCK
 from kernels.cpu.kv_layout import group_size
-from kernels.cpu.runtime.launch import FAULT, NUM_TASKS, CpuKernel, keep
+from kernels.cpu.runtime.block import FAULT, NUM_TASKS
+from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, jit_once, pointer_like
 from kernels.errors import require
 from kernels.paged import AttentionRule, LayerCache, PagedStep
@@ -33,7 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @jit_once
 def _all_tiles(p: Any, query: Any, keys: Any) -> None:
-    values, out = pointer_like(keys, p[w.VALUE_CACHE]), pointer_like(query, p[w.OUT])
+    values, out = pointer_like(keys, p[AT.value_cache]), pointer_like(query, p[AT.out])
     memory = np.empty(scratch_of(p, 0).end + _LINE_BYTES, np.uint8)
     scratch = scratch_of(p, (memory.ctypes.data + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES)
     task = fetch_add(p, 1)
@@ -50,26 +51,26 @@ def _all_tiles(p: Any, query: Any, keys: Any) -> None:
 
 
 def _float32_over_float32(p: Any) -> None:
-    _all_tiles(p, float32_at(p[w.QUERY]), float32_at(p[w.KEY_CACHE]))
+    _all_tiles(p, float32_at(p[AT.query]), float32_at(p[AT.key_cache]))
 
 
 def _float32_over_bfloat16(p: Any) -> None:
-    _all_tiles(p, float32_at(p[w.QUERY]), bfloat16_at(p[w.KEY_CACHE]))
+    _all_tiles(p, float32_at(p[AT.query]), bfloat16_at(p[AT.key_cache]))
 
 
 def _bfloat16_over_float32(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[w.QUERY]), float32_at(p[w.KEY_CACHE]))
+    _all_tiles(p, bfloat16_at(p[AT.query]), float32_at(p[AT.key_cache]))
 
 
 def _bfloat16_over_bfloat16(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[w.QUERY]), bfloat16_at(p[w.KEY_CACHE]))
+    _all_tiles(p, bfloat16_at(p[AT.query]), bfloat16_at(p[AT.key_cache]))
 
 
 _KERNELS = {
-    (torch.float32, torch.float32): CpuKernel(_float32_over_float32, "17qdqdqqqq"),
-    (torch.float32, torch.bfloat16): CpuKernel(_float32_over_bfloat16, "17qdqdqqqq"),
-    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_over_float32, "17qdqdqqqq"),
-    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_over_bfloat16, "17qdqdqqqq"),
+    (torch.float32, torch.float32): CpuKernel(_float32_over_float32, BLOCK),
+    (torch.float32, torch.bfloat16): CpuKernel(_float32_over_bfloat16, BLOCK),
+    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_over_float32, BLOCK),
+    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_over_bfloat16, BLOCK),
 }
 
 
@@ -86,15 +87,16 @@ def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: Att
     tiles = -(-num_decodes // together)
     if num_seqs > num_decodes:
         tiles += (tokens - num_decodes) // tokens_per_tile + num_seqs - num_decodes
-    fault = _KERNELS[query.dtype, cache.keys.dtype](
-        tiles * kv_heads,
-        *(query.data_ptr(), cache.keys.data_ptr(), cache.values.data_ptr(), out.data_ptr()),
-        *(step.block_tables.data_ptr(), step.query_start.data_ptr(), step.context_lens.data_ptr(), num_seqs),
-        *(kv_heads, group, dim, block_size, num_blocks, step.block_tables.stride(0)),
-        *(_UNBOUNDED if rule.window is None else rule.window, query.stride(0), query.stride(1)),
-        *(rule.scale, tokens_per_tile, rule.soft_cap or 0.0, 0 if sinks is None else sinks.data_ptr()),
-        *(group_size(cache.keys), num_decodes, together),
-        parallel=tokens * heads * dim * step.max_context_len >= _PARALLEL_FROM,
-    )
+    words = (
+        query.data_ptr(), query.stride(0), query.stride(1), out.data_ptr(),
+        cache.keys.data_ptr(), cache.values.data_ptr(), num_blocks, kv_heads, block_size, dim, group_size(cache.keys),
+        step.block_tables.data_ptr(), step.block_tables.stride(0),
+        step.query_start.data_ptr(), step.context_lens.data_ptr(), num_seqs, num_decodes,
+        rule.scale, _UNBOUNDED if rule.window is None else rule.window,
+        rule.soft_cap or 0.0, 0 if sinks is None else sinks.data_ptr(),
+        group, tokens_per_tile, together,
+    )  # fmt: skip
+    is_parallel = tokens * heads * dim * step.max_context_len >= _PARALLEL_FROM
+    fault = _KERNELS[query.dtype, cache.keys.dtype](tiles * kv_heads, words, parallel=is_parallel)
     require(not fault, f"block_tables names a block outside the cache: ids must lie in [0, {num_blocks})")
     return out

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.cpu.attention import words as w
+from kernels.cpu.attention.words import AT
 from kernels.cpu.runtime.memory import bits_to_float64, exp2, float32_at, jit
 
 _LOG2_E = 1.4426950408889634
@@ -15,15 +15,15 @@ _LOG2_E = 1.4426950408889634
 @jit
 def soft_cap_of(p: Any) -> Any:
     """Return the soft cap, 0 without one."""
-    return bits_to_float64(p[w.SOFT_CAP])
+    return bits_to_float64(p[AT.soft_cap])
 
 
 @jit
 def first_state(p: Any, head: int) -> Any:
     """Return a row's state before its first key, (largest score in base 2, sum of shares): its sink, or nothing."""
-    if p[w.SINKS] == 0:
+    if p[AT.sinks] == 0:
         return np.float32(-1e30), np.float32(0.0)
-    return float32_at(p[w.SINKS])[head] * np.float32(_LOG2_E), np.float32(1.0)
+    return float32_at(p[AT.sinks])[head] * np.float32(_LOG2_E), np.float32(1.0)
 
 
 @jit

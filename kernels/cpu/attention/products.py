@@ -1,6 +1,6 @@
 """The products of attention for 1 to 4 query rows that share keys: scores of keys, and sums of values by their shares.
 
-A round is up to 128 keys in groups of 16, laid out as cpu_kv_layout.py says, each group at its own offset (elements)
+A round is up to 128 keys in groups of 16, laid out as kv_layout.py says, each group at its own offset (elements)
 from the start of the cache, so nothing here knows of blocks or positions. Queries and shares in bf16 mean bf16 dot
 products (AVX512-BF16); float32 means plain fused multiply-adds, with a bf16 cache widened in registers. A row sums in
 the same order whatever the other rows hold. `ahead` holds the offsets of the next round: its cache lines are asked for

@@ -15,7 +15,6 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kernels.cpu.attention import words as w
 from kernels.cpu.attention.logits import cap_scores, first_state, soft_cap_of
 from kernels.cpu.attention.products import MAX_ROWS, ROUND_KEYS, add_values, score_keys
 from kernels.cpu.attention.softmax import soften
@@ -29,8 +28,9 @@ from kernels.cpu.attention.tasks import (
     next_turn,
     tile_of,
 )
+from kernels.cpu.attention.words import AT
 from kernels.cpu.kv_layout import PLAIN
-from kernels.cpu.runtime.launch import NUM_TASKS
+from kernels.cpu.runtime.block import NUM_TASKS
 from kernels.cpu.runtime.memory import (
     bfloat16_at,
     bits_to_float64,
@@ -95,9 +95,9 @@ class Scratch(NamedTuple):
 @jit
 def scratch_of(p: Any, start: int) -> Any:
     """Cut scratch that begins at an address, best that of a cache line."""
-    rows = p[w.HEADS_PER_KV] * max(p[w.TILE_TOKENS], p[w.TILE_DECODES])
-    queries_bytes = 4 * rows * _padded(p[w.HEAD_DIM])
-    copies_bytes = 4 * ROUND_KEYS * (p[w.HEAD_DIM] + 1) if p[w.GROUP_SIZE] == PLAIN else 0
+    rows = p[AT.heads_per_kv] * max(p[AT.tile_tokens], p[AT.tile_decodes])
+    queries_bytes = 4 * rows * _padded(p[AT.head_dim])
+    copies_bytes = 4 * ROUND_KEYS * (p[AT.head_dim] + 1) if p[AT.group_size] == PLAIN else 0
     ahead = start + 8 * _ROUND_GROUPS
     scores = ahead + 8 * _ROUND_GROUPS
     shares = scores + 4 * MAX_ROWS * ROUND_KEYS
@@ -120,7 +120,7 @@ def attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> Any:
     The next task is taken before the last round, so that its first keys can be fetched meanwhile.
     """
     query, keys, values, out = pointers
-    offsets, ahead, is_plain = scratch.offsets, scratch.ahead, p[w.GROUP_SIZE] == PLAIN
+    offsets, ahead, is_plain = scratch.offsets, scratch.ahead, p[AT.group_size] == PLAIN
     held_keys = pointer_like(keys, scratch.key_copies) if is_plain else keys
     held_values = pointer_like(values, scratch.value_copies) if is_plain else values
     turn, next_task = first_turn(p, tile), np.int64(-1)
@@ -157,7 +157,7 @@ def _place_of(p: Any, tile: Any, turn: Any) -> Any:
 @jit
 def _find_first_groups(p: Any, task: int, offsets: Any) -> bool:
     """Note where a coming task's first keys lie, and say whether it has some; its own errors are found in its turn."""
-    if task >= p[NUM_TASKS] or p[w.GROUP_SIZE] == PLAIN:
+    if task >= p[NUM_TASKS] or p[AT.group_size] == PLAIN:
         return False
     tile = tile_of(p, task)
     if tile.first >= tile.last:
@@ -172,12 +172,12 @@ def _begin_rows(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
     query, keys = pointers
     queries = _operand_at(query, keys, scratch.queries)
     sums, states = float32_at(scratch.sums), float32_at(scratch.states)
-    group, dim = p[w.HEADS_PER_KV], p[w.HEAD_DIM]
+    group, dim = p[AT.heads_per_kv], p[AT.head_dim]
     padded = _padded(dim)
     for token in range(tile.last - tile.first):
         for head in range(group):
             row, own = token * group + head, tile.kv_head * group + head
-            at = (tile.first + token) * p[w.TOKEN_STRIDE] + own * p[w.HEAD_STRIDE]
+            at = (tile.first + token) * p[AT.token_stride] + own * p[AT.head_stride]
             for d in range(dim):
                 store(queries, row * padded + d, load(query, at + d))
             for d in range(dim, padded):
@@ -193,7 +193,7 @@ def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> 
     tile, turn = place
     _, first, last, position = member_of(p, tile, turn[1])
     start, stop = keys_of_turn(p, tile, turn)
-    group, before = p[w.HEADS_PER_KV], first - tile.first
+    group, before = p[AT.heads_per_kv], first - tile.first
     together, chunks = max(MAX_ROWS // group, 1), (group + MAX_ROWS - 1) // MAX_ROWS
     for token in range(0, last - first, together):
         count = min(last - first - token, together)
@@ -217,13 +217,13 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
     query, keys, values, offsets, ahead = pointers
     first, rows, position = run
     low, high = span
-    group, dim, window = p[w.HEADS_PER_KV], p[w.HEAD_DIM], p[w.WINDOW]
+    group, dim, window = p[AT.heads_per_kv], p[AT.head_dim], p[AT.window]
     padded, begin, end = _padded(dim), low // LANES, (high + LANES - 1) // LANES
     asked = element(_operand_at(query, keys, scratch.queries), first * padded)
     scores, shares = float32_at(scratch.scores), _operand_at(query, keys, scratch.shares)
     factors, spans = float32_at(scratch.factors), int64_at(scratch.spans)
     sums, states = float32_at(scratch.sums + 4 * first * padded), float32_at(scratch.states + 8 * first)
-    scale, soft_cap = bits_to_float64(p[w.SCALE]), soft_cap_of(p)
+    scale, soft_cap = bits_to_float64(p[AT.scale]), soft_cap_of(p)
     base_2 = np.float32(_LOG2_E if soft_cap > 0.0 else scale * _LOG2_E)  # a cap is put on scaled scores
     score_keys(rows, asked, padded, keys, offsets, ahead, begin, end, dim, scores)
     for row in range(rows):
@@ -240,7 +240,7 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
 @jit
 def _end_rows(p: Any, out: Any, tile: Any, scratch: Any) -> None:
     sums, states = float32_at(scratch.sums), float32_at(scratch.states)
-    kv_heads, group, dim = p[w.KV_HEADS], p[w.HEADS_PER_KV], p[w.HEAD_DIM]
+    kv_heads, group, dim = p[AT.kv_heads], p[AT.heads_per_kv], p[AT.head_dim]
     padded = _padded(dim)
     for token in range(tile.last - tile.first):
         for head in range(group):

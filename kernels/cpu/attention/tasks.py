@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernels.cpu.attention import words as w
 from kernels.cpu.attention.products import ROUND_KEYS
+from kernels.cpu.attention.words import AT
 from kernels.cpu.kv_layout import padded, put_key, put_value
-from kernels.cpu.runtime.launch import NUM_TASKS
+from kernels.cpu.runtime.block import NUM_TASKS
 from kernels.cpu.runtime.memory import int32_at, jit
 from kernels.cpu.runtime.vectors import LANES
 
@@ -37,8 +37,8 @@ class Tile(NamedTuple):
 @jit
 def tile_of(p: Any, task: int) -> Any:
     """Return the tile of a task: prefill tiles come first, and of these the late ones, which see most keys."""
-    query_start, num_seqs, kv_heads = int32_at(p[w.QUERY_START]), p[w.NUM_SEQS], p[w.KV_HEADS]
-    tokens_per_tile, decodes, together = p[w.TILE_TOKENS], p[w.NUM_DECODES], p[w.TILE_DECODES]
+    query_start, num_seqs, kv_heads = int32_at(p[AT.query_start]), p[AT.num_seqs], p[AT.kv_heads]
+    tokens_per_tile, decodes, together = p[AT.tile_tokens], p[AT.num_decodes], p[AT.tile_decodes]
     decode_tiles = (decodes + together - 1) // together
     tile, kv_head = (p[NUM_TASKS] - 1 - task) // kv_heads, task % kv_heads
     if tile < decode_tiles:
@@ -80,7 +80,7 @@ def _sequence_of(tile: int, query_start: Any, sequences: Any, tokens_per_tile: i
 @jit
 def member_of(p: Any, tile: Any, member: int) -> Any:
     """Return a member of a tile as (sequence, first query token, last + 1, position of the first)."""
-    query_start, context_lens = int32_at(p[w.QUERY_START]), int32_at(p[w.CONTEXT_LENS])
+    query_start, context_lens = int32_at(p[AT.query_start]), int32_at(p[AT.context_lens])
     sequence, first = tile.sequence + member, tile.first + member
     last = tile.last if tile.members == 1 else first + 1
     return sequence, first, last, first + context_lens[sequence] - query_start[sequence + 1]
@@ -89,7 +89,7 @@ def member_of(p: Any, tile: Any, member: int) -> Any:
 @jit
 def first_key(p: Any, position: int) -> int:
     """Return the first key that a token sees."""
-    return max(position + 1 - p[w.WINDOW], 0)
+    return max(position + 1 - p[AT.window], 0)
 
 
 @jit
@@ -139,7 +139,7 @@ def find_groups(p: Any, place: Any, offsets: Any) -> bool:
     scored at once.
     """
     sequence, kv_head, start, end = place
-    count, block_size = (end - start + LANES - 1) // LANES, p[w.BLOCK_SIZE]
+    count, block_size = (end - start + LANES - 1) // LANES, p[AT.block_size]
     index, inside = start // block_size, start % block_size
     for group in range(count):
         offsets[group] = _offset_of(p, sequence, kv_head, index, inside)
@@ -159,7 +159,7 @@ def arrange_groups(p: Any, place: Any, caches: Any, copies: Any, offsets: Any) -
     Note where each group lies in the copies; False at a block out of range.
     """
     sequence, kv_head, start, end, seen = place
-    dim, block_size = p[w.HEAD_DIM], p[w.BLOCK_SIZE]
+    dim, block_size = p[AT.head_dim], p[AT.block_size]
     for key in range(max(start, seen), end):
         at = _offset_of(p, sequence, kv_head, key // block_size, key % block_size)
         if at < 0:
@@ -176,10 +176,10 @@ def arrange_groups(p: Any, place: Any, caches: Any, copies: Any, offsets: Any) -
 @jit
 def _offset_of(p: Any, sequence: int, kv_head: int, index: int, inside: int) -> int:
     """Locate a token of a sequence's block by its index in the table; −1 where the table names no block."""
-    block = np.int64(int32_at(p[w.BLOCK_TABLES])[sequence * p[w.TABLE_STRIDE] + index])
-    if block < 0 or block >= p[w.NUM_BLOCKS]:
+    block = np.int64(int32_at(p[AT.block_tables])[sequence * p[AT.table_stride] + index])
+    if block < 0 or block >= p[AT.num_blocks]:
         return -1
-    return ((block * p[w.KV_HEADS] + kv_head) * p[w.BLOCK_SIZE] + inside) * p[w.HEAD_DIM]
+    return ((block * p[AT.kv_heads] + kv_head) * p[AT.block_size] + inside) * p[AT.head_dim]
 
 
 @jit

@@ -1,20 +1,21 @@
-"""The words of paged attention's parameter block (launch.py) by name, in their order. Strides count elements."""
+"""The words of paged attention's parameter block: its tensors, the cache, the step, the rule, and how work is cut.
+
+Strides count elements, the window tokens. Without a soft cap `soft_cap` is 0, without sinks (fp32, `[heads]`) `sinks`
+is. `num_decodes` sequences come first with a token each. `heads_per_kv` query heads share a KV head, `tile_tokens` of a
+sequence make a tile of a prompt, `tile_decodes` sequences one of decodes. `group_size` is in tokens (kv_layout.py).
+"""
 
 from __future__ import annotations
 
-from kernels.cpu.runtime.launch import FIRST_WORD
+from kernels.cpu.runtime.block import Block
 
-# Addresses.
-QUERY, KEY_CACHE, VALUE_CACHE, OUT, BLOCK_TABLES, QUERY_START, CONTEXT_LENS = range(FIRST_WORD, FIRST_WORD + 7)
-
-# Sizes. HEADS_PER_KV query heads share a KV head.
-NUM_SEQS, KV_HEADS, HEADS_PER_KV, HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS, TABLE_STRIDE = range(CONTEXT_LENS + 1, 17)
-
-# WINDOW in tokens; SCALE as float64 bits; TILE_TOKENS of a sequence make a tile of a prompt.
-WINDOW, TOKEN_STRIDE, HEAD_STRIDE, SCALE, TILE_TOKENS = range(TABLE_STRIDE + 1, 22)
-
-# SOFT_CAP as float64 bits, 0 without one; SINKS the address of fp32 sinks `[heads]`, 0 without them.
-SOFT_CAP, SINKS = range(TILE_TOKENS + 1, 24)
-
-# GROUP_SIZE in tokens (cpu_kv_layout.py); NUM_DECODES sequences come first with a token each, TILE_DECODES make a tile.
-GROUP_SIZE, NUM_DECODES, TILE_DECODES = range(SINKS + 1, 27)
+BLOCK = Block(
+    """
+    query* token_stride head_stride out*
+    key_cache* value_cache* num_blocks kv_heads block_size head_dim group_size
+    block_tables* table_stride query_start* context_lens* num_seqs num_decodes
+    scale:f64 window soft_cap:f64 sinks*
+    heads_per_kv tile_tokens tile_decodes
+    """
+)
+AT = BLOCK.at

@@ -13,9 +13,8 @@ import ctypes
 import functools
 import hashlib
 import os
-import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +25,9 @@ import torch
 from numba import types
 from torch import Tensor
 
+from kernels.cpu.runtime.block import FAULT, Block
 from kernels.cpu.runtime.memory import FASTMATH
 
-COUNTER, FAULT, NUM_TASKS, FIRST_WORD = 0, 1, 2, 3  # of every parameter block; a kernel's own words start at the last
 _CPU_FOLDER = Path(__file__).resolve().parents[1]
 SIGNATURE = types.void(types.CPointer(types.int64))
 COMPILE_OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy"}
@@ -84,22 +83,22 @@ def keep(tensor: Tensor) -> Tensor:
 class CpuKernel:
     """Hold one kernel: a numba-compilable function of a parameter block (a pointer to int64 words).
 
-    `layout` is the `struct` format of the kernel's own words ("q" int64, "d" float64 bits). The function loops
-    `task = fetch_add(p, 1)` while `task < p[NUM_TASKS]` and sets `p[FAULT]` where an index points out of range.
-    Compiled at the first call, and cached on disk where a directory can be written.
+    The function loops `task = fetch_add(p, 1)` while `task < p[NUM_TASKS]`, reads its own words as `p[block.at.name]`
+    and sets `p[FAULT]` where an index points out of range. Compiled at the first call, and cached on disk where a
+    directory can be written.
     """
 
-    def __init__(self, function: Callable[[Any], None], layout: str) -> None:
+    def __init__(self, function: Callable[[Any], None], block: Block) -> None:
+        self.block = block
         self._function = function
-        self._format = struct.Struct("=3q" + layout)
         self._blocks = threading.local()
         self._entry: Any = None
         self._address = 0
 
-    def __call__(self, num_tasks: int, *words: float, parallel: bool) -> bool:
+    def __call__(self, num_tasks: int, words: tuple[float, ...], *, parallel: bool) -> bool:
         """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL.
 
-        Inside `record` nothing runs and the answer is no.
+        `words` are the kernel's own in the declared order. Inside `record` nothing runs and the answer is no.
         """
         if _thread.recording is not None:
             call = RecordedCall(kernel=self, num_tasks=num_tasks, words=words, parallel=parallel)
@@ -110,10 +109,10 @@ class CpuKernel:
         try:
             block, address = self._blocks.block
         except AttributeError:
-            block = ctypes.create_string_buffer(self._format.size)
+            block = ctypes.create_string_buffer(self.block.size_bytes)
             address = ctypes.addressof(block)
             self._blocks.block = block, address
-        self.write_block(block, 0, num_tasks, words)
+        self.block.write(block, 0, num_tasks, words)
         team = _openmp_parallel() if parallel else None
         num_threads = min(torch.get_num_threads(), num_tasks)
         if team is None or num_threads < 2:
@@ -121,10 +120,6 @@ class CpuKernel:
         else:
             team(self._address, address, num_threads, 0)
         return ctypes.c_int64.from_address(address + 8 * FAULT).value != 0
-
-    def write_block(self, target: Any, offset: int, num_tasks: int, words: Sequence[float]) -> None:
-        """Write the parameter block of a call into a buffer, `offset` bytes from its start."""
-        self._format.pack_into(target, offset, 0, 0, num_tasks, *words)
 
     @property
     def address(self) -> int:

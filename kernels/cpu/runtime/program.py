@@ -22,7 +22,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.runtime.launch import FAULT, FIRST_WORD, NUM_TASKS, CpuKernel, Recording
+from kernels.cpu.runtime.block import FAULT, FIRST_WORD, NUM_TASKS, Block
+from kernels.cpu.runtime.launch import CpuKernel, Recording
 from kernels.cpu.runtime.memory import atomic_load, fetch_add, int64_at
 
 # A stage is 5 cache lines: two words of its own on the first, its kernel's parameter block on the others.
@@ -30,6 +31,8 @@ _STAGE_WORDS = 40
 _FUNCTION, _WORKERS, _BLOCK = 0, 1, 8
 _LOOKS = 20_000  # at the count, some 10 to 20 µs, before a waiting thread offers its core to others
 
+_TABLE_BLOCK = Block("table* num_stages")
+_TABLE_AT = _TABLE_BLOCK.at
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
@@ -46,7 +49,7 @@ def _call(typing_context: Any, function: Any, block: Any) -> Any:
 
 
 def _run_stages(p: Any) -> None:
-    table, num_stages = p[3], p[4]
+    table, num_stages = p[_TABLE_AT.table], p[_TABLE_AT.num_stages]
     for stage in range(num_stages):
         start = table + stage * (8 * _STAGE_WORDS)
         words, workers, block = int64_at(start), int64_at(start + 8 * _WORKERS), int64_at(start + 8 * _BLOCK)
@@ -61,7 +64,7 @@ def _run_stages(p: Any) -> None:
                 _sched_yield()
 
 
-_RUN_STAGES = CpuKernel(_run_stages, "2q")
+_RUN_STAGES = CpuKernel(_run_stages, _TABLE_BLOCK)
 
 
 def can_run() -> bool:
@@ -87,9 +90,9 @@ class CpuProgram:
     ) -> None:
         """Put a recording down for each of `layers`, which are alike; the first of them is the one recorded.
 
-        `own` `[num_layers, addresses]` holds every layer's own addresses: a recorded word that is one of the first
-        layer's becomes that layer's. `renamed` names words to replace everywhere. All recordings of a program are
-        of the same number of calls.
+        `own` `[num_layers, addresses]` holds every layer's own addresses: a recorded address that is one of the
+        first layer's becomes that layer's. `renamed` names addresses to replace everywhere. All recordings of a program
+        are of the same number of calls.
         """
         num_stages = len(recording.calls)
         if self._table.shape[1] != num_stages:
@@ -102,14 +105,15 @@ class CpuProgram:
             assert len(call.words) <= _STAGE_WORDS - _BLOCK - FIRST_WORD
             start = stage * _STAGE_WORDS
             words = list(call.words)
-            for at, word in enumerate(call.words):
-                if word in columns:
-                    places.append(start + _BLOCK + FIRST_WORD + at)
-                    sources.append(columns[word])
-                elif word in renamed:
-                    words[at] = renamed[int(word)]
+            for index in call.kernel.block.addresses:
+                address = int(words[index])
+                if address in columns:
+                    places.append(start + _BLOCK + FIRST_WORD + index)
+                    sources.append(columns[address])
+                elif address in renamed:
+                    words[index] = renamed[address]
             stages[stage, _FUNCTION] = call.kernel.address
-            call.kernel.write_block(stages, 8 * (start + _BLOCK), call.num_tasks, words)
+            call.kernel.block.write(stages, 8 * (start + _BLOCK), call.num_tasks, words)
         flat = self._table.reshape(self._num_layers, -1)
         flat[list(layers)] = stages.reshape(-1)
         flat[np.ix_(layers, places)] = own[np.ix_(layers, sources)]
@@ -118,7 +122,7 @@ class CpuProgram:
         """Run every layer's calls in order; return whether any met an index out of range."""
         num_stages = self._table.shape[0] * self._table.shape[1]
         words = self._table.ctypes.data, num_stages
-        _RUN_STAGES(torch.get_num_threads(), *words, parallel=self._is_parallel)
+        _RUN_STAGES(torch.get_num_threads(), words, parallel=self._is_parallel)
         return bool(self._table[:, :, _BLOCK + FAULT].any())
 
 

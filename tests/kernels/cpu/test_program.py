@@ -80,6 +80,16 @@ def test_layers_of_two_kinds_share_a_program() -> None:
     torch.testing.assert_close(x, torch.full((3, DIM), 12 / 24**0.5))
 
 
+def test_a_size_that_equals_an_address_is_no_address() -> None:
+    x, weights, program = torch.full((3, DIM), 2.0), [torch.ones(DIM), torch.full((DIM,), 3.0)], CpuProgram(2)
+    own = np.array([[weights[0].data_ptr(), DIM], [weights[1].data_ptr(), 1]])
+    with record() as recording:
+        out = rms_norm(x, weights[0], eps=0.0)
+    program.place(range(2), recording, own=own, renamed={out.data_ptr(): x.data_ptr(), len(x): 1})
+    assert not program.run()
+    assert x.eq(3.0).all()
+
+
 def test_recording_runs_nothing_and_keeps_what_is_to_be_written() -> None:
     gate_up = torch.randn(4, 8)
     with record() as recording:
