@@ -1,6 +1,6 @@
 """The control worker: validates new batches and writes the files of finished ones. CPU only.
 
-Thin tasks around `jobs`; each takes an advisory lock, so a repeated hint does nothing.
+Thin work around `jobs`, in the order of `workers.due_batches`; each takes an advisory lock, so doing it twice is idle.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,55 +17,63 @@ from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
+from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
 from jobs.retention import purge_files, purge_results
 from jobs.settings import Settings
+from jobs.states import BatchState
 from jobs.storage import Storage
 from workers import logs
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
+from workers.due_batches import DueBatches
 
 log = logging.getLogger(__name__)
 
-_CONCURRENCY = 2
 _PURGE_SECONDS = 3600.0
 _PURGE_FILES = 100  # a transaction
 
 
 class Control:
-    """What the control tasks do. Losing one to an error is fine: the dispatcher hints again."""
+    """What a control worker does. Losing one to an error is fine: it, or another, looks again."""
 
     def __init__(self, sessions: sessionmaker[Session], storage: Storage, settings: Settings) -> None:
         self._sessions = sessions
         self._storage = storage
         self._settings = settings
 
-    def validate(self, batch_id: str) -> None:
+    def do(self, due: DueBatch) -> bool:
+        """Validate a batch or write its files; return False where another worker is at it."""
+        work = self.validate if due.state is BatchState.VALIDATING else self.finalise
+        return work(due.batch_id) is not None
+
+    def validate(self, batch_id: str) -> BatchState | None:
         with transaction(self._sessions) as session:
             outcome = validate_batch(session, self._storage, batch_id, settings=self._settings)
         log.info("batch validated batch_id=%s outcome=%s", batch_id, outcome)
+        return outcome
 
-    def finalise(self, batch_id: str) -> None:
+    def finalise(self, batch_id: str) -> BatchState | None:
         with transaction(self._sessions) as session:
             outcome = finalise_batch(session, self._storage, batch_id)
         log.info("batch finalised batch_id=%s outcome=%s", batch_id, outcome)
+        return outcome
 
-    def help_alone(self, stop: threading.Event) -> None:
-        """Until `stop` is set: find overdue work without hints (the broker is down), and purge now and then."""
+    def keep_purging(self, stop: threading.Event) -> None:
+        """Purge now and then, until `stop` is set."""
         purge_at = time.monotonic()
         while not stop.wait(self._settings.claim_alone_seconds):
+            if time.monotonic() < purge_at:
+                continue
+            purge_at = time.monotonic() + _PURGE_SECONDS
             try:
-                self._help_once()
-                if time.monotonic() >= purge_at:
-                    purge_at = time.monotonic() + _PURGE_SECONDS
-                    self.purge()
+                self.purge()
             except ServiceError as error:
-                log.warning("looking for overdue work failed error=%s", error)
+                log.warning("purging failed error=%s", error)
             except Exception:
-                log.exception("looking for overdue work failed")
+                log.exception("purging failed")
 
     def purge(self) -> None:
         """Delete the objects of expired and deleted files, and drop days of results past their retention."""
@@ -81,44 +88,26 @@ class Control:
         with transaction(self._sessions) as session:
             return purge_files(session, self._storage, limit=_PURGE_FILES)
 
-    def _help_once(self) -> None:
-        overdue_seconds = self._settings.claim_alone_seconds
-        with transaction(self._sessions) as session:
-            validate = sweeps.overdue_validation(session, hinted_before_seconds=overdue_seconds)
-            finalise = sweeps.overdue_finalizing(session, hinted_before_seconds=overdue_seconds)
-        for batch_id in validate:
-            _attempt(self.validate, batch_id)
-        for batch_id in finalise:
-            _attempt(self.finalise, batch_id)
 
-
-def _attempt(work: Callable[[str], None], batch_id: str) -> None:
-    """Do the work of one batch; where it fails, that is recorded and the batches behind it get their turn."""
-    try:
-        work(batch_id)
-    except ServiceError as error:
-        log.warning("work without a hint failed batch_id=%s error=%s", batch_id, error)
-    except Exception:
-        log.exception("work without a hint failed batch_id=%s", batch_id)
-
-
-def register(app: Celery, control: Control) -> None:
-    """Make the control tasks known to `app`."""
-    app.task(name=VALIDATE_TASK)(control.validate)
-    app.task(name=FINALISE_TASK)(control.finalise)
+def register(app: Celery, due: DueBatches) -> None:
+    """Make the control tasks known to `app`: whichever batch a hint names, the one that is next in turn is taken up."""
+    for name in (VALIDATE_TASK, FINALISE_TASK):
+        app.task(name=name)(lambda _batch_id: due.wake())
 
 
 def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    control = Control(sessions(connect(settings.database_url)), Storage.of(settings), settings)
-    register(app, control)
-    stop = threading.Event()
-    helper = threading.Thread(target=control.help_alone, args=(stop,), name="help-alone", daemon=True)
-    helper.start()
-    exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=_CONCURRENCY)
+    maker, stop = sessions(connect(settings.database_url)), threading.Event()
+    control = Control(maker, Storage.of(settings), settings)
+    due = DueBatches(maker, do=control.do, settings=settings)
+    register(app, due)
+    due.start()
+    threading.Thread(target=control.keep_purging, args=(stop,), name="purge", daemon=True).start()
+    exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
+    due.stop()
     sys.exit(exit_code)
 
 

@@ -1,23 +1,36 @@
 """Sweeps over everybody's batches: move those whose time has come, find those that wait for a control worker.
 
-The dispatcher sweeps at each tick; control workers look for themselves where hints stay away. Each sweep takes a
-bounded number of batches, the rest is for the next one. Knows no tenants and no contents of lines.
+The dispatcher sweeps at each tick; each sweep takes a bounded number of batches, the rest is for the next one. Control
+workers read what is due and choose themselves. Knows no contents of lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, exists, func, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    exists,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from jobs.batches.lifecycle import move_batch
 from jobs.chunks import leasing
-from jobs.states import BatchState, ChunkState
+from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
 
 _SWEEP_LIMIT = 100  # batches
+_DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the first ones already
+_WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
 
 
 def expire_overdue(session: Session) -> list[str]:
@@ -54,14 +67,43 @@ def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
     return _pick(session, _awaits_files(), again_seconds=again_seconds)
 
 
-def overdue_validation(session: Session, *, hinted_before_seconds: float) -> list[str]:
-    """Return batches whose hint to validate nobody answered, or none came, for that long: for a broker that is away."""
-    return _overdue(session, _is_in(BatchState.VALIDATING), hinted_before_seconds=hinted_before_seconds)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueBatch:
+    """A batch that waits for a control worker."""
+
+    batch_id: str
+    tenant_id: str
+    priority: Priority
+    state: BatchState
+    """Validating: to be validated; otherwise its files are to be written."""
+    waited: timedelta
 
 
-def overdue_finalizing(session: Session, *, hinted_before_seconds: float) -> list[str]:
-    """As `overdue_validation`, for batches whose files can be written."""
-    return _overdue(session, _awaits_files(), hinted_before_seconds=hinted_before_seconds)
+def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]] = ()) -> list[DueBatch]:
+    """Return batches to validate or to write out, hinted or not: of each tenant and class the few that wait longest.
+
+    Left out are those of `but_for`, as (id, state).
+    """
+    columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
+    is_wanted = tuple_(Batch.id, Batch.state).not_in([(batch_id, state.value) for batch_id, state in but_for])
+    due = union_all(
+        select(*columns).where(_is_in(BatchState.VALIDATING), is_wanted),
+        select(*columns).where(_awaits_files(), is_wanted),
+    ).subquery()
+    number = func.row_number().over(partition_by=(due.c.priority, due.c.tenant_id), order_by=(due.c.since, due.c.id))
+    numbered = select(due, number.label("number")).subquery()
+    waited = func.clock_timestamp() - numbered.c.since
+    rows = session.execute(select(numbered, waited.label("waited")).where(numbered.c.number <= _DUE_A_QUEUE))
+    return [
+        DueBatch(
+            batch_id=row.id,
+            tenant_id=row.tenant_id,
+            priority=Priority(row.priority),
+            state=BatchState(row.state),
+            waited=row.waited,
+        )
+        for row in rows
+    ]
 
 
 def _lock_idle(session: Session, query: Select[Batch]) -> Sequence[Batch]:
@@ -82,12 +124,6 @@ def _pick(session: Session, due: ColumnElement[bool], *, again_seconds: float) -
     ids = [batch.id for batch in picked]
     session.execute(update(Batch).where(Batch.id.in_(ids)).values(hinted_at=func.now()))
     return ids
-
-
-def _overdue(session: Session, due: ColumnElement[bool], *, hinted_before_seconds: float) -> list[str]:
-    waits_since = func.coalesce(Batch.hinted_at, Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
-    overdue = select(Batch.id).where(due, waits_since < _seconds_ago(hinted_before_seconds))
-    return list(session.scalars(overdue.order_by(Batch.id).limit(_SWEEP_LIMIT)))
 
 
 def _is_ending() -> ColumnElement[bool]:

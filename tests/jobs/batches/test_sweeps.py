@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.accounts import tenants
 from jobs.batches import lifecycle, sweeps
-from jobs.states import BatchState, ChunkState
+from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk, Tenant
 
 Make = Callable[..., Any]
@@ -91,15 +92,34 @@ def test_a_chunk_that_comes_back_after_the_cancel_is_withdrawn(
     assert chunk.state == ChunkState.WITHDRAWN
 
 
-def test_unanswered_hints_are_found_without_a_broker(session: Session, make_batch: Make) -> None:
-    fresh = make_batch()
-    assert sweeps.overdue_validation(session, hinted_before_seconds=3) == []
-    age(session, fresh, seconds=60)
-    assert sweeps.overdue_validation(session, hinted_before_seconds=3) == [fresh.id]
-    sweeps.pick_for_validation(session, again_seconds=10)
-    assert sweeps.overdue_validation(session, hinted_before_seconds=3) == []
-    old = make_batch(state="finalizing", outcome="completed", finalizing_at=datetime.now(UTC) - timedelta(seconds=9))
-    assert sweeps.overdue_finalizing(session, hinted_before_seconds=3) == [old.id]
+def test_due_are_batches_to_validate_and_those_whose_files_can_be_written(
+    session: Session, make_batch: Make, make_chunk: Make
+) -> None:
+    new = make_batch(priority="urgent")
+    age(session, new, seconds=60)
+    ended = make_batch(state="finalizing", outcome="completed", finalizing_at=datetime.now(UTC) - timedelta(seconds=9))
+    for state in ("in_progress", "completed", "failed"):
+        make_batch(state=state)
+    make_chunk(make_batch(state="cancelling"), state=ChunkState.LEASED)
+    due = {batch.batch_id: batch for batch in sweeps.due_batches(session)}
+    assert set(due) == {new.id, ended.id}
+    assert (due[new.id].priority, due[new.id].state) == (Priority.URGENT, BatchState.VALIDATING)
+    assert timedelta(seconds=60) <= due[new.id].waited
+    assert timedelta(seconds=9) <= due[ended.id].waited < timedelta(seconds=60)
+    left = [(new.id, BatchState.VALIDATING), (ended.id, BatchState.VALIDATING)]
+    assert [batch.batch_id for batch in sweeps.due_batches(session, but_for=left)] == [ended.id]
+
+
+def test_of_each_tenant_and_class_the_oldest_few_are_read(session: Session, make_batch: Make) -> None:
+    crowd = [make_batch() for _ in range(9)]
+    for seconds, batch in enumerate(crowd):
+        age(session, batch, seconds=seconds)
+    urgent = make_batch(priority="urgent")
+    other = tenants.create_tenant(session, "other")
+    session.commit()
+    theirs = make_batch(tenant_id=other.id)
+    due = {batch.batch_id for batch in sweeps.due_batches(session)}
+    assert due == {batch.id for batch in (*crowd[-4:], urgent, theirs)}
 
 
 def test_a_sweep_passes_over_a_batch_that_is_busy(

@@ -1,0 +1,205 @@
+"""Which batch a control worker takes up next, and how many at once; without a broker, as hints only wake it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.accounts import tenants
+from jobs.batches.sweeps import DueBatch
+from jobs.chunks.fairshare import AGE_OF_BULK
+from jobs.settings import Settings
+from jobs.states import BatchState, Priority
+from jobs.storage import Storage
+from jobs.tables import Batch, Tenant
+from workers.control import Control
+from workers.due_batches import DueBatches, Turns
+
+NEVER = 10_000.0
+"""Seconds until it looks by itself: what it takes up, it takes up for another reason."""
+URGENT, NORMAL, BULK = Priority.URGENT, Priority.NORMAL, Priority.BULK
+
+
+def due(batch_id: str, tenant_id: str = "a", priority: Priority = NORMAL, *, waited: float = 0.0) -> DueBatch:
+    return DueBatch(
+        batch_id=batch_id,
+        tenant_id=tenant_id,
+        priority=priority,
+        state=BatchState.VALIDATING,
+        waited=timedelta(seconds=waited),
+    )
+
+
+def taken(*batches: DueBatch) -> list[str]:
+    """Return the ids in the order in which they are taken up."""
+    turns, left, order = Turns(), list(batches), []
+    while (first := turns.first(left, list(Priority))) is not None:
+        left.remove(first)
+        order.append(first.batch_id)
+    return order
+
+
+def test_classes_come_first_then_age() -> None:
+    batches = [due("old bulk", priority=BULK, waited=9), due("normal"), due("urgent", priority=URGENT)]
+    assert taken(*batches, due("older bulk", priority=BULK, waited=10)) == [
+        "urgent",
+        "normal",
+        "older bulk",
+        "old bulk",
+    ]
+
+
+def test_inside_a_class_tenants_take_turns() -> None:
+    crowd = [due(f"a{number}", waited=100 - number) for number in range(150)]
+    assert taken(*crowd, due("b0", "b", waited=1), due("b1", "b"))[:5] == ["a0", "b0", "a1", "b1", "a2"]
+
+
+def test_waiting_lifts_a_batch_into_a_better_class() -> None:
+    aged = due("aged", priority=BULK, waited=AGE_OF_BULK.total_seconds())
+    assert taken(due("normal", "b", waited=5), aged) == ["aged", "normal"]
+
+
+def test_only_the_allowed_classes_are_taken_up() -> None:
+    assert Turns().first([due("bulk", priority=BULK)], [URGENT, NORMAL]) is None
+
+
+class HeldWork:
+    """Stands for long validations: each waits until it may end."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self._may_end = threading.Event()
+        self._changed = threading.Condition()
+
+    def do(self, batch: DueBatch) -> bool:
+        with self._changed:
+            self.begun.append(batch.batch_id)
+            self._changed.notify_all()
+        assert self._may_end.wait(60)
+        return False  # it moved no batch on
+
+    def until_begun(self, number: int) -> list[str]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.begun) >= number, timeout=60), self.begun
+            return list(self.begun)
+
+    def release(self) -> None:
+        self._may_end.set()
+
+
+@pytest.fixture
+def held() -> HeldWork:
+    return HeldWork()
+
+
+Start = Callable[..., DueBatches]
+
+
+@pytest.fixture
+def start(maker: sessionmaker[Session], settings: Settings, held: HeldWork) -> Iterator[Start]:
+    """Start to look for due batches, and to do with them what is given."""
+    started: list[DueBatches] = []
+
+    def start(do: Callable[[DueBatch], bool], **changed: Any) -> DueBatches:
+        made = DueBatches(maker, do=do, settings=settings.model_copy(update=changed))
+        made.start()
+        started.append(made)
+        return made
+
+    yield start
+    held.release()
+    for made in started:
+        made.stop()
+
+
+@pytest.fixture
+def control(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Control:
+    return Control(maker, storage, settings)
+
+
+Submit = Callable[..., str]
+ReadBatch = Callable[[str], Batch]
+MakeLine = Callable[..., dict[str, Any]]
+
+
+def until(read_batch: ReadBatch, batch_id: str, state: BatchState) -> None:
+    for _ in range(600):
+        if read_batch(batch_id).state == state:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"{batch_id} is {read_batch(batch_id).state}, not {state}")
+
+
+def test_better_batches_pass_two_long_validations(
+    start: Start, held: HeldWork, submit: Submit, line: MakeLine, maker: sessionmaker[Session]
+) -> None:
+    with maker.begin() as session:
+        other = tenants.create_tenant(session, "other", limit_tokens=1_000_000)
+    bulk = [submit([line(0)], priority=BULK) for _ in range(4)]
+    looking = start(held.do, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
+    assert set(held.until_begun(2)) == set(bulk[:2])
+    normal = submit([line(0)], tenant=other)
+    looking.wake()
+    assert held.until_begun(3)[2:] == [normal]
+    urgent = submit([line(0)], priority=URGENT, tenant=other)
+    looking.wake()
+    assert held.until_begun(4)[3:] == [urgent]
+    last_urgent = submit([line(0)], priority=URGENT, tenant=other)
+    looking.wake()
+    held.release()
+    assert held.until_begun(7)[4] == last_urgent, "no fifth at once, and then the best"
+
+
+def test_without_a_broker_a_new_batch_is_validated_and_an_ended_one_written_out(
+    start: Start,
+    control: Control,
+    submit: Submit,
+    line: MakeLine,
+    read_batch: ReadBatch,
+) -> None:
+    good, bad = submit([line(0)]), submit([line(1), line(1)])
+    start(control.do, claim_alone_seconds=0.02)
+    until(read_batch, good, BatchState.IN_PROGRESS)
+    until(read_batch, bad, BatchState.FAILED)
+
+
+def test_a_batch_that_cannot_be_finished_does_not_keep_others_from_their_end(
+    start: Start,
+    control: Control,
+    submit_valid: Submit,
+    line: MakeLine,
+    maker: sessionmaker[Session],
+    read_batch: ReadBatch,
+    tenant: Tenant,
+) -> None:
+    broken, good = [submit_valid([line(0)]) for _ in range(6)], submit_valid([line(1)])
+    with maker.begin() as session:
+        session.execute(text("UPDATE chunk SET state = 'done'"))  # without results: counters and results disagree
+        session.execute(text("UPDATE batch SET state = 'finalizing', outcome = 'completed', finalizing_at = now()"))
+        session.execute(text("UPDATE batch SET num_requests = 0 WHERE id = :id"), {"id": good})
+    start(control.do, claim_alone_seconds=0.02)
+    until(read_batch, good, BatchState.COMPLETED)
+    assert {read_batch(batch_id).state for batch_id in broken} == {"finalizing"}
+
+
+def test_what_another_worker_is_at_is_left_to_it_for_a_while(start: Start, submit: Submit, line: MakeLine) -> None:
+    tries: list[str] = []
+    has_both = threading.Event()
+
+    def elsewhere(batch: DueBatch) -> bool:
+        tries.append(batch.batch_id)
+        if len(tries) == 2:
+            has_both.set()
+        return False
+
+    batches = {submit([line(0)]), submit([line(1)])}
+    looking = start(elsewhere, claim_alone_seconds=0.01, hint_again_seconds=NEVER)
+    assert has_both.wait(60)
+    looking.stop()
+    assert sorted(tries) == sorted(batches)

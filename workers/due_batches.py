@@ -1,0 +1,143 @@
+"""Takes up the batches that wait for a control worker: by class, then fair share between tenants, then age.
+
+Two at a time, and above them better ones than the worst of those. Knows not what is done with a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.batches import sweeps
+from jobs.batches.sweeps import DueBatch
+from jobs.chunks.fairshare import effective_rank
+from jobs.database import transaction
+from jobs.errors import ServiceError
+from jobs.settings import Settings
+from jobs.states import BatchState, Priority
+from workers.slots import MOST_ABOVE, Slots
+
+log = logging.getLogger(__name__)
+
+NUM_SLOTS = 2
+"""Batches of any class that are taken up at once. Above them is room for better ones: see `Slots`."""
+
+
+class Turns:
+    """Whose batch is next: the best class, with ageing as for chunks; in it the tenant served least recently."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._served: dict[str, int] = {}
+
+    def first(self, due: Iterable[DueBatch], classes: Collection[Priority]) -> DueBatch | None:
+        """Return the next batch of these classes, and take its tenant for served."""
+        allowed = (batch for batch in due if batch.priority in classes)
+        chosen = min(allowed, key=self._key, default=None)
+        if chosen is not None:
+            self._served[chosen.tenant_id] = next(self._numbers)
+        return chosen
+
+    def _key(self, batch: DueBatch) -> tuple[Any, ...]:
+        rank = effective_rank(batch.priority, batch.waited)
+        return (rank, self._served.get(batch.tenant_id, 0), -batch.waited, batch.batch_id)
+
+
+class DueBatches:
+    """One thread looks for due batches, when woken and now and then; others do what is due."""
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        *,
+        do: Callable[[DueBatch], bool],
+        settings: Settings,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`do` returns False where another worker is at the batch; that one, or one that fails, is left for a while."""
+        self._sessions = sessions
+        self._do = do
+        self._settings = settings
+        self._monotonic = monotonic
+        self._turns = Turns()
+        self._slots = Slots(NUM_SLOTS)
+        self._lock = threading.Lock()
+        self._left_until: dict[tuple[str, BatchState], float | None] = {}  # None: being done
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._executor = ThreadPoolExecutor(NUM_SLOTS + MOST_ABOVE, thread_name_prefix="due")
+        self._thread = threading.Thread(target=self._look, name="look", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take up no more, and wait for what is being done."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join()
+        self._executor.shutdown()
+
+    def _look(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()  # before looking: what comes meanwhile is looked for again
+            try:
+                while not self._stop.is_set() and self._take_up_next():
+                    pass
+            except ServiceError as error:
+                log.warning("looking for due batches failed error=%s", error)
+            except Exception:
+                log.exception("looking for due batches failed")  # the thread must live on: it is all that looks
+            self._wake.wait(self._settings.claim_alone_seconds * random.uniform(0.5, 1.0))
+
+    def _take_up_next(self) -> bool:
+        classes = self._slots.classes
+        if not classes:
+            return False
+        with transaction(self._sessions) as session:
+            due = sweeps.due_batches(session, but_for=self._left())
+        chosen = self._turns.first(due, classes)
+        if chosen is None:
+            return False
+        self._leave(chosen, until=None)
+        self._slots.open(chosen.priority)
+        self._executor.submit(self._run, chosen)
+        return True
+
+    def _left(self) -> list[tuple[str, BatchState]]:
+        """Return what is being done or was tried lately."""
+        now = self._monotonic()
+        with self._lock:
+            self._left_until = {key: until for key, until in self._left_until.items() if until is None or until > now}
+            return list(self._left_until)
+
+    def _leave(self, batch: DueBatch, *, until: float | None) -> None:
+        with self._lock:
+            self._left_until[batch.batch_id, batch.state] = until
+
+    def _run(self, batch: DueBatch) -> None:
+        is_done = False
+        try:
+            is_done = self._do(batch)
+        except ServiceError as error:
+            log.warning("due batch failed batch_id=%s state=%s error=%s", batch.batch_id, batch.state, error)
+        except Exception:
+            log.exception("due batch failed batch_id=%s state=%s", batch.batch_id, batch.state)
+        finally:
+            seconds = 0.0 if is_done else self._settings.hint_again_seconds
+            self._leave(batch, until=self._monotonic() + seconds)
+            self._slots.close(batch.priority)
+            self._wake.set()
