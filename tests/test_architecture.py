@@ -71,8 +71,9 @@ FLOORS = {
     ],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
     "workers": [
-        ["app", "drain", "engine_metrics", "logs", "model_files", "shown_logprobs", "slots", "special_tokens"],
-        ["due_batches", "structure", "tool_calls"],
+        ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
+        ["due_batches", "shown_logprobs", "special_tokens"],
+        ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints", "control"],
         ["prompts", "dispatcher"],
         ["line_run"],

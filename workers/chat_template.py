@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from jobs.lines.body_checks import BodyError
-from workers.special_tokens import SpecialTokenizer, UserTexts
+from workers.special_tokens import Check, SpecialTokenizer, UserTexts
 from workers.tool_calls.forms import SHORT_ID_FORMS, CallForm, form_of
 from workers.tool_calls.history import (
     HISTORY_FORMS,
@@ -50,20 +50,23 @@ class ChatTemplate:
         except ValueError:  # no template at all, or several of which none is the default
             return None
 
-    def prompt(self, messages: Sequence[Message], tools: Tools) -> list[int]:
-        """Return the prompt of a conversation. Raises BodyError where the template refuses it."""
+    def prompt(self, messages: Sequence[Message], tools: Tools, *, check: Check = lambda _: None) -> list[int]:
+        """Return the prompt of a conversation. Raises BodyError where the template refuses it.
+
+        `check` is called with the text before it is encoded, and raises where that is too long.
+        """
         if has_ids(messages) and self.call_form(tools) in SHORT_ID_FORMS:
             messages = with_short_ids(messages)
         if has_calls(messages):
-            return self._with_past_calls(messages, tools)
+            return self._with_past_calls(messages, tools, check)
         try:
             rendered = self._rendered(messages, tools)
         except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
             message = f"the model's chat template refused the messages: {_named(error)}"
             raise BodyError("messages", message) from None
-        return self._user_texts(tools).encode(rendered)
+        return self._user_texts(tools).encode(rendered, check)
 
-    def _with_past_calls(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+    def _with_past_calls(self, messages: Sequence[Message], tools: Tools, check: Check) -> list[int]:
         """Return the conversation in the first form in which the template shows all its calls."""
         marked, marks = with_marks(messages)
         refusals = []
@@ -76,7 +79,7 @@ class ChatTemplate:
             except Exception as error:  # noqa: BLE001 - as above; another form may suit it
                 refusals.append(_named(error))
             else:
-                return self._user_texts(tools).encode(rendered)
+                return self._user_texts(tools).encode(rendered, check)
         reason = refusals[0] if len(refusals) == len(HISTORY_FORMS) else "it leaves them out"
         raise BodyError("messages", f"the model's chat template cannot show past tool calls: {reason}")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeGuard
 
@@ -15,6 +16,8 @@ from jobs.lines.body_checks import BodyError
 from jobs.lines.body_tools import ToolUse
 from jobs.lines.reading import InputLine
 from workers.chat_template import ChatTemplate, TemplatedTokenizer, for_template
+from workers.prompt_lengths import PromptLengths
+from workers.special_tokens import Check
 from workers.structure import check_structure, structured_output
 from workers.tool_calls.output import CallReader
 from workers.tool_calls.writing import constraint
@@ -64,15 +67,21 @@ class PromptMaker:
     def __init__(self, tokenizer: Tokenizer, *, max_model_len: int, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
-        self._max_model_len = max_model_len
+        self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
         self._vocab_size = vocab_size
 
-    def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
-        """Make prompts and parameters of a line. Raises BodyError naming what is wrong, unsupported or too long."""
+    def prepare(
+        self, line: InputLine, *, endpoint: str, batch_id: str, is_wanted: Callable[[], bool] = lambda: True
+    ) -> PreparedLine:
+        """Make prompts and parameters of a line. Raises BodyError naming what is wrong, unsupported or too long.
+
+        Raises Unwanted where a long text is no longer wanted.
+        """
         request = parse_body(endpoint, line.body)
         calls = self._call_reader(request)
-        prompts = self._prompts(request)
-        self._check_lengths(request, prompts)
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        prompts = self._prompts(request, functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted))
+        self._lengths.check(prompts, request.sampling.max_tokens, param=param)
         self._check_token_ids(request)
         seeds = None
         if request.sampling.seed is None:
@@ -100,13 +109,18 @@ class PromptMaker:
             raise BodyError("tools", message, code="unsupported_parameter")
         return CallReader.of(form, tool_use)
 
-    def _prompts(self, request: Request) -> tuple[list[int], ...]:
+    def _prompts(self, request: Request, check: Check) -> tuple[list[int], ...]:
         if isinstance(request, ChatRequest):
             tools = None if request.tool_use is None else for_template(request.tool_use.offered)
-            return (self._template.prompt(request.messages, tools),)
-        return tuple(
-            self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in request.prompts
-        )
+            return (self._template.prompt(request.messages, tools, check=check),)
+        return tuple(self._encoded(prompt, check) for prompt in request.prompts)
+
+    def _encoded(self, prompt: str | Sequence[int], check: Check) -> list[int]:
+        """Return the tokens of the caller's whole prompt, in which special tokens are special tokens."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        check(prompt)
+        return self._tokenizer.encode(prompt)
 
     def _echoes(self, request: Request) -> tuple[str, ...] | None:
         """Return each prompt as text, token ids decoded, where the answers are to begin with it."""
@@ -155,28 +169,6 @@ class PromptMaker:
             if largest >= self._vocab_size:
                 message = f"{name} has token id {largest}; the ids of this model run from 0 to {self._vocab_size - 1}"
                 raise BodyError(name, message)
-
-    def _check_lengths(self, request: Request, prompts: Iterable[list[int]]) -> None:
-        param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        for prompt in prompts:
-            self._check_length(len(prompt), request.sampling.max_tokens, param=param)
-
-    def _check_length(self, num_prompt_tokens: int, max_tokens: int | None, *, param: str) -> None:
-        limit = self._max_model_len
-        if num_prompt_tokens == 0:
-            raise BodyError(param, f"{param} is empty; give at least one token")
-        if num_prompt_tokens >= limit:
-            message = (
-                f"{param} has {num_prompt_tokens} tokens and this model's context is {limit}, of which at least one "
-                "is for the answer. Shorten it"
-            )
-            raise BodyError(param, message, code="context_length_exceeded")
-        if max_tokens is not None and num_prompt_tokens + max_tokens > limit:
-            message = (
-                f"max_tokens is {max_tokens} and {param} has {num_prompt_tokens} tokens; together they may be at most "
-                f"{limit}, this model's context. Lower max_tokens to {limit - num_prompt_tokens} or shorten {param}"
-            )
-            raise BodyError("max_tokens", message, code="context_length_exceeded")
 
 
 def _tool_use(request: Request) -> ToolUse | None:

@@ -27,6 +27,9 @@ _BREAKS = re.compile(f"{_BREAK}|{re.escape(json.dumps(_BREAK)[1:-1])}")  # JSON 
 
 Change = Callable[[str], str]
 
+Check = Callable[[str], None]
+"""Raises where a prompt is too long to be encoded."""
+
 
 class SpecialTokenizer(Protocol):
     """What is needed of a transformers tokenizer."""
@@ -69,14 +72,16 @@ class UserTexts:
         is_said = name == "content" and message["role"] == "assistant"
         return _mapped(message[name], (self._of_assistants if is_said else self._of_others).broken)
 
-    def encode(self, rendered: str) -> list[int]:
+    def encode(self, rendered: str, check: Check) -> list[int]:
         """Return the tokens of a rendered prompt. Raises BodyError where its tokenizer cannot read marks as text."""
-        if _BREAKS.search(rendered) is None:
+        pieces = _BREAKS.split(rendered)
+        check("".join(pieces))
+        if len(pieces) == 1:
             return list(self._tokenizer.encode(rendered, add_special_tokens=False))
         with self._lock:
             if self._exact is None:
                 self._exact = _ExactEncoder(self._tokenizer, self._marks)
-        return self._exact.encode(rendered)
+        return self._exact.encode(pieces)
 
 
 class _Breaker:
@@ -87,7 +92,7 @@ class _Breaker:
 
     def __init__(self, marks: Iterable[str]) -> None:
         folded = {mark.lower() for mark in marks}
-        self._starts = re.compile(f"(?is)(?={_any_of(folded)}).")
+        self._mark = re.compile(f"(?i){_any_of(folded)}")
         self._heads = _edges({mark[:end] for mark in folded for end in range(1, len(mark))}, place=-1)
         self._tails = _edges({mark[start:] for mark in folded for start in range(1, len(mark))}, place=0)
         self._longest = max(map(len, folded), default=0)
@@ -100,8 +105,16 @@ class _Breaker:
         before = _BREAK if any(tail[:end] in self._tails for end in range(1, len(tail) + 1)) else ""
         after = _BREAK if any(head[start:] in self._heads for start in range(len(head))) else ""
         start = text.index(core)
-        changed = before + self._starts.sub(lambda found: found[0] + _BREAK, core) + after
-        return text[:start] + changed + text[start + len(core) :]
+        return text[:start] + before + self._broken_inside(core) + after + text[start + len(core) :]
+
+    def _broken_inside(self, text: str) -> str:
+        pieces, done = [], 0
+        found = self._mark.search(text)
+        while found is not None:
+            pieces.append(text[done : found.start() + 1])
+            done = found.start() + 1  # the next mark may begin inside this one
+            found = self._mark.search(text, done)
+        return _BREAK.join([*pieces, text[done:]])
 
 
 class _ExactEncoder:
@@ -124,9 +137,11 @@ class _ExactEncoder:
         # All added tokens: where one that is no mark begins first or is longer, the tokenizer finds that.
         self._added = re.compile(_any_of(token.content for token in tokenizer.added_tokens_decoder.values()))
 
-    def encode(self, rendered: str) -> list[int]:
-        text = "".join(self._added.sub(self._name_of, piece) for piece in _BREAKS.split(rendered))
-        return [self._ids.get(token_id, token_id) for token_id in self._copy.encode(text, add_special_tokens=False).ids]
+    def encode(self, pieces: Iterable[str]) -> list[int]:
+        """Return the tokens of a text in pieces, with no mark where two of them meet."""
+        text = "".join(self._added.sub(self._name_of, piece) for piece in pieces)
+        (encoded,) = self._copy.encode_batch_fast([text], add_special_tokens=False)  # without the interpreter's lock
+        return [self._ids.get(token_id, token_id) for token_id in encoded.ids]
 
     def _name_of(self, found: re.Match[str]) -> str:
         return self._names.get(found[0], found[0])

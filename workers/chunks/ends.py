@@ -52,6 +52,7 @@ class ChunkEnds:
         while not wait([result], timeout=parts.settings.heartbeat_seconds).done:
             if parts.monotonic() - started_at <= STALL_SECONDS:
                 self.hold_lease_if_due()
+            self.give_back_if_drained()
         return result.result()
 
     def end_if_unwanted(self) -> None:
@@ -63,6 +64,11 @@ class ChunkEnds:
             self._results.write()
         self._lease.run(leasing.release)  # withdraws it, seeing the batch's state
         raise Abandoned("the batch was cancelled or has expired")
+
+    def give_back_if_drained(self) -> None:
+        """Give the rest back where the worker has no more time for it."""
+        if self._parts.drain.is_over:
+            self.give_back()
 
     def give_back(self) -> None:
         """Return the rest of the chunk to the queue, with the output it has so far; not a loss."""

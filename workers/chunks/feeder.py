@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 
 from sqlalchemy.orm import Session
@@ -23,8 +24,8 @@ from workers.chunks.results import ChunkResults
 from workers.prompts import PreparedLine
 
 LONG_LINE_BYTES = 64 * 1024
-"""From here on a line is prepared beside the thread that holds the lease. 8 MB take 10 to 14 s to tokenise (demo model,
-2 cores, November 2026), and several chunks may do so at once; a shorter line is not worth another thread."""
+"""From here on a line is prepared beside the thread that holds the lease, and where there is room for it: a context of
+100,000 tokens takes seconds to tokenise. A shorter line is not worth another thread."""
 
 
 class ChunkFeeder:
@@ -56,6 +57,7 @@ class ChunkFeeder:
             if raw.line_no not in done:
                 self._feed_line(raw, kept.get(raw.line_no, []))
             self._ends.hold_lease_if_due()
+            self._ends.give_back_if_drained()
 
     def _read_content(self) -> bytes:
         claim = self._claim
@@ -98,4 +100,18 @@ class ChunkFeeder:
         prepare = functools.partial(
             self._parts.prompts.prepare, line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id
         )
-        return prepare() if size_bytes < LONG_LINE_BYTES else self._ends.hold_lease_during(prepare)
+        if size_bytes < LONG_LINE_BYTES:
+            return prepare()
+        is_over = threading.Event()
+
+        def is_wanted() -> bool:
+            return not is_over.is_set()
+
+        def prepare_beside() -> PreparedLine:
+            with self._parts.room.inside(size_bytes, is_wanted=is_wanted):
+                return prepare(is_wanted=is_wanted)
+
+        try:
+            return self._ends.hold_lease_during(prepare_beside)
+        finally:
+            is_over.set()

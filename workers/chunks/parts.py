@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker
+from workers.chunks.room import Room
 from workers.drain import Drain
 from workers.engine_host import EngineHost
 from workers.prompts import PromptMaker
@@ -31,4 +32,6 @@ class WorkerParts:
     drain: Drain
     model_fingerprint: str
     """Of the files that the engine loaded."""
+    room: Room = field(default_factory=Room)
+    """For long lines while they are prepared."""
     monotonic: Callable[[], float] = time.monotonic

@@ -30,6 +30,7 @@ from workers.answers import Answer, AnswerMaker
 from workers.chunks.ends import STALL_SECONDS
 from workers.chunks.feeder import LONG_LINE_BYTES
 from workers.chunks.parts import WorkerParts
+from workers.chunks.room import ROOM_BYTES
 from workers.chunks.run import ChunkRun
 from workers.drain import Drain
 from workers.engine_host import Owner
@@ -337,10 +338,10 @@ def test_a_line_that_cannot_be_prepared_for_a_reason_of_ours_fails_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(PromptMaker):
-        def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
+        def prepare(self, line: InputLine, **where: Any) -> PreparedLine:
             if line.line_no == 1:
                 raise LookupError("no such table")
-            return super().prepare(line, endpoint=endpoint, batch_id=batch_id)
+            return super().prepare(line, **where)
 
     batch_id = submit_valid([line(number) for number in range(3)])
     prompts = Broken(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
@@ -453,12 +454,17 @@ class SlowPrompts(PromptMaker):
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
-        self.began, self.may_go_on = threading.Event(), threading.Event()
+        self.began, self.may_go_on, self.ended = (threading.Event() for _ in range(3))
+        self.was_wanted: bool | None = None
 
-    def prepare(self, line: InputLine, *, endpoint: str, batch_id: str) -> PreparedLine:
+    def prepare(
+        self, line: InputLine, *, endpoint: str, batch_id: str, is_wanted: Callable[[], bool] = lambda: True
+    ) -> PreparedLine:
         self.began.set()
         assert self.may_go_on.wait(20)
-        return super().prepare(line, endpoint=endpoint, batch_id=batch_id)
+        self.was_wanted = is_wanted()
+        self.ended.set()
+        return super().prepare(line, endpoint=endpoint, batch_id=batch_id, is_wanted=is_wanted)
 
 
 class LeapingClock:
@@ -538,6 +544,35 @@ def test_a_long_line_of_a_cancelled_batch_is_not_waited_for(
     bench.join()
     assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
     slow_prompts.may_go_on.set()
+    assert slow_prompts.ended.wait(20)
+    assert slow_prompts.was_wanted is False, "it would go on for nobody"
+
+
+def test_a_worker_that_stops_does_not_wait_for_a_long_line(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([long_line(line)])
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    bench.parts.drain.begin(grace_seconds=0)
+    bench.join()
+    assert bench.rows("SELECT state FROM chunk") == [("ready",)]
+    slow_prompts.may_go_on.set()
+    assert slow_prompts.ended.wait(20)
+    assert slow_prompts.was_wanted is False
+
+
+def test_a_long_line_waits_for_room_beside_the_others_and_leaves_the_queue_when_cancelled(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: True):
+        batch_id = submit_valid([long_line(line)])
+        bench.start(bench.claim())
+        with bench.maker.begin() as session:
+            lifecycle.cancel_batch(session, tenant.id, batch_id)
+        bench.join()
+        assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    assert not slow_prompts.began.is_set()
 
 
 def test_a_break_of_the_database_connection_is_survived(

@@ -1,0 +1,60 @@
+"""Room for long lines while prompts are made of them: few at once, in the order in which they came.
+
+Knows no line and no tokenizer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from workers.prompt_lengths import Unwanted
+
+ROOM_BYTES = 8 * 2**20
+"""Of lines that are prepared at once, in one worker; a longer one is prepared alone.
+
+A byte of a line needs up to 230 bytes of memory while it is tokenised.
+"""
+
+_LOOK_SECONDS = 0.2
+"""How often one who waits looks whether it is still wanted."""
+
+
+class Room:
+    """So many bytes are inside at once. Safe to use from several threads."""
+
+    def __init__(self, max_bytes: int = ROOM_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._queue: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def inside(self, size_bytes: int, *, is_wanted: Callable[[], bool]) -> Iterator[None]:
+        """Wait until there is room, and hold it. Raises Unwanted where it is no longer wanted."""
+        self._enter(size_bytes, is_wanted)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_bytes -= size_bytes
+                self._changed.notify_all()
+
+    def _enter(self, size_bytes: int, is_wanted: Callable[[], bool]) -> None:
+        ticket = object()
+        with self._changed:
+            self._queue.append(ticket)
+            try:
+                while is_wanted() and not (self._queue[0] is ticket and self._has_room(size_bytes)):
+                    self._changed.wait(_LOOK_SECONDS)
+                if not is_wanted():
+                    raise Unwanted
+                self._num_bytes += size_bytes
+            finally:
+                self._queue.remove(ticket)
+                self._changed.notify_all()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self._num_bytes == 0 or self._num_bytes + size_bytes <= self._max_bytes
