@@ -1,13 +1,16 @@
-"""The unmodified `openai` client against the whole stack: 2,000 mixed lines, 40 of them bad in 8 ways."""
+"""The unmodified `openai` client against the whole stack: the README's snippet, and 2,000 lines, 40 bad in 8 ways."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -17,6 +20,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 NUM_LINES = 2_000
 BAD_EVERY = 50  # 40 lines: numbers 7, 57, 107 …
@@ -134,6 +138,23 @@ def ledger(stack: Any, batch_id: str) -> tuple[int, int, int]:
         f" FROM ledger WHERE batch_id = '{batch_id}'"
     )
     return int(num), int(tokens_in), int(tokens_out)
+
+
+def readme_block(language: str, beginning: str) -> str:
+    """Return the README's block of code in `language` whose text has `beginning` at its head."""
+    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.M | re.S)
+    return next(block for block in blocks if block.startswith(beginning))
+
+
+def test_the_python_snippet_prints_the_answer_to_the_line_shown_above_it(stack: Any, tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text(readme_block("json", '{"custom_id"'))
+    done = subprocess.run(
+        [sys.executable, "-c", readme_block("python", "from openai import OpenAI")],
+        capture_output=True, text=True, env=stack.environment, cwd=tmp_path, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["custom_id"], answer["response"]["status_code"]) == ("a", 200)
 
 
 def test_a_file_with_bad_lines_fails_with_each_of_them_listed(

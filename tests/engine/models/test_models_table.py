@@ -29,8 +29,11 @@ from tests.engine.models.families import (
 from tests.engine.models.models_table import PAGE, models_page
 from tests.engine.tiny_models import TinyModel
 
-# transformers 5.17 scripts a function of gpt_bigcode when it is imported, which newer torch warns about.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.long,
+    # transformers 5.17 scripts a function of gpt_bigcode when it is imported, which newer torch warns about.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
+]
 
 _SEEDS = range(20)
 
