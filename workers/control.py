@@ -91,8 +91,12 @@ class Control:
 
 def register(app: Celery, due: DueBatches) -> None:
     """Make the control tasks known to `app`: whichever batch a hint names, the one that is next in turn is taken up."""
+
+    def wake(_batch_id: str) -> None:
+        due.wake()
+
     for name in (VALIDATE_TASK, FINALISE_TASK):
-        app.task(name=name)(lambda _batch_id: due.wake())
+        app.task(name=name)(wake)
 
 
 def main(settings: Settings) -> None:

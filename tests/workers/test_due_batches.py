@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -18,7 +19,8 @@ from jobs.settings import Settings
 from jobs.states import BatchState, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
-from workers.control import Control
+from workers.app import FINALISE_TASK, VALIDATE_TASK, make_app
+from workers.control import Control, register
 from workers.due_batches import DueBatches, Turns
 
 NEVER = 10_000.0
@@ -154,6 +156,17 @@ def test_better_batches_pass_two_long_validations(
     looking.wake()
     held.release()
     assert held.until_begun(7)[4] == last_urgent, "no fifth at once, and then the best"
+
+
+def test_either_hint_wakes_a_control_worker(start: Start, held: HeldWork, submit: Submit, line: MakeLine) -> None:
+    looking = start(held.do, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
+    app: Celery = make_app("memory://")
+    register(app, looking)
+    app.finalize()
+    for number, task in enumerate((VALIDATE_TASK, FINALISE_TASK), start=1):
+        batch_id = submit([line(0)])
+        app.tasks[task]("batch_1")
+        assert held.until_begun(number)[-1] == batch_id
 
 
 def test_without_a_broker_a_new_batch_is_validated_and_an_ended_one_written_out(
