@@ -23,7 +23,7 @@ from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.errors import FencedOutError, ServiceError
 from jobs.lines.output_lines import output_line
-from jobs.served_models import set_prices
+from jobs.served_models import MAX_PRICE_MICROS, set_prices
 from jobs.states import BatchState, ChunkState, InvalidLines, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result, Tenant
@@ -271,14 +271,14 @@ def test_each_part_of_a_bill_has_the_price_of_its_claim(session: Session, run: R
     batch = run(8)
     first, second = chunk_ids(session, batch)
     claims = [take(session, first)]
-    set_prices(session, "m", input_price_micros=7, output_price_micros=2**63 - 1)
+    set_prices(session, "m", input_price_micros=7, output_price_micros=MAX_PRICE_MICROS)
     claims.append(take(session, second))
     for claim in claims:
         flush(session, claim, [claim.first_line])
     query = select(Ledger.input_price_micros, Ledger.output_price_micros, Ledger.cost_picos).order_by(Ledger.id)
-    dear = 5 * 7 + 3 * (2**63 - 1)
+    dear = 5 * 7 + 3 * MAX_PRICE_MICROS
     rows = [tuple(int(value or 0) for value in row) for row in session.execute(query)]
-    assert rows == [(1_000_000, 2_000_000, 11_000_000), (7, 2**63 - 1, dear)]
+    assert rows == [(1_000_000, 2_000_000, 11_000_000), (7, MAX_PRICE_MICROS, dear)]
     session.refresh(batch)
     assert cost_micros(batch) == (11_000_000 + dear + 500_000) // 10**6
 
