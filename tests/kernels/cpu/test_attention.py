@@ -272,13 +272,6 @@ def _probe(**environment: str) -> tuple[float, int]:
     return float(value), int(compilations)
 
 
-def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
-    first = _probe(NUMBA_CACHE_DIR=str(tmp_path))
-    assert first[0] == pytest.approx(1.4621, abs=1e-4)
-    assert first[1] > 0
-    assert _probe(NUMBA_CACHE_DIR=str(tmp_path)) == (first[0], 0)
-
-
 def test_a_cache_directory_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
