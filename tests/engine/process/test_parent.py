@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
+from engine.process import parent
 from engine.process.parent import EngineProcess
 from engine.scheduling.decisions import Decision, Reason
 from tests.engine.builders import new_request
@@ -204,16 +205,18 @@ def test_a_process_that_reads_nothing_more_can_be_closed_whoever_waits_for_it(pr
     process.start()
 
 
-def test_a_process_that_does_not_read_in_time_counts_as_dead(model: TinyModel) -> None:
+def test_a_process_that_does_not_read_in_time_counts_as_dead(model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = EngineProcess(config_for(model.path), pipe_timeout_seconds=0.3)
     engine.start()
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(EngineDied):
-            add_until_it_is_over(engine)
-        with pytest.raises(EngineDied):
-            engine.poll(0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr(parent, "_EXIT_WAIT_SECONDS", 0.1)  # it is stopped: no exit code will ever come
+            with pytest.raises(EngineDied):
+                add_until_it_is_over(engine)
+            with pytest.raises(EngineDied):
+                engine.poll(0.1)
     finally:
         engine.close(timeout_seconds=0.2)
     assert not engine.is_alive
@@ -283,15 +286,15 @@ def test_the_child_dies_with_its_parent(model: TinyModel) -> None:
         time.sleep(600)
         """
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
+    owner = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
     try:
-        child_pid = int(parent.stdout.readline())
+        child_pid = int(owner.stdout.readline())
         assert is_running(child_pid)
     finally:
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
     deadline = time.monotonic() + 10
     while is_running(child_pid):
         assert time.monotonic() < deadline, "the child outlived its parent"
