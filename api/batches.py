@@ -23,9 +23,9 @@ from jobs.batches.submission import (
     CreateBatch,
     check_metadata,
 )
-from jobs.chunks import fleet
+from jobs.chunks import fleet, waiting
 from jobs.lines.bodies import ENDPOINTS
-from jobs.states import InvalidLines, Priority
+from jobs.states import InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
 
 MAX_PAGE = 100
@@ -67,6 +67,8 @@ class CreateBatchBody(StrictModel):
     output_expires_after: ExpiresAfter | None = None
     priority: Priority = Priority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
+    uncovered_lines: UncoveredLines = UncoveredLines.WAIT
+    """Those that the tenant's token budget does not cover when their turn comes."""
 
 
 class ListQuery(StrictModel):
@@ -104,6 +106,7 @@ def create(
         output_expires_after_seconds=expiry.seconds if expiry else None,
         priority=body.priority,
         invalid_lines=body.invalid_lines,
+        uncovered_lines=body.uncovered_lines,
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
@@ -167,4 +170,7 @@ def _shown(session: Session, batch: Batch) -> BatchObject:
 
 def _all_shown(session: Session, found: Sequence[Batch]) -> list[BatchObject]:
     live = fleet.live_models(session)
-    return [BatchObject.of(batch, waits_for=fleet.waits_for(batch, live)) for batch in found]
+    return [
+        BatchObject.of(batch, waits_for=fleet.waits_for(batch, live) or waiting.waits_for(session, batch))
+        for batch in found
+    ]

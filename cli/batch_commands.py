@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.errors import InputError
-from jobs.states import InvalidLines, Priority
+from jobs.states import InvalidLines, Priority, UncoveredLines
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -33,6 +33,9 @@ def create(
     window: Annotated[str, typer.Option(help="Time to finish in, such as 30m, 24h or 7d.")] = "24h",
     priority: Annotated[Priority, typer.Option()] = Priority.NORMAL,
     invalid_lines: Annotated[InvalidLines, typer.Option(help="What malformed lines do.")] = InvalidLines.FAIL,
+    uncovered_lines: Annotated[
+        UncoveredLines, typer.Option(help="What lines do that the token budget does not cover.")
+    ] = UncoveredLines.WAIT,
     metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the batch until it ends.")] = False,
     as_json: AsJson = False,
@@ -53,7 +56,11 @@ def create(
             endpoint=endpoint or "/v1/chat/completions",  # type: ignore[arg-type]  # the server knows its endpoints
             completion_window=window,  # type: ignore[arg-type]  # the official type allows "24h" alone
             metadata=pairs,
-            extra_body={"priority": priority.value, "invalid_lines": invalid_lines.value},
+            extra_body={
+                "priority": priority.value,
+                "invalid_lines": invalid_lines.value,
+                "uncovered_lines": uncovered_lines.value,
+            },
         )
         print(batch.to_json() if as_json else batch.id, flush=True)
         if watch:

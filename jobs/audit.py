@@ -44,7 +44,7 @@ def audit(session: Session, *, batch_id: str | None = None, storage: Storage | N
 def _findings(session: Session, batch_id: str | None, storage: Storage | None) -> Iterator[Finding]:
     scope = {"batch_id": batch_id, "days": partition_days(session)}
     for row in session.execute(_BATCHES, scope):
-        for message in (*_lines(row), *_counters(row), *_ledger(row), *_ending(row)):
+        for message in (*_lines(row), *_counters(row), *_ledger(row), *_cover(row), *_ending(row)):
             yield Finding(subject=row.id, message=message)
     for row in session.execute(_REPEATED, scope):
         message = f"line {row.line_no + 1} has {row.num_results} results filed under {row.num_days} days"
@@ -97,6 +97,13 @@ def _ledger(row: Row[Any]) -> Iterator[str]:
         yield f"the ledger bills {row.ledger_num_results} results and there are {row.num_results}"
 
 
+def _cover(row: Row[Any]) -> Iterator[str]:
+    if row.covered_tokens != row.chunk_covered_tokens:
+        yield f"the batch covers {row.covered_tokens} tokens and its chunks cover {row.chunk_covered_tokens}"
+    if row.covered_tokens > row.reserved_tokens:
+        yield f"the batch covers {row.covered_tokens} tokens and reserves {row.reserved_tokens}"
+
+
 def _ending(row: Row[Any]) -> Iterator[str]:
     if BatchState(row.state) not in TERMINAL_BATCH_STATES:
         return
@@ -113,6 +120,12 @@ def _budgets(session: Session) -> Iterator[Finding]:
             yield Finding(subject=row.tenant_id, message=message)
         if row.spent_tokens != row.ledger_tokens:
             message = f"the budget has {row.spent_tokens} tokens spent and the ledger {row.ledger_tokens}"
+            yield Finding(subject=row.tenant_id, message=message)
+        if row.is_over_limit:
+            message = (
+                f"the budget has {row.spent_tokens} tokens spent and {row.reserved_tokens} reserved, and its limit is "
+                f"{row.limit_tokens}; {row.committed_tokens} were committed before it"
+            )
             yield Finding(subject=row.tenant_id, message=message)
 
 
@@ -176,10 +189,14 @@ _BATCHES = text(f"""
             WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id
         ) AS entry GROUP BY batch_id
     ), open AS (
-        SELECT batch_id, count(*) AS num_chunks FROM chunk WHERE state IN ('ready', 'leased') GROUP BY batch_id
+        SELECT batch_id, count(*) AS num_chunks FROM chunk
+        WHERE state IN ('ready', 'leased', 'waiting') GROUP BY batch_id
+    ), covers AS (
+        SELECT batch_id, sum(covered_tokens) AS tokens FROM chunk WHERE covered_tokens > 0 GROUP BY batch_id
     )
     SELECT batch.id, batch.state, batch.num_requests, batch.num_completed, batch.num_failed, batch.input_tokens,
-        batch.cached_tokens, batch.output_tokens, batch.reserved_tokens,
+        batch.cached_tokens, batch.output_tokens, batch.reserved_tokens, batch.covered_tokens,
+        coalesce(covers.tokens, 0) AS chunk_covered_tokens,
         round(batch.cost_micros * 1000000.0 + batch.cost_picos) AS cost_picos,
         coalesce(results.num_results, 0) AS num_results, coalesce(results.last_result_no, 0) AS last_result_no,
         coalesce(results.num_completed, 0) AS result_num_completed,
@@ -198,6 +215,7 @@ _BATCHES = text(f"""
         LEFT JOIN results ON results.batch_id = batch.id
         LEFT JOIN entries ON entries.batch_id = batch.id
         LEFT JOIN open ON open.batch_id = batch.id
+        LEFT JOIN covers ON covers.batch_id = batch.id
     WHERE {_IN_SCOPE}
     ORDER BY batch.id
 """)
@@ -236,7 +254,9 @@ _OVERLAPS = text(f"""
 """)
 
 _BUDGETS = text("""
-    SELECT budget.tenant_id, budget.reserved_tokens, budget.spent_tokens,
+    SELECT budget.tenant_id, budget.reserved_tokens, budget.spent_tokens, budget.limit_tokens, budget.committed_tokens,
+        coalesce(spent_tokens + reserved_tokens > greatest(limit_tokens, committed_tokens), FALSE)
+            AND limit_tokens IS NOT NULL AS is_over_limit,
         (SELECT coalesce(sum(reserved_tokens), 0) FROM batch WHERE batch.tenant_id = budget.tenant_id) AS batch_tokens,
         (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM ledger
             WHERE ledger.tenant_id = budget.tenant_id) AS ledger_tokens

@@ -52,7 +52,8 @@ _LIVE = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATE
 _OPEN_CHUNKS = text("""
     SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
         sum(estimated_tokens) AS num_tokens, extract(epoch FROM now() - min(created_at)) AS oldest_seconds
-    FROM chunk WHERE state IN ('ready', 'leased') GROUP BY model, priority, state ORDER BY model, priority, state
+    FROM chunk WHERE state IN ('ready', 'leased', 'waiting')
+    GROUP BY model, priority, state ORDER BY model, priority, state
 """)
 
 

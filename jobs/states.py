@@ -21,6 +21,7 @@ class BatchState(StrEnum):
 class ChunkState(StrEnum):
     READY = "ready"  # may be hinted and claimed
     LEASED = "leased"  # one worker owns it until its lease ends
+    WAITING = "waiting"  # its tenant's budget has no room for what is left of it
     DONE = "done"  # every line has a result
     SPLIT = "split"  # bisected after lost leases; its children carry on
     WITHDRAWN = "withdrawn"  # the batch was cancelled or expired
@@ -41,6 +42,13 @@ class InvalidLines(StrEnum):
     SKIP = "skip"  # such lines become error lines and the rest runs
 
 
+class UncoveredLines(StrEnum):
+    """What becomes of lines that the tenant's budget does not cover."""
+
+    WAIT = "wait"  # until there is room, or the batch's window is over
+    FAIL = "fail"  # such a line becomes an error line, once none of the tenant's lines runs whose tokens may come back
+
+
 _B, _C = BatchState, ChunkState
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
@@ -56,15 +64,16 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
 }
 
 CHUNK_MOVES: dict[ChunkState, frozenset[ChunkState]] = {
-    _C.READY: frozenset({_C.LEASED, _C.WITHDRAWN}),
-    _C.LEASED: frozenset({_C.READY, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
+    _C.READY: frozenset({_C.LEASED, _C.WAITING, _C.WITHDRAWN}),
+    _C.LEASED: frozenset({_C.READY, _C.WAITING, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
+    _C.WAITING: frozenset({_C.READY, _C.WITHDRAWN}),
     _C.DONE: frozenset(),
     _C.SPLIT: frozenset(),
     _C.WITHDRAWN: frozenset(),
 }
 
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
-OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED})
+OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
 
 
 class IllegalMoveError(AssertionError):

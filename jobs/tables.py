@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -28,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from jobs.states import BatchState, ChunkState, InvalidLines, Priority
+from jobs.states import BatchState, ChunkState, InvalidLines, Priority, UncoveredLines
 
 
 class Base(DeclarativeBase):
@@ -52,7 +53,7 @@ class Base(DeclarativeBase):
     }
 
 
-def _one_of(column: str, values: type[BatchState] | type[ChunkState] | type[Priority] | type[InvalidLines]) -> str:
+def _one_of(column: str, values: type[StrEnum]) -> str:
     return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
 
 
@@ -135,9 +136,11 @@ class Batch(Base):
         ),
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index("batch_fingerprint_idx", "tenant_id", "fingerprint", "created_at"),
+        Index("batch_waiting_idx", "expires_at", "id", postgresql_where=text("waits_for_tokens IS NOT NULL")),
         CheckConstraint(_one_of("state", BatchState), name="state"),
         CheckConstraint(_one_of("priority", Priority), name="priority"),
         CheckConstraint(_one_of("invalid_lines", InvalidLines), name="invalid_lines"),
+        CheckConstraint(_one_of("uncovered_lines", UncoveredLines), name="uncovered_lines"),
         {"postgresql_with": {"fillfactor": "70"}},
     )
 
@@ -182,6 +185,9 @@ class Batch(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # exact; `jobs.accounts.prices` adds both
+    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of reserved_tokens: what running lines may use
+    waits_for_tokens: Mapped[int | None]  # the least that any of its waiting chunks needs; null: none waits
+    uncovered_lines: Mapped[str] = mapped_column(server_default=UncoveredLines.WAIT.value)
 
 
 class Chunk(Base):
@@ -201,6 +207,7 @@ class Chunk(Base):
         Index("chunk_hinted_idx", "model", postgresql_where=text("state = 'ready' AND hinted_at IS NOT NULL")),
         Index(None, "batch_id"),
         Index("chunk_open_idx", "batch_id", postgresql_where=text("state IN ('ready','leased')")),
+        Index("chunk_waiting_idx", "batch_id", "waits_for_tokens", "id", postgresql_where=text("state = 'waiting'")),
         CheckConstraint(_one_of("state", ChunkState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
     )  # fmt: skip
@@ -225,6 +232,8 @@ class Chunk(Base):
     hinted_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = _created_at()
     started_fence: Mapped[int | None]  # under which lines of it last went to an engine
+    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of its batch's: while it is leased
+    waits_for_tokens: Mapped[int | None]  # room in the budget that it needs to go on: while it waits
 
 
 class Result(Base):
@@ -294,7 +303,11 @@ class Ledger(Base):
 
 
 class Budget(Base):
-    """Tokens a tenant may use. `limit_tokens` None means unlimited. limit − spent − reserved is available."""
+    """Tokens a tenant may use. `limit_tokens` None means unlimited. limit − spent − reserved is available.
+
+    spent + reserved is never above the larger of limit and `committed_tokens`. A constraint will say so once no release
+    runs any more that settles without cover.
+    """
 
     __tablename__ = "budget"
     __table_args__ = (
@@ -309,6 +322,7 @@ class Budget(Base):
     spent_tokens: Mapped[int] = mapped_column(server_default="0")
     refused_lines: Mapped[int] = mapped_column(server_default="0")  # bad ones, and
     refused_bytes: Mapped[int] = mapped_column(server_default="0")  # their sizes: read without a price
+    committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit held
 
 
 class FairShare(Base):

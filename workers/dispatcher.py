@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import sweeps
 from jobs.batches.lost_leases import reap_expired, reap_suspects
-from jobs.chunks import fairshare, fleet
+from jobs.chunks import fairshare, fleet, waiting
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.settings import Settings
@@ -92,6 +92,7 @@ class Dispatcher:
         reap_expired(session, lease=self._settings.lease)
         sweeps.expire_overdue(session)
         sweeps.finish_ready(session)
+        waiting.wake(session)
         again = self._settings.hint_again_seconds
         return Plan(
             validate=sweeps.pick_for_validation(session, again_seconds=again),

@@ -51,6 +51,8 @@ class PreparedLine:
     """Finds the tool calls in an output."""
     seeds: tuple[int, ...] | None = None
     """Those of each prompt, None where the line gave one for all."""
+    max_model_len: int
+    """The model's context, prompt and answer together."""
 
     def params_of(self, prompt_index: int) -> SamplingParams:
         """Return how tokens are chosen for one prompt: `params` with its own seed."""
@@ -59,6 +61,15 @@ class PreparedLine:
     @property
     def num_prompt_tokens(self) -> int:
         return sum(len(prompt) for prompt in self.prompts)
+
+    @property
+    def most_tokens(self) -> int:
+        """Return how many tokens it may be billed for, at most: its prompts once, and each of their n answers."""
+        return self.num_prompt_tokens + self.params.n * sum(map(self._most_output_tokens, self.prompts))
+
+    def _most_output_tokens(self, prompt: Sequence[int]) -> int:
+        given = self.params.max_tokens
+        return self.max_model_len - len(prompt) if given is None else given
 
 
 class PromptMaker:
@@ -69,6 +80,7 @@ class PromptMaker:
         self._template = ChatTemplate(tokenizer)
         self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
         self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
 
     def prepare(
         self, line: InputLine, *, endpoint: str, batch_id: str, is_wanted: Callable[[], bool] = lambda: True
@@ -96,6 +108,7 @@ class PromptMaker:
             num_prompt_logprobs=request.sampling.prompt_logprobs,
             calls=calls,
             seeds=seeds,
+            max_model_len=self._max_model_len,
         )
 
     def _call_reader(self, request: Request) -> CallReader | None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
-from jobs.states import BatchState, InvalidLines, Priority
+from jobs.states import BatchState, InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
 
 
@@ -77,10 +77,12 @@ class BatchObject(ListedObject):
     priority: Priority
     """Ours, as all that follow."""
     invalid_lines: InvalidLines
+    uncovered_lines: UncoveredLines
     cost_micros: int
     """Micro-units of currency: the exact sum of what was billed, rounded."""
     waits_for: str | None
-    """While it is in progress and no running worker serves its model: a sentence that says so."""
+    """What it waits for while it is in progress, as a sentence: a worker that serves its model; or room in the tenant's
+    token budget, with the numbers and `waiting_budget` at its beginning."""
 
     @classmethod
     def of(cls, batch: Batch, *, waits_for: str | None) -> Self:
@@ -110,6 +112,7 @@ class BatchObject(ListedObject):
             metadata=batch.request_metadata,
             priority=batch.priority,
             invalid_lines=batch.invalid_lines,
+            uncovered_lines=batch.uncovered_lines,
             cost_micros=prices.cost_micros(batch),
             waits_for=waits_for,
         )

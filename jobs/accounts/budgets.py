@@ -1,14 +1,18 @@
-"""Token budgets of tenants: reserve when a batch is accepted, settle as results arrive, release at the end.
+"""Token budgets of tenants: reserve when a batch is accepted, cover lines before they run, settle as results arrive,
+release at the end.
 
 Holds at every commit: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ batch.reserved_tokens of its
-live batches. The budget row is always the last one locked (chunk → batch → budget).
+live batches, batch.covered_tokens = Σ of its leased chunks and at most batch.reserved_tokens; and spent + reserved ≤
+limit, or ≤ what was committed before that limit held. The budget row is always the last one locked (chunk → batch →
+budget).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.errors import InputError, NotFoundError, OverBudgetError
@@ -30,8 +34,21 @@ class Quota:
 
     @property
     def available(self) -> int | None:
-        """Return what is left, None where it is unlimited; below 0 when results used more than was estimated."""
+        """Return what is left, None where it is unlimited; below 0 where the limit was set below what is committed."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """Which of some lines may run."""
+
+    fits: Sequence[bool]
+    tokens: int
+    """Those of the lines that fit."""
+    quota: Quota | None = None
+    """The budget that some did not fit into."""
+    others_run: bool = False
+    """That other lines of the tenant are covered: some of their tokens may come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +78,7 @@ def refused_input(session: Session, tenant_id: str) -> RefusedInput:
 
 def quota(session: Session, tenant_id: str) -> Quota:
     """Read a tenant's budget. Raises NotFoundError where there is no such tenant."""
-    row = session.execute(
-        select(Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens).where(Budget.tenant_id == tenant_id)
-    ).one_or_none()
-    if row is None:
-        raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
-    return Quota(limit=row[0], reserved=row[1], spent=row[2])
+    return _quota(session, tenant_id)
 
 
 def check_limit(limit_tokens: int | None) -> None:
@@ -77,9 +89,18 @@ def check_limit(limit_tokens: int | None) -> None:
 
 
 def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quota:
-    """Set a tenant's limit in tokens; None makes it unlimited. Work already accepted keeps its reservation."""
+    """Set a tenant's limit in tokens; None makes it unlimited.
+
+    What is spent and reserved by now may be more than the new limit: it stays, and nothing is added to it. Where there
+    was no limit, lines of chunks that are leased now run on without cover, and what they use is committed too.
+    """
     check_limit(limit_tokens)
-    session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(limit_tokens=limit_tokens))
+    committed = Budget.spent_tokens + Budget.reserved_tokens
+    session.execute(
+        update(Budget)
+        .where(Budget.tenant_id == tenant_id)
+        .values(limit_tokens=limit_tokens, committed_tokens=committed)
+    )
     return quota(session, tenant_id)
 
 
@@ -89,51 +110,147 @@ def reserve(session: Session, tenant_id: str, tokens: int) -> None:
     One guarded UPDATE decides, so two submits at once cannot both take the last tokens. The caller stores the amount
     in `batch.reserved_tokens` in the same transaction.
     """
-    assert tokens >= 0, tokens
-    covered = Budget.limit_tokens.is_(None) | (
-        Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
-    )
-    reserved = session.scalar(
-        update(Budget)
-        .where(Budget.tenant_id == tenant_id, covered)
-        .values(reserved_tokens=Budget.reserved_tokens + tokens)
-        .returning(Budget.tenant_id)
-    )
-    if reserved is None:
+    if not _grow(session, tenant_id, tokens):
         found = quota(session, tenant_id)
         assert found.limit is not None
         raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
 
 
-def settle(session: Session, batch_id: str, tenant_id: str, tokens: int) -> None:
+def cover(session: Session, batch_id: str, tenant_id: str, costs: Sequence[int]) -> Covered:
+    """Cover lines of a batch before they run, each with the most that it may use, in this order while they fit.
+
+    Takes what the batch has reserved for lines that do not run yet, then what the budget has left. The caller stores
+    `tokens` in `chunk.covered_tokens` in the same transaction.
+    """
+    reserved, covered = _lock_batch(session, batch_id)
+    free, wanted = max(reserved - covered, 0), sum(costs)
+    found = Covered(fits=[True] * len(costs), tokens=wanted)
+    if wanted > free and not _grow(session, tenant_id, wanted - free):
+        found = _what_fits(session, tenant_id, costs, free=free)
+    growth = max(covered + found.tokens - reserved, 0)
+    session.execute(
+        update(Batch)
+        .where(Batch.id == batch_id)
+        .values(covered_tokens=covered + found.tokens, reserved_tokens=reserved + growth)
+    )
+    return found
+
+
+def uncover(session: Session, batch_id: str, tokens: int) -> None:
+    """Take the cover off lines that run no more and used nothing; their tokens stay reserved for the batch."""
+    session.execute(update(Batch).where(Batch.id == batch_id).values(covered_tokens=Batch.covered_tokens - tokens))
+
+
+def settle(
+    session: Session, batch_id: str, tenant_id: str, tokens: int, *, uncovered: int = 0, is_limited: bool = True
+) -> None:
     """Book `tokens` of freshly inserted results as spent, out of the batch's reservation as far as it reaches.
 
+    `uncovered` is the cover of the lines that have ended, which is never less than they used. Lines that were begun
+    while there was no limit (`is_limited` False) had none: what they use is committed, whatever limit there is by now.
     Belongs in the transaction that inserts the results and their ledger entry.
     """
     assert tokens >= 0, tokens
-    part = min(tokens, _lock_reservation(session, batch_id))
-    _deduct(session, batch_id, tenant_id, part=part, spent=tokens)
+    reserved, covered = _lock_batch(session, batch_id)
+    left = covered - uncovered
+    part = min(tokens, max(reserved - left, 0))
+    if part or uncovered:
+        values = {"reserved_tokens": reserved - part, "covered_tokens": left}
+        session.execute(update(Batch).where(Batch.id == batch_id).values(values))
+    _book(session, tenant_id, part=part, spent=tokens, is_limited=is_limited)
 
 
 def release(session: Session, batch: Batch) -> int:
     """Give back what is left of a batch's reservation; return the tokens given back. Repeating it does nothing."""
-    part = _lock_reservation(session, batch.id)
-    _deduct(session, batch.id, batch.tenant_id, part=part, spent=0)
+    session.flush()
+    part = release_free(session, batch.id, batch.tenant_id)
+    session.refresh(batch, ["reserved_tokens", "covered_tokens"])
     return part
 
 
-def _lock_reservation(session: Session, batch_id: str) -> int:
-    left = session.scalar(select(Batch.reserved_tokens).where(Batch.id == batch_id).with_for_update(key_share=True))
-    assert left is not None, f"no batch {batch_id}"
-    return left
-
-
-def _deduct(session: Session, batch_id: str, tenant_id: str, *, part: int, spent: int) -> None:
+def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
+    """Give back what a batch has reserved beyond the cover of its running lines; return the tokens given back."""
+    reserved, covered = _lock_batch(session, batch_id)
+    part = max(reserved - covered, 0)
     if part:
-        session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=Batch.reserved_tokens - part))
-    if part or spent:
-        session.execute(
-            update(Budget)
-            .where(Budget.tenant_id == tenant_id)
-            .values(reserved_tokens=Budget.reserved_tokens - part, spent_tokens=Budget.spent_tokens + spent)
-        )
+        session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=reserved - part))
+        _book(session, tenant_id, part=part, spent=0)
+    return part
+
+
+def _lock_batch(session: Session, batch_id: str) -> tuple[int, int]:
+    """Return what a batch has reserved and how much of it covers running lines, locked."""
+    query = select(Batch.reserved_tokens, Batch.covered_tokens).where(Batch.id == batch_id)
+    row = session.execute(query.with_for_update(key_share=True)).one()
+    return int(row[0]), int(row[1])
+
+
+def _quota(session: Session, tenant_id: str, *, is_locked: bool = False) -> Quota:
+    query = select(Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens).where(
+        Budget.tenant_id == tenant_id
+    )
+    row = session.execute(query.with_for_update(key_share=True) if is_locked else query).one_or_none()
+    if row is None:
+        raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
+    return Quota(limit=row[0], reserved=row[1], spent=row[2])
+
+
+def _grow(session: Session, tenant_id: str, tokens: int) -> bool:
+    """Reserve `tokens` more where the limit allows it."""
+    assert tokens >= 0, tokens
+    has_room = Budget.limit_tokens.is_(None) | (
+        Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
+    )
+    grown = session.scalar(
+        update(Budget)
+        .where(Budget.tenant_id == tenant_id, has_room)
+        .values(reserved_tokens=Budget.reserved_tokens + tokens)
+        .returning(Budget.tenant_id)
+    )
+    return grown is not None
+
+
+def _what_fits(session: Session, tenant_id: str, costs: Sequence[int], *, free: int) -> Covered:
+    """Choose line by line what fits into `free` and the rest of the budget, and reserve what it takes of the latter."""
+    found = _quota(session, tenant_id, is_locked=True)
+    fits, tokens = fitting(costs, None if found.available is None else free + max(found.available, 0))
+    if tokens > free:
+        grown = _grow(session, tenant_id, tokens - free)
+        assert grown, "the budget is locked, and this fits"
+    return Covered(
+        fits=fits, tokens=tokens, quota=found, others_run=bool(session.scalar(_OTHERS_RUN, {"id": tenant_id}))
+    )
+
+
+def fitting(costs: Sequence[int], room: int | None) -> tuple[list[bool], int]:
+    """Return which lines fit into `room` together, and their sum; a smaller one may fit after one that does not.
+
+    `room` None is without end.
+    """
+    fits, taken = [], 0
+    for cost in costs:
+        fits.append(room is None or taken + cost <= room)
+        taken += cost if fits[-1] else 0
+    return fits, taken
+
+
+def _book(session: Session, tenant_id: str, *, part: int, spent: int, is_limited: bool = True) -> None:
+    if not part and not spent:
+        return
+    values = {
+        Budget.reserved_tokens: Budget.reserved_tokens - part,
+        Budget.spent_tokens: Budget.spent_tokens + spent,
+    }
+    if not is_limited:
+        total = Budget.spent_tokens + Budget.reserved_tokens + spent - part
+        values[Budget.committed_tokens] = func.greatest(Budget.committed_tokens, total)
+    session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(values))
+
+
+# The states are those of the index of live batches: a tenant may have any number of others.
+_OTHERS_RUN = text("""
+    SELECT EXISTS (
+        SELECT FROM batch WHERE tenant_id = :id AND covered_tokens > 0
+            AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+    )
+""")

@@ -29,7 +29,7 @@ _NEEDS_OUTCOME = BatchState.FINALIZING
 
 
 def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> Batch:
-    """Accept a batch and reserve its estimated tokens, or refuse it for good: no limit fails it later.
+    """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
 
     Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
     that it retries. Raises InputError, TooLargeError, OverBudgetError, NotFoundError, or ConflictError where the key
@@ -95,7 +95,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     """
     require_move(BatchState(batch.state), after)
     assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
-    values = {"state": after.value, _MOMENT[after]: func.now(), "hinted_at": None}
+    values = {"state": after.value, _MOMENT[after]: func.now(), "hinted_at": None, "waits_for_tokens": None}
     if outcome is not None:
         require_move(after, outcome)
         values["outcome"] = outcome.value
@@ -160,6 +160,7 @@ def _insert(session: Session, tenant_id: str, wanted: CreateBatch, *, file: File
         completion_window=wanted.completion_window,
         priority=wanted.priority.value,
         invalid_lines=wanted.invalid_lines.value,
+        uncovered_lines=wanted.uncovered_lines.value,
         request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
         output_expires_after_seconds=wanted.output_expires_after_seconds,
         idempotency_key=wanted.idempotency_key,

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, lines_done, lock_batch_state
+from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, end_cover, lines_done, lock_batch_state
 from jobs.chunks.recording import LineResult, record
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
@@ -233,6 +233,7 @@ def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
     values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.num_lost}
     moved = session.execute(_MOVE, values).one_or_none()
     assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
+    end_cover(session, lost, covered=moved.covered_tokens)
 
 
 _FROM = "FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id"
@@ -270,10 +271,13 @@ _LEASED = text(f"""
 
 _MOVE = text("""
     UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
-    WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING id
+    WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING covered_tokens
 """)
 
-_FRESH = {"id", "state", "fence", "lease_until", "worker_id", "hinted_at", "started_fence"}
+_FRESH = {
+    "id", "state", "fence", "lease_until", "worker_id", "hinted_at", "started_fence", "covered_tokens",
+    "waits_for_tokens",
+}  # fmt: skip
 """Columns that begin anew in a child; it inherits the others, but for what `_child` gives."""
 _GIVEN = {*PlannedChunk._fields, "losses"}
 _WRITTEN = [column.name for column in Chunk.__table__.columns if column.name not in _FRESH]

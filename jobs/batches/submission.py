@@ -15,7 +15,7 @@ from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
 from jobs.lines.bodies import ENDPOINTS
 from jobs.settings import Settings
-from jobs.states import InvalidLines, Priority
+from jobs.states import InvalidLines, Priority, UncoveredLines
 from jobs.tables import File
 
 MIN_WINDOW = timedelta(minutes=1)
@@ -42,6 +42,7 @@ class CreateBatch:
     output_expires_after_seconds: int | None = None
     priority: Priority = Priority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
+    uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     idempotency_key: str | None = None
     retry_count: int = 0
     """The client's own (x-stainless-retry-count): 0 for a first try."""

@@ -113,7 +113,11 @@ def _lock_idle(session: Session, query: Select[Batch]) -> Sequence[Batch]:
 
 
 def _withdraw_returned(session: Session) -> None:
-    ending = select(Batch.id).where(_is_ending(), _has_chunk(ChunkState.READY)).limit(_SWEEP_LIMIT)
+    ending = (
+        select(Batch.id)
+        .where(_is_ending(), _has_chunk(ChunkState.READY) | _has_chunk(ChunkState.WAITING))
+        .limit(_SWEEP_LIMIT)
+    )
     for batch_id in session.scalars(ending):
         leasing.withdraw_open(session, batch_id)
 
@@ -135,7 +139,8 @@ def _awaits_files() -> ColumnElement[bool]:
 
 
 def _has_open_chunk() -> ColumnElement[bool]:
-    return _has_chunk(ChunkState.READY, ChunkState.LEASED)
+    # Two questions, as there are two indexes.
+    return _has_chunk(ChunkState.READY, ChunkState.LEASED) | _has_chunk(ChunkState.WAITING)
 
 
 def _is_in(*states: BatchState) -> ColumnElement[bool]:

@@ -1,4 +1,6 @@
-"""Chunks: claim, extend, flush, complete, give back, withdraw. Their states are written here and in `lost_leases`.
+"""Chunks: claim, extend, flush, complete, give back, withdraw.
+
+Their states are written here, in `waiting` and in `lost_leases`.
 
 A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
 is not. Locks are taken in the order chunk → batch → budget. Leases run on the database's clock.
@@ -39,6 +41,10 @@ class ClaimedChunk(ChunkRef):
 
     prices: Prices
     """The model's at the time of the claim."""
+    is_limited: bool
+    """That the tenant had a limit at the time of the claim: lines must be covered before they run."""
+    uncovered_lines: str
+    """What the batch wants for those that are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ def start(session: Session, claim: ClaimedChunk) -> None:
     Raises FencedOutError.
     """
     if session.execute(_START, {"chunk_id": claim.chunk_id, "fence": claim.fence}).one_or_none() is None:
-        raise _fenced_out(claim)
+        raise fenced_out(claim)
 
 
 def lines_done(session: Session, chunk: ChunkRef) -> set[int]:
@@ -104,20 +110,34 @@ def lines_done(session: Session, chunk: ChunkRef) -> set[int]:
 
 
 def flush(
-    session: Session, claim: ClaimedChunk, results: Sequence[LineResult], *, flush_no: int, lease: timedelta
+    session: Session,
+    claim: ClaimedChunk,
+    results: Sequence[LineResult],
+    *,
+    flush_no: int,
+    lease: timedelta,
+    covered: int = 0,
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
+    `covered` is the cover of the lines that still run; that of the others ends here.
     Repeat it as it is, `flush_no` included, when the outcome of a commit is unknown: what was inserted before is not
     inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError.
     """
     _check_lines(claim, results)
-    _extend(session, claim, lease)
+    uncovered = _extend(session, claim, lease, covered=covered)
     recorded = record(session, claim.batch_id, results, prices=claim.prices)
     if recorded.num_results:
         session.execute(_LEDGER, _ledger_entry(claim, recorded, flush_no))
-        tokens = recorded.input_tokens + recorded.output_tokens
-        budgets.settle(session, claim.batch_id, claim.tenant_id, tokens=tokens)
+    if recorded.num_results or uncovered:
+        budgets.settle(
+            session,
+            claim.batch_id,
+            claim.tenant_id,
+            recorded.input_tokens + recorded.output_tokens,
+            uncovered=uncovered,
+            is_limited=claim.is_limited,
+        )
     wanted = recorded.batch_state is BatchState.IN_PROGRESS
     return FlushOutcome(num_inserted=recorded.num_results, batch_wanted=wanted)
 
@@ -136,7 +156,7 @@ def hold(session: Session, claim: ClaimedChunk) -> None:
 
 def complete(session: Session, claim: ClaimedChunk) -> None:
     """End a chunk whose every request has a result. Raises FencedOutError and MissingResultsError."""
-    _leave(session, claim, ChunkState.DONE)
+    leave(session, claim, ChunkState.DONE)
     num_done = len(lines_done(session, claim))
     if num_done != claim.num_requests:
         raise MissingResultsError(
@@ -151,11 +171,11 @@ def release(session: Session, claim: ClaimedChunk) -> None:
     """
     hold(session, claim)
     state = lock_batch_state(session, claim.batch_id)
-    _leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
+    leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
 
 
 def withdraw_open(session: Session, batch_id: str) -> int:
-    """Withdraw a batch's ready chunks, when it is cancelled or expired; return how many.
+    """Withdraw a batch's ready and waiting chunks, when it is cancelled or expired; return how many.
 
     Lock and move the batch first. Leased chunks stay with their workers, who learn it at their next flush or
     heartbeat, store what is finished and release them.
@@ -215,20 +235,33 @@ def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
     assert all(line in allowed for line in lines), f"chunk {claim.chunk_id}: a line outside {allowed}"
 
 
-def _extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> None:
-    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "lease": lease}
-    if session.execute(_EXTEND, values).one_or_none() is None:
-        raise _fenced_out(claim)
+def _extend(session: Session, claim: ClaimedChunk, lease: timedelta, *, covered: int | None = None) -> int:
+    """Extend the lease; return how much less than before the chunk covers now, with `covered` None the same."""
+    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "lease": lease, "covered": covered}
+    row = session.execute(_EXTEND, values).one_or_none()
+    if row is None:
+        raise fenced_out(claim)
+    return int(row.uncovered)
 
 
-def _leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
+def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
+    """End the lease, and the cover of lines that were running. Raises FencedOutError."""
     values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "after": after.value, "sources": sources_of(after)}
-    if session.execute(_LEAVE, values).one_or_none() is None:
-        raise _fenced_out(claim)
+    row = session.execute(_LEAVE, values).one_or_none()
+    if row is None:
+        raise fenced_out(claim)
+    end_cover(session, claim, covered=row.covered_tokens)
     correct_share(session, claim)
 
 
-def _fenced_out(claim: ClaimedChunk) -> FencedOutError:
+def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
+    """Give the cover of a chunk whose lease has ended back to its batch. The chunk is locked."""
+    if covered:
+        session.execute(text("UPDATE chunk SET covered_tokens = 0 WHERE id = :id"), {"id": chunk.chunk_id})
+        budgets.uncover(session, chunk.batch_id, covered)
+
+
+def fenced_out(claim: ClaimedChunk) -> FencedOutError:
     return FencedOutError(
         f"chunk {claim.chunk_id} of {claim.batch_id} is no longer leased under fence {claim.fence}: stop its sequences"
     )
@@ -277,12 +310,18 @@ _CLAIM = text(f"""
     WHERE chunk.id = first.id AND chunk.state = ANY(:sources)
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
         AND file.id = batch.input_file_id AND model.name = chunk.model
-    RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros
+    RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros, batch.uncovered_lines,
+        (SELECT limit_tokens IS NOT NULL FROM budget WHERE budget.tenant_id = chunk.tenant_id) AS is_limited
 """)
 
 _EXTEND = text("""
-    UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval)
-    WHERE id = :chunk_id AND fence = :fence AND state = 'leased' RETURNING id
+    WITH held AS (
+        SELECT id, covered_tokens FROM chunk
+        WHERE id = :chunk_id AND fence = :fence AND state = 'leased' FOR NO KEY UPDATE
+    )
+    UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval),
+        covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens)
+    FROM held WHERE chunk.id = held.id RETURNING held.covered_tokens - chunk.covered_tokens AS uncovered
 """)
 
 _START = text("""
@@ -291,13 +330,16 @@ _START = text("""
 
 _LEAVE = text("""
     UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL
-    WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING id
+    WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING covered_tokens
 """)
 
 # SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
 _WITHDRAW = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
-    WHERE id IN (SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'ready' FOR UPDATE SKIP LOCKED)
+    WHERE id IN (
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND (state = 'ready' OR state = 'waiting')
+        FOR UPDATE SKIP LOCKED
+    )
     RETURNING id
 """)
 

@@ -12,11 +12,14 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types import Batch
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.accounts import budgets
 from jobs.batches.validation import validate_batch
 from jobs.chunks import fleet
 from jobs.storage import Storage
+from jobs.tables import Batch as BatchRow
 
 Submit = Callable[..., Batch]
 
@@ -44,10 +47,16 @@ def test_a_batch_is_accepted_and_found_again(client: OpenAI, submit: Submit) -> 
 
 
 def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> None:
-    batch = submit(client, extra_body={"priority": "urgent", "invalid_lines": "skip"})
+    wishes = {"priority": "urgent", "invalid_lines": "skip", "uncovered_lines": "fail"}
+    batch = submit(client, extra_body=wishes)
     assert batch.model_extra is not None
-    assert (batch.model_extra["priority"], batch.model_extra["invalid_lines"]) == ("urgent", "skip")
-    assert submit(client).model_extra == {**batch.model_extra, "priority": "normal", "invalid_lines": "fail"}
+    assert {name: batch.model_extra[name] for name in wishes} == wishes
+    assert submit(client).model_extra == {
+        **batch.model_extra,
+        "priority": "normal",
+        "invalid_lines": "fail",
+        "uncovered_lines": "wait",
+    }
 
 
 def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
@@ -69,6 +78,14 @@ def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
     with Session(deployment.engine) as session, session.begin():
         fleet.register(session, worker_id="w", model="org/tiny", max_chunks=1, max_model_len=64)
     assert waits_for() == [None, None]
+    with Session(deployment.engine) as session, session.begin():
+        session.execute(text("UPDATE batch SET waits_for_tokens = 700 WHERE id = :id"), {"id": batch_id})
+        budgets.set_limit(session, session.get_one(BatchRow, batch_id).tenant_id, 600)
+    (reason, same) = waits_for()
+    assert reason == same
+    assert reason.startswith("waiting_budget: the batch goes on when there is room for 700 tokens, and ")
+    with Session(deployment.engine) as session, session.begin():
+        budgets.set_limit(session, session.get_one(BatchRow, batch_id).tenant_id, None)
     client.batches.cancel(batch_id)  # its chunk would be the next to be claimed in the tests that follow
 
 
@@ -129,6 +146,7 @@ def test_an_input_in_use_cannot_be_deleted_and_the_client_does_not_insist(client
         ),
         ({"extra_body": {"priority": "asap"}}, "priority", "invalid_value"),
         ({"extra_body": {"invalid_lines": "ignore"}}, "invalid_lines", "invalid_value"),
+        ({"extra_body": {"uncovered_lines": "skip"}}, "uncovered_lines", "invalid_value"),
         ({"extra_body": {"colour": "red"}}, "colour", "unknown_parameter"),
         ({"extra_body": {"input_file_id": "file-none"}}, "input_file_id", "not_found"),
         ({"extra_body": {"input_file_id": 7}}, "input_file_id", "invalid_value"),

@@ -25,6 +25,7 @@ def a_batch(**columns: Any) -> Batch:
     counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "input_tokens")
     zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_micros", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
+    texts["uncovered_lines"] = "wait"
     names = {"id": "batch_1", "input_file_id": "file_1", "state": "validating"}
     return Batch(**zeros | texts | names | {"created_at": MOMENT, "expires_at": MOMENT} | columns)
 
@@ -98,7 +99,8 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         f'"completed_at":null,"failed_at":{SECONDS},"expired_at":null,"cancelling_at":null,"cancelled_at":null,'
         '"request_counts":{"total":0,"completed":0,"failed":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
-        '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail","cost_micros":0,"waits_for":"w"}'
+        '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
+        '"uncovered_lines":"wait","cost_micros":0,"waits_for":"w"}'
     )
 
 

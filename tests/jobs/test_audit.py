@@ -138,6 +138,18 @@ BREAKS = {
     ),
     "a wrong bill": ("UPDATE batch SET cost_picos = 151", ["the ledger has cost_picos 150 and the batch 151"]),
     "spent from nowhere": ("UPDATE budget SET spent_tokens = 91", ["the budget has 91 tokens spent and the ledger 90"]),
+    "more than the limit": (
+        "UPDATE budget SET limit_tokens = 80",
+        ["the budget has 90 tokens spent and 0 reserved, and its limit is 80; 0 were committed before it"],
+    ),
+    "cover from nowhere": (
+        "UPDATE chunk SET covered_tokens = 5 WHERE first_line = 0",
+        ["the batch covers 0 tokens and its chunks cover 5"],
+    ),
+    "cover beyond the reservation": (
+        "UPDATE batch SET covered_tokens = 4",
+        ["the batch covers 4 tokens and its chunks cover 0", "the batch covers 4 tokens and reserves 0"],
+    ),
     "reserved from nowhere": (
         "UPDATE budget SET reserved_tokens = 5",
         ["the budget reserves 5 tokens and its batches reserve 0"],

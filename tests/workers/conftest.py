@@ -19,7 +19,6 @@ from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import Settings
-from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 
@@ -77,11 +76,7 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
     default = tenant
 
     def submit(
-        lines: list[dict[str, Any]],
-        *,
-        endpoint: str = CHAT_ENDPOINT,
-        tenant: Tenant = default,
-        priority: Priority = Priority.NORMAL,
+        lines: list[dict[str, Any]], *, endpoint: str = CHAT_ENDPOINT, tenant: Tenant = default, **wishes: Any
     ) -> str:
         content = "\n".join(json.dumps(line) for line in lines).encode()
         estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
@@ -96,7 +91,7 @@ def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, t
                 estimate=estimator.finish(),
             )
             file = files.create_file(session, tenant.id, new)
-            wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h", priority=priority)
+            wanted = CreateBatch(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **wishes)
             return lifecycle.create_batch(session, tenant, wanted, settings).id
 
     return submit

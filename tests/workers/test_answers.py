@@ -32,6 +32,7 @@ def start(
 ) -> tuple[LineRun, list[Any]]:
     line = InputLine(line_no=0, custom_id="a", model="demo", body={})
     prepared = PreparedLine(
+        max_model_len=512,
         line=line,
         endpoint=endpoint,
         prompts=tuple([1, 5, 6] for _ in range(prompts)),

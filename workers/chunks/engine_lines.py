@@ -27,6 +27,11 @@ class EngineLines:
     def __len__(self) -> int:
         return len(self._runs)
 
+    @property
+    def most_tokens(self) -> int:
+        """Return how many tokens the lines that run may be billed for, at most."""
+        return sum(run.prepared.most_tokens for run in self._runs.values())
+
     def start(self, prepared: PreparedLine, output: Sequence[int]) -> None:
         """Hand a line to the engine, to go on after the output that an earlier worker left."""
         run = LineRun(

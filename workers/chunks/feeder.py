@@ -17,10 +17,10 @@ from jobs.lines import reading
 from jobs.lines.body_checks import BodyError
 from jobs.lines.reading import InputLine, RawLine
 from workers.chunks.ends import ChunkEnds
-from workers.chunks.engine_lines import EngineLines
 from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
+from workers.chunks.starter import LineStarter
 from workers.prompts import PreparedLine
 
 LONG_LINE_BYTES = 64 * 1024
@@ -29,7 +29,7 @@ LONG_LINE_BYTES = 64 * 1024
 
 
 class ChunkFeeder:
-    """Reads, parses and prepares lines, and starts them; one that cannot be run has its result at once."""
+    """Reads, parses and prepares lines, and hands them on; one that cannot be run has its result at once."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class ChunkFeeder:
         parts: WorkerParts,
         *,
         lease: ChunkLease,
-        lines: EngineLines,
+        starter: LineStarter,
         results: ChunkResults,
         ends: ChunkEnds,
     ) -> None:
         self._claim = claim
         self._parts = parts
         self._lease = lease
-        self._lines = lines
+        self._starter = starter
         self._results = results
         self._ends = ends
 
@@ -55,9 +55,13 @@ class ChunkFeeder:
         done, kept = self._lease.run(self._read_progress)
         for raw in self._claim.split(content):
             if raw.line_no not in done:
+                if raw.byte_end - raw.byte_start >= LONG_LINE_BYTES:
+                    self._starter.start()  # the others do not wait for it
                 self._feed_line(raw, kept.get(raw.line_no, []))
+            self._starter.start_if_due()
             self._ends.hold_lease_if_due()
             self._ends.give_back_if_drained()
+        self._starter.start()
 
     def _read_content(self) -> bytes:
         claim = self._claim
@@ -94,7 +98,7 @@ class ChunkFeeder:
         except (BodyError, InvalidParamsError) as error:
             self._results.refuse(line, error)
         else:
-            self._lines.start(prepared, output)
+            self._starter.add(prepared, output)
 
     def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
         prepare = functools.partial(

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import leasing
+from jobs.accounts.budgets import Covered
+from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.database import transaction
@@ -51,6 +52,7 @@ class ChunkLease:
         self._monotonic = monotonic
         self._extended_at = monotonic()
         self._num_flushes = 0
+        self._covered = 0  # what the chunk covers in the database
         self.is_batch_wanted = True
 
     @property
@@ -58,15 +60,23 @@ class ChunkLease:
         """Return how long ago a flush or a heartbeat has extended the lease."""
         return self._monotonic() - self._extended_at
 
-    def flush(self, results: Sequence[LineResult]) -> None:
-        """Store results, which also extends the lease."""
+    def cover(self, costs: Sequence[int]) -> Covered:
+        """Cover further lines that may use so many tokens each."""
+        found = self.run(lambda session, claim: covering.cover(session, claim, costs, covered=self._covered))
+        self._covered += found.tokens
+        return found
+
+    def flush(self, results: Sequence[LineResult], *, most_running: int) -> None:
+        """Store results, which also extends the lease; only lines that may use `most_running` tokens still run."""
+        covered = min(most_running, self._covered)  # none, where the tenant has no limit
         outcome = self.run(
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
             lambda session, claim: leasing.flush(
-                session, claim, results, flush_no=self._num_flushes, lease=self._settings.lease
+                session, claim, results, flush_no=self._num_flushes, lease=self._settings.lease, covered=covered
             )
         )
         self._num_flushes += 1
+        self._covered = covered
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 
     def extend(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from engine.errors import InvalidParamsError
+from jobs.accounts.budgets import Quota
 from jobs.chunks.recording import LineResult
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.body_checks import BodyError
@@ -13,6 +14,7 @@ from jobs.lines.reading import InputLine
 from jobs.lines.responses import error_body
 from workers.answers import AnswerMaker
 from workers.line_run import LineRun
+from workers.prompts import PreparedLine
 
 
 class ResultMaker:
@@ -49,6 +51,17 @@ class ResultMaker:
         """Return the result of a line that failed at run time: no response."""
         content = error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
         return LineResult(line_no=line_no, status_code=None, line=content)
+
+    def uncovered(self, prepared: PreparedLine, quota: Quota) -> LineResult:
+        """Return the result of a line that did not fit into the tenant's budget."""
+        line = prepared.line
+        message = (
+            f"This line may use {prepared.most_tokens:,} tokens and {max(quota.available or 0, 0):,} are available: "
+            f"the limit is {quota.limit or 0:,}, {quota.spent:,} are spent and {quota.reserved:,} are reserved. It was "
+            "not run and is not billed. Lower max_tokens, or ask for a higher limit."
+        )
+        content = error_line(self._batch_id, line.line_no, line.custom_id, code="insufficient_quota", message=message)
+        return LineResult(line_no=line.line_no, status_code=None, line=content)
 
     def fault(self, line_no: int, custom_id: str | None, *, error: Exception) -> LineResult:
         """Return the result of a line that a fault of ours has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from engine.errors import InvalidParamsError
+from jobs.accounts.budgets import Quota
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
@@ -14,6 +15,7 @@ from workers.chunks.lease import ChunkLease
 from workers.chunks.line_results import ResultMaker
 from workers.chunks.parts import WorkerParts
 from workers.line_run import LineRun
+from workers.prompts import PreparedLine
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,10 @@ class ChunkResults:
     def refuse(self, line: InputLine, error: BodyError | InvalidParamsError) -> None:
         """Note that a line's body cannot be run."""
         self._unwritten.append(self._maker.refusal(line, error))
+
+    def leave_out(self, prepared: PreparedLine, quota: Quota) -> None:
+        """Note that a line is not run, as the tenant's budget does not cover it."""
+        self._unwritten.append(self._maker.uncovered(prepared, quota))
 
     def finish(self, run: LineRun) -> None:
         """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
@@ -69,6 +75,6 @@ class ChunkResults:
 
     def write(self) -> None:
         """Write what is finished, which also extends the lease. Raises Abandoned."""
-        self._lease.flush(self._unwritten)
+        self._lease.flush(self._unwritten, most_running=self._lines.most_tokens)
         self._unwritten = []
         self._written_at = self._parts.monotonic()

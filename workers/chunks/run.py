@@ -12,6 +12,7 @@ from workers.chunks.feeder import ChunkFeeder
 from workers.chunks.lease import Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
+from workers.chunks.starter import LineStarter
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,9 @@ class ChunkRun:
         lines = EngineLines(claim, parts)
         results = ChunkResults(claim, parts, lease=lease, lines=lines)
         ends = ChunkEnds(parts, lease=lease, lines=lines, results=results)
-        self._feeder = ChunkFeeder(claim, parts, lease=lease, lines=lines, results=results, ends=ends)
-        self._lease, self._lines, self._results, self._ends = lease, lines, results, ends
+        starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results)
+        self._feeder = ChunkFeeder(claim, parts, lease=lease, starter=starter, results=results, ends=ends)
+        self._lease, self._lines, self._results, self._ends, self._starter = lease, lines, results, ends, starter
 
     def run(self) -> bool:
         """Return when the chunk is done, given back or lost: whether it is done."""
@@ -36,6 +38,9 @@ class ChunkRun:
         try:
             self._feeder.feed()
             self._collect()
+            while self._starter:
+                self._starter.start_or_give_up()
+                self._collect()
             self._lease.run(leasing.complete)
         except Abandoned as reason:
             log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
@@ -55,6 +60,7 @@ class ChunkRun:
             if self._results.is_due:
                 self._results.write()
                 self._ends.end_if_unwanted()
+                self._starter.start()  # in the room that lines have left
             self._ends.hold_lease_if_due()
             if self._lines and self._parts.drain.is_over:
                 self._ends.give_back()

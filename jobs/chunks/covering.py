@@ -1,0 +1,56 @@
+"""Covers lines of a claimed chunk before they run: each with the most that it may use, so that a limit is one.
+
+One transaction for a group of lines. The chunk says under its fence how much it covers, so that a lease that ends gives
+it back once, whoever ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.accounts import budgets
+from jobs.accounts.budgets import Covered
+from jobs.chunks.leasing import ClaimedChunk, fenced_out
+
+
+def cover(session: Session, claim: ClaimedChunk, costs: Sequence[int], *, covered: int) -> Covered:
+    """Cover further lines that may use `costs` tokens each; return which of them fit into batch and budget.
+
+    `covered` is what the chunk covers before. Repeat it as it is when the outcome of a commit is unknown. Raises
+    FencedOutError.
+    """
+    tokens = sum(costs)
+    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "covered": covered, "tokens": tokens}
+    if session.execute(_COVER_FROM_BATCH, values).one_or_none() is not None:
+        return Covered(fits=[True] * len(costs), tokens=tokens)
+    before = session.scalar(_LOCK, values)
+    if before is None:
+        raise fenced_out(claim)
+    if before != covered:  # an earlier try has committed after all
+        budgets.uncover(session, claim.batch_id, before - covered)
+    found = budgets.cover(session, claim.batch_id, claim.tenant_id, costs)
+    session.execute(_SET, values | {"covered": covered + found.tokens})
+    return found
+
+
+# What nearly every group needs, in one statement: the batch has reserved enough. The chunk is locked first.
+_COVER_FROM_BATCH = text("""
+    WITH held AS (
+        SELECT id, batch_id FROM chunk
+        WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND covered_tokens = :covered FOR NO KEY UPDATE
+    ), covering AS (
+        UPDATE batch SET covered_tokens = covered_tokens + :tokens FROM held
+        WHERE batch.id = held.batch_id AND reserved_tokens - covered_tokens >= :tokens RETURNING batch.id
+    )
+    UPDATE chunk SET covered_tokens = covered_tokens + :tokens FROM held, covering WHERE chunk.id = held.id
+    RETURNING chunk.id
+""")
+
+_LOCK = text("""
+    SELECT covered_tokens FROM chunk WHERE id = :chunk_id AND fence = :fence AND state = 'leased' FOR NO KEY UPDATE
+""")
+
+_SET = text("UPDATE chunk SET covered_tokens = :covered WHERE id = :chunk_id")

@@ -1,0 +1,153 @@
+"""Chunks that wait for room in their tenant's budget: laid aside by the worker that found none, woken by a sweep.
+
+A waiting chunk is neither hinted nor claimed, so it costs nobody a turn. Locks are taken in the order chunk → batch →
+budget; whoever holds a batch passes over chunks that are locked.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.accounts import budgets
+from jobs.chunks import fairshare, leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.states import BatchState, ChunkState, sources_of
+from jobs.tables import Batch
+
+_BATCHES = 100
+"""Woken by one sweep at most; the rest is for the next one."""
+_CHUNKS = 64
+"""Of one batch that are woken at once; more when none of them is ready any more."""
+
+
+def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int) -> None:
+    """Give back a chunk of which no line is running; it waits until there is room for `tokens`. No loss.
+
+    Ready chunks of the batch wait too, where there seems to be no room for one line of them: to find out with each of
+    them would cost its lines' tokenising. Raises FencedOutError.
+    """
+    leasing.hold(session, claim)
+    if leasing.lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
+        leasing.leave(session, claim, ChunkState.WITHDRAWN)
+        return
+    leasing.leave(session, claim, ChunkState.WAITING)
+    values = {
+        "chunk_id": claim.chunk_id,
+        "batch_id": claim.batch_id,
+        "tokens": tokens,
+        "after": ChunkState.WAITING.value,
+    }
+    session.execute(_NOTE_NEED, values)
+    session.execute(_LAY_OTHERS_ASIDE, values)
+    session.execute(_NOTE_LEAST, values)
+
+
+def wake(session: Session) -> int:
+    """Return chunks to the queue for which their budget has room by now; return how many.
+
+    A batch that runs nothing and has no room for its next line gives back what it has reserved: two of one tenant must
+    not wait for what the other one holds.
+    """
+    num_woken = 0
+    for batch in session.execute(_WAKEABLE, {"limit": _BATCHES}).all():
+        # A tenant whose chunks have all waited comes back as one that was idle.
+        fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
+        values = {
+            "batch_id": batch.id,
+            "room": batch.room if batch.has_room else None,
+            "limit": _CHUNKS,
+            "after": ChunkState.READY.value,
+            "sources": sources_of(ChunkState.READY),
+        }
+        num_woken += len(session.execute(_WAKE, values).all())
+        session.execute(_NOTE_LEAST, values)
+    for batch in session.execute(_IDLE, {"limit": _BATCHES}).all():
+        budgets.release_free(session, batch.id, batch.tenant_id)
+    return num_woken
+
+
+def waits_for(session: Session, batch: Batch) -> str | None:
+    """Return what a batch whose chunks wait for its tenant's budget lacks, as a sentence for its owner."""
+    if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
+        return None
+    quota = budgets.quota(session, batch.tenant_id)
+    if quota.limit is None:
+        return None  # it was lifted just now: the next sweep wakes them
+    return (
+        f"waiting_budget: the batch goes on when there is room for {batch.waits_for_tokens:,} tokens, and "
+        f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
+        f"{quota.reserved:,} are reserved. Room comes when lines end below their max_tokens, when other batches "
+        "end, or when the limit is raised."
+    )
+
+
+_NOTE_NEED = text("UPDATE chunk SET waits_for_tokens = :tokens WHERE id = :chunk_id")
+
+# Null where there is no limit.
+_ROOM = """
+    CASE WHEN budget.limit_tokens IS NOT NULL THEN
+        greatest(budget.limit_tokens - budget.spent_tokens - budget.reserved_tokens, 0)
+        + greatest(batch.reserved_tokens - batch.covered_tokens, 0)
+    END
+"""
+
+_LAY_OTHERS_ASIDE = text(f"""
+    UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = estimated_tokens / num_requests
+    WHERE id IN (
+        SELECT chunk.id FROM chunk JOIN batch ON batch.id = chunk.batch_id
+            JOIN budget ON budget.tenant_id = batch.tenant_id
+        WHERE chunk.batch_id = :batch_id AND chunk.state = 'ready'
+            AND chunk.estimated_tokens / chunk.num_requests > {_ROOM}
+        FOR UPDATE OF chunk SKIP LOCKED
+    )
+""")
+
+_NOTE_LEAST = text("""
+    UPDATE batch SET waits_for_tokens = (
+        SELECT min(waits_for_tokens) FROM chunk WHERE batch_id = :batch_id AND state = 'waiting'
+    )
+    WHERE id = :batch_id
+""")
+
+# While chunks that were woken are still ready, no others are: they would compete for the same room. Where lines are to
+# fail, they do so as soon as no line of the tenant runs whose tokens may come back.
+_WAKEABLE = text(f"""
+    SELECT batch.id, batch.tenant_id, batch.model, batch.priority, {_ROOM} AS room,
+        ({_ROOM} >= batch.waits_for_tokens) IS TRUE AS has_room
+    FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
+    WHERE batch.state = 'in_progress' AND batch.waits_for_tokens IS NOT NULL
+        AND (
+            budget.limit_tokens IS NULL OR {_ROOM} >= batch.waits_for_tokens
+            OR batch.uncovered_lines = 'fail' AND NOT EXISTS (
+                SELECT FROM batch AS other
+                WHERE other.tenant_id = batch.tenant_id AND other.covered_tokens > 0
+                    AND other.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+            )
+        )
+        AND NOT EXISTS (SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state = 'ready')
+    ORDER BY batch.expires_at, batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+""")
+
+_WAKE = text("""
+    UPDATE chunk SET state = :after, waits_for_tokens = NULL
+    WHERE state = ANY(:sources) AND id IN (
+        SELECT id FROM (
+            SELECT id, sum(waits_for_tokens) OVER (ORDER BY waits_for_tokens, id) AS tokens FROM (
+                SELECT id, waits_for_tokens FROM chunk WHERE batch_id = :batch_id AND state = 'waiting'
+                ORDER BY waits_for_tokens, id LIMIT :limit
+            ) AS first
+        ) AS summed WHERE CAST(:room AS bigint) IS NULL OR tokens <= :room
+    )
+    RETURNING id
+""")
+
+_IDLE = text(f"""
+    SELECT batch.id, batch.tenant_id FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
+    WHERE batch.state = 'in_progress' AND batch.waits_for_tokens IS NOT NULL
+        AND batch.covered_tokens = 0 AND batch.reserved_tokens > 0 AND {_ROOM} < batch.waits_for_tokens
+        AND NOT EXISTS (
+            SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
+        )
+    ORDER BY batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+""")

@@ -1,0 +1,125 @@
+"""A worker's chunk without an engine: a host that answers on command, and a bench that claims chunks and runs them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from engine.process.messages import EngineStats, FinishReason, TokenDelta
+from engine.scheduling.request import NewRequest
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from workers.chunks.parts import WorkerParts
+from workers.chunks.run import ChunkRun
+from workers.engine_host import Owner
+
+CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
+
+
+class FakeHost:
+    """Takes requests; `answer` finishes those that are waiting. With `instant` each is answered as it comes."""
+
+    def __init__(self, *, instant: bool = False) -> None:
+        self.instant = instant
+        self.silence = 0.0
+        self.num_silent_checks = 0
+        self.waiting: dict[int, tuple[NewRequest, Owner]] = {}
+        self.aborted: list[int] = []
+        self.stopped: list[tuple[int, int]] = []
+        self.prompts: list[list[int]] = []
+        self.stats = EngineStats()
+        self._changed = threading.Condition()
+        self._ids = itertools.count()
+
+    def next_request_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, new: NewRequest, owner: Owner) -> None:
+        with self._changed:
+            self.prompts.append(list(new.prompt_token_ids))
+            self.waiting[new.request_id] = (new, owner)
+            self._changed.notify_all()
+        if self.instant:
+            self.answer(1)
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.prompts) >= count, timeout=20)
+
+    def answer(self, count: int, *, error: str | None = None) -> None:
+        for request_id in list(self.waiting)[:count]:
+            _, owner = self.waiting.pop(request_id)
+            if error is not None:
+                owner.receive(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error=error))
+            else:
+                owner.receive(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
+
+    def generate(self, *token_ids: int) -> None:
+        """Give every waiting request these tokens, without an end."""
+        for request_id, (_, owner) in self.waiting.items():
+            owner.receive(TokenDelta(request_id=request_id, token_ids=list(token_ids)))
+
+    def abort_child(self, request_id: int, index: int) -> None:
+        self.stopped.append((request_id, index))
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        for request_id in request_ids:
+            self.waiting.pop(request_id, None)
+            self.aborted.append(request_id)
+
+    def seconds_since_progress(self) -> float:
+        with self._changed:
+            self.num_silent_checks += self.silence > 0
+            self._changed.notify_all()
+        return self.silence
+
+    def wait_for_silent_checks(self, count: int) -> None:
+        """Wait until the chunk has looked so often at the silence that is set now."""
+        with self._changed:
+            wanted = self.num_silent_checks + count
+            assert self._changed.wait_for(lambda: self.num_silent_checks >= wanted, timeout=20)
+
+
+class Bench:
+    """Claims the next chunk and runs it in a thread."""
+
+    def __init__(self, parts: WorkerParts, maker: sessionmaker[Session]) -> None:
+        self.parts = parts
+        self.maker = maker
+        self.thread: threading.Thread | None = None
+
+    def claim(self) -> ClaimedChunk:
+        with self.maker.begin() as session:
+            claim = leasing.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
+        assert claim is not None
+        return claim
+
+    def start(self, claim: ClaimedChunk) -> None:
+        self.thread = threading.Thread(target=ChunkRun(claim, self.parts).run)
+        self.thread.start()
+
+    def join(self) -> None:
+        assert self.thread is not None
+        self.thread.join(20)
+        assert not self.thread.is_alive(), "the chunk never ended"
+
+    def age_lease(self) -> None:
+        """Let all but a second of the lease have passed."""
+        with self.maker.begin() as session:
+            session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
+
+    def rows(self, sql: str) -> list[Any]:
+        with self.maker() as session:
+            return [tuple(row) for row in session.execute(text(sql)).all()]
+
+    def wait_until(self, sql: str, expected: list[Any]) -> None:
+        for _ in range(400):
+            if self.rows(sql) == expected:
+                return
+            threading.Event().wait(0.05)
+        raise AssertionError(f"{sql} is {self.rows(sql)}, not {expected}")

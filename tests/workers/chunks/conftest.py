@@ -1,0 +1,44 @@
+"""A bench for chunks: a real database and store, the demo model's tokenizer, an engine that answers on command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.settings import Settings
+from jobs.storage import Storage
+from tests.workers.chunks.builders import Bench, FakeHost
+from workers.answers import AnswerMaker
+from workers.chunks.parts import WorkerParts
+from workers.drain import Drain
+from workers.prompts import PromptMaker
+
+
+@pytest.fixture
+def host() -> FakeHost:
+    return FakeHost()
+
+
+@pytest.fixture
+def drain() -> Drain:
+    return Drain()
+
+
+@pytest.fixture
+def bench(
+    host: FakeHost, drain: Drain, maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any
+) -> Bench:
+    parts = WorkerParts(
+        host=host,  # type: ignore[arg-type]
+        prompts=PromptMaker(tokenizer, max_model_len=512, vocab_size=len(tokenizer)),
+        answers=AnswerMaker(tokenizer, model="demo"),
+        tokenizer=tokenizer,
+        sessions=maker,
+        storage=storage,
+        settings=settings,
+        drain=drain,
+        model_fingerprint="demo",
+    )
+    return Bench(parts, maker)
