@@ -21,8 +21,19 @@ _NEEDS = {
         "speculation/test_prompt_lookup.py",
         "test_text_properties.py",
     ],
-    "jsonschema_rs": ["test_emulated_cuda.py", "grammars/test_structured_output.py"],
-    "llguidance": ["test_emulated_cuda.py", "grammars/test_grammar.py", "grammars/test_structured_output.py"],
+    "jsonschema_rs": [
+        "test_emulated_cuda.py",
+        "grammars/test_structured_batches.py",
+        "grammars/test_structured_output.py",
+    ],
+    "llguidance": [
+        "test_emulated_cuda.py",
+        "grammars/test_forced_tokens.py",
+        "grammars/test_grammar.py",
+        "grammars/test_slow_grammars.py",
+        "grammars/test_structured_batches.py",
+        "grammars/test_structured_output.py",
+    ],
     "msgspec": ["device/test_energy.py", "process/test_outbox.py", "process/test_parent.py"],
 }
 collect_ignore = [name for package, names in _NEEDS.items() if find_spec(package) is None for name in names]
