@@ -54,6 +54,13 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def memory_folder() -> Iterator[Path]:
+    """An empty folder for a stack's data, whose many small syncs a busy disk would take seconds for."""
+    with _folder() as folder:
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def _postgres() -> Iterator[Postgres]:
     from cli.embedded.child import Child

@@ -111,8 +111,8 @@ def stack_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: dict[str, str]) -> Iterator[Stack]:
-    stack = Stack(tmp_path_factory.mktemp("stack"), stack_settings)
+def stack(memory_folder: Path, stack_settings: dict[str, str]) -> Iterator[Stack]:
+    stack = Stack(memory_folder, stack_settings)
     try:
         stack.start()
         yield stack
