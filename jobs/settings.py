@@ -60,8 +60,10 @@ class Settings(BaseSettings):
     default_max_tokens: int = Field(default=1024, gt=0)
     """Output tokens estimated for a line that sets no limit of its own."""
 
-    chunk_lines: int = Field(default=64, gt=0)
-    """Requests that a worker leases at once."""
+    chunk_lines: int = Field(default=512, gt=0)
+    """Requests that a worker leases at once, at most; 64 unless they are very short or long."""
+    chunk_tokens: int = Field(default=131_072, gt=0)
+    """Tokens of the requests that a worker leases at once, at most, by estimate and unless one alone has more."""
     lease_seconds: float = Field(default=20.0, gt=0)
     """How long a chunk stays a worker's that does not extend its lease."""
     heartbeat_seconds: float = Field(default=2.0, gt=0)

@@ -15,6 +15,11 @@ from jobs.settings import MIB, Settings
 
 MAX_CHUNK_BYTES = 16 * MIB
 """A chunk of long lines ends early: a worker reads it in one piece, K at a time."""
+FILLING_LINES = 64
+"""So many lines a chunk, times the chunks that a worker keeps open, fill an engine's seats (256 on a GPU)."""
+SHORT_CHUNK_TOKENS = 16_384
+"""A chunk goes on past FILLING_LINES while it is shorter than this, so that what each chunk costs is little beside its
+lines: three transactions (claim, progress, end), and the pause until the next one is under way."""
 
 
 class PlannedChunk(NamedTuple):
@@ -29,17 +34,22 @@ class PlannedChunk(NamedTuple):
 
 
 class ChunkPlanner:
-    """Group lines into chunks of at most `max_lines` consecutive lines; each begins and ends with one that can run."""
+    """Group consecutive lines into chunks; each begins and ends with one that can run.
 
-    def __init__(self, *, max_lines: int) -> None:
+    A chunk has FILLING_LINES, more where they are short and fewer where they are long: at most `max_lines` and, but for
+    a single line, `max_tokens` by estimate.
+    """
+
+    def __init__(self, *, max_lines: int, max_tokens: int) -> None:
         self.chunks: list[PlannedChunk] = []
         self._max_lines = max_lines
+        self._max_tokens = max_tokens
         self._open: PlannedChunk | None = None
         self._num_skipped = 0  # bad lines since the last one that can run
 
     def add(self, line: RawLine, tokens: int) -> None:
         chunk = self._open
-        if chunk is None or not self._fits(chunk, line):
+        if chunk is None or not self._fits(chunk, line, tokens):
             self.finish()
             self._open = PlannedChunk(line.line_no, 1, 1, line.byte_start, line.byte_end, tokens)
         else:
@@ -62,9 +72,11 @@ class ChunkPlanner:
             self._open = None
         return self.chunks
 
-    def _fits(self, chunk: PlannedChunk, line: RawLine) -> bool:
-        is_near = line.line_no - chunk.first_line < self._max_lines
-        return is_near and line.byte_end - chunk.byte_start <= MAX_CHUNK_BYTES
+    def _fits(self, chunk: PlannedChunk, line: RawLine, tokens: int) -> bool:
+        num_lines, num_tokens = line.line_no - chunk.first_line, chunk.estimated_tokens + tokens
+        max_lines = self._max_lines if num_tokens <= SHORT_CHUNK_TOKENS else min(self._max_lines, FILLING_LINES)
+        is_short = line.byte_end - chunk.byte_start <= MAX_CHUNK_BYTES and num_tokens <= self._max_tokens
+        return is_short and num_lines < max_lines
 
 
 @dataclass(slots=True)
@@ -83,7 +95,7 @@ class Scan:
     _ids: CustomIds = field(default_factory=CustomIds)
 
     def __post_init__(self) -> None:
-        self.planner = ChunkPlanner(max_lines=self.settings.chunk_lines)
+        self.planner = ChunkPlanner(max_lines=self.settings.chunk_lines, max_tokens=self.settings.chunk_tokens)
 
     def check(self, line: RawLine) -> LineProblem | None:
         """Return what is wrong with the next line; None where it is planned into a chunk, or is one too many."""

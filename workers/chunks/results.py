@@ -30,14 +30,14 @@ class ChunkResults:
         self._lines = lines
         self._maker = ResultMaker(claim.batch_id, parts.answers)
         self._unwritten: list[LineResult] = []
-        self._written_at = parts.monotonic()
+        self._first_at = 0.0  # when the first of them came
 
     def __len__(self) -> int:
         return len(self._unwritten)
 
     def refuse(self, line: InputLine, error: BodyError | InvalidParamsError) -> None:
         """Note that a line's body cannot be run."""
-        self._unwritten.append(self._maker.refusal(line, error))
+        self._hold(self._maker.refusal(line, error))
 
     def leave_out(self, prepared: PreparedLine, quota: Quota) -> None:
         """Note that a line is not run, as the tenant's budget does not cover it."""
@@ -49,12 +49,12 @@ class ChunkResults:
         self._lines.drop(line.line_no)
         try:
             if run.error is None:
-                self._unwritten.append(self._maker.answer(run))
+                self._hold(self._maker.answer(run))
             elif run.is_resumed:
                 log.warning("resumed line failed, running its prompt batch_id=%s line=%d", self._batch_id, line.line_no)
                 self._lines.start(run.prepared, [])  # what it went on after may be the reason
             else:
-                self._unwritten.append(self._maker.failure(line.line_no, line.custom_id, message=run.error))
+                self._hold(self._maker.failure(line.line_no, line.custom_id, message=run.error))
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
             self.give_up(line.line_no, line.custom_id, error)
 
@@ -62,7 +62,7 @@ class ChunkResults:
         """Fail one line for a fault of ours, and drop what the engine still runs of it."""
         log.exception("line failed unexpectedly batch_id=%s line_no=%s", self._batch_id, line_no)
         self._lines.drop(line_no)
-        self._unwritten.append(self._maker.fault(line_no, custom_id, error=error))
+        self._hold(self._maker.fault(line_no, custom_id, error=error))
 
     @property
     def is_due(self) -> bool:
@@ -70,11 +70,15 @@ class ChunkResults:
         settings, waiting = self._parts.settings, len(self._unwritten)
         if not waiting:
             return False
-        is_old = self._parts.monotonic() - self._written_at >= settings.flush_seconds
+        is_old = self._parts.monotonic() - self._first_at >= settings.flush_seconds
         return is_old or waiting >= settings.flush_results or not self._lines
 
     def write(self) -> None:
         """Write what is finished, which also extends the lease. Raises Abandoned."""
         self._lease.flush(self._unwritten, most_running=self._lines.most_tokens)
         self._unwritten = []
-        self._written_at = self._parts.monotonic()
+
+    def _hold(self, result: LineResult) -> None:
+        if not self._unwritten:
+            self._first_at = self._parts.monotonic()
+        self._unwritten.append(result)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.batches.scan import MAX_CHUNK_BYTES, ChunkPlanner
+from jobs.batches.scan import MAX_CHUNK_BYTES, SHORT_CHUNK_TOKENS, ChunkPlanner
 from jobs.lines.reading import RawLine
 
 
@@ -12,7 +13,7 @@ from jobs.lines.reading import RawLine
     max_lines=st.integers(1, 10),
 )
 def test_chunks_cover_every_good_line_once_and_count_what_lies_between(kinds: list[str], max_lines: int) -> None:
-    planner = ChunkPlanner(max_lines=max_lines)
+    planner = ChunkPlanner(max_lines=max_lines, max_tokens=10**6)
     for number, kind in enumerate(kinds):
         if kind == "good":
             planner.add(RawLine(number, number * 10, number * 10 + 10, b"x"), 7)
@@ -32,8 +33,26 @@ def test_chunks_cover_every_good_line_once_and_count_what_lies_between(kinds: li
 
 
 def test_a_chunk_of_long_lines_ends_early() -> None:
-    planner = ChunkPlanner(max_lines=64)
+    planner = ChunkPlanner(max_lines=64, max_tokens=10**6)
     half = MAX_CHUNK_BYTES // 2
     for number in range(4):
         planner.add(RawLine(number, number * half, (number + 1) * half, b"x"), 1)
     assert [chunk.num_lines for chunk in planner.finish()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sizes"),
+    [
+        (1, [512, 488]),
+        (SHORT_CHUNK_TOKENS // 100, [100] * 10),
+        (SHORT_CHUNK_TOKENS // 50, [64] * 15 + [40]),
+        (1_000, [64] * 15 + [40]),
+        (8_000, [16] * 62 + [8]),
+        (200_000, [1] * 1000),
+    ],
+)
+def test_short_lines_make_long_chunks_and_long_lines_short_ones(tokens: int, sizes: list[int]) -> None:
+    planner = ChunkPlanner(max_lines=512, max_tokens=131_072)
+    for number in range(1000):
+        planner.add(RawLine(number, number * 10, number * 10 + 10, b"x"), tokens)
+    assert [chunk.num_lines for chunk in planner.finish()] == sizes
