@@ -115,7 +115,9 @@ def measure_transformers(
     import torch  # noqa: PLC0415 - only the comparison needs these two
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model, dtype=getattr(torch, dtype), trust_remote_code=False
+    ).eval()
     batches = [requests[index : index + batch_size] for index in range(0, len(requests), batch_size)]
     with torch.inference_mode():
         generate_padded(loaded, [_short(request) for request in batches[0][:2]])

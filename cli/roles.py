@@ -66,7 +66,8 @@ def worker(
     *,
     model: Annotated[str, typer.Option(help="Served name of the model.")],
     path: Annotated[
-        str | None, typer.Option(help="Its folder or Hugging Face id [default: as `tokenmill models add` noted it]")
+        str | None,
+        typer.Option(help="Folder or Hugging Face id[@revision] [default: what `models add` noted]"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",

@@ -33,7 +33,8 @@ def run(
     input_path: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch input file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Replaced when complete.")],
     model: Annotated[
-        str | None, typer.Option(help="Model folder or Hugging Face id [default: what the file's lines name]")
+        str | None,
+        typer.Option(help="Folder or Hugging Face id[@revision] [default: what the file's lines name]"),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jobs.errors import InputError
 
 DEMO_NAME = "demo"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)(@[\w./-]+)?", re.ASCII)
 _CONFIG = "config.json"
 
 
@@ -20,11 +20,11 @@ class ServedModel:
     name: str
     """What requests say."""
     path: str
-    """An absolute folder or a Hugging Face id."""
+    """An absolute folder or a Hugging Face id, perhaps with the revision to fetch: `org/name@revision`."""
 
 
 def choose_model(given: str | None, *, name: str | None = None) -> ServedModel:
-    """Return the model for `--model given`, served as `name` (default: the folder's name or the id).
+    """Return the model for `--model given`, served as `name` (default: the folder's name, or the id).
 
     Raises InputError for a folder that holds no model, and where nothing is given and there is no demo model.
     """
@@ -34,12 +34,13 @@ def choose_model(given: str | None, *, name: str | None = None) -> ServedModel:
             raise InputError("no model was given. Say which with --model: a folder with config.json, or org/name.")
         return ServedModel(name=name or DEMO_NAME, path=str(folder))
     folder = Path(given).expanduser()
-    if folder.exists() or not _HUB_ID.fullmatch(given) or given.startswith("."):
+    hub_id = _HUB_ID.fullmatch(given)
+    if folder.exists() or hub_id is None or given.startswith("."):
         _require_model_folder(folder, given)
         folder = folder.resolve()
         is_demo = folder == demo_model_folder()
         return ServedModel(name=name or (DEMO_NAME if is_demo else folder.name), path=str(folder))
-    return ServedModel(name=name or given, path=given)
+    return ServedModel(name=name or hub_id[1], path=given)
 
 
 def demo_model_folder() -> Path | None:
@@ -52,7 +53,7 @@ def _require_model_folder(folder: Path, given: str) -> None:
     if not folder.exists():
         raise InputError(
             f"there is no model at {given}. Give a folder that holds {_CONFIG} and safetensors files, "
-            "or a Hugging Face id like org/name."
+            "or a Hugging Face id like org/name or org/name@revision."
         )
     if not (folder / _CONFIG).is_file():
         raise InputError(f"{given} holds no model: {_CONFIG} is missing. Give the folder that contains it.")

@@ -33,7 +33,8 @@ def up(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the API.")] = 8000,
     host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
     model: Annotated[
-        str | None, typer.Option(help="Model folder or Hugging Face id [default: the demo model of a checkout]")
+        str | None,
+        typer.Option(help="Folder or Hugging Face id[@revision] [default: the demo model of a checkout]"),
     ] = None,
     served_name: Annotated[str | None, typer.Option(help="The name requests use [default: from --model]")] = None,
     workers: Annotated[

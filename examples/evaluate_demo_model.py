@@ -39,8 +39,8 @@ def load_demo_model(
     directory: Path = MODEL_DIRECTORY, *, dtype: torch.dtype = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Load model and tokenizer from a directory, without the network."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
-    return model.eval(), AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True, trust_remote_code=False)
+    return model.eval(), AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
 def answer_documents(

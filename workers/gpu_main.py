@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -53,10 +54,12 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     """
     logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
-    config = engine(_registered_path(maker, model) if path is None else served_models.stored_path(path))
+    # Resolved once: an engine that starts again has the same files, whatever a hub has by then.
+    folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
+    config = engine(str(folder))
     worker_id = new_id("worker")
     host = EngineHost(EngineProcess(config), on_gone=_leave)
-    make_parts = _parts_maker(host, config.model, model=model, sessions=maker, settings=settings)
+    make_parts = _parts_maker(host, folder, model=model, sessions=maker, settings=settings)
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
             served_models.put_model(session, model, path)
@@ -86,10 +89,10 @@ def _leave(reason: str) -> None:
 
 
 def _parts_maker(
-    host: EngineHost, path: str, *, model: str, sessions: sessionmaker[Session], settings: Settings
+    host: EngineHost, folder: Path, *, model: str, sessions: sessionmaker[Session], settings: Settings
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
-    tokenizer = _tokenizer(path)
-    fingerprint = fingerprint_of(resolve_model_path(path))  # before the engine loads them: files may change meanwhile
+    tokenizer = _tokenizer(folder)
+    fingerprint = fingerprint_of(folder)  # before the engine loads them: files may change meanwhile
 
     def make(info: EngineInfo, drain: Drain) -> WorkerParts:
         return WorkerParts(
@@ -107,12 +110,20 @@ def _parts_maker(
     return make
 
 
-def _tokenizer(path: str) -> Any:
+def _folder(path: str) -> Path:
+    """Return the model's folder, fetched where it is on a hub. Raises InputError in one sentence."""
+    try:
+        return resolve_model_path(path)
+    except ModelLoadError as error:
+        raise InputError(str(error)) from None
+
+
+def _tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a model that serves text. Raises InputError in one sentence."""
     try:
-        tokenizer = load_tokenizer(resolve_model_path(path))
+        tokenizer = load_tokenizer(folder)
     except ModelLoadError as error:
         raise InputError(str(error)) from None
     if tokenizer is None:
-        raise InputError(f"{path} has no tokenizer.json, so text cannot be served. Put the model's tokenizer there.")
+        raise InputError(f"{folder} has no tokenizer.json, so text cannot be served. Put the model's tokenizer there.")
     return tokenizer

@@ -123,7 +123,9 @@ def _run_transformers(shape: Shape, asks: list[Ask], device: torch.device, *, lo
 
     with model_directory(shape) as path, device:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+        model: Any = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, attn_implementation="sdpa", trust_remote_code=False
+        ).eval()
     settings = {"max_requests_per_batch": load.max_num_seqs}
     if device.type == "cpu":  # on a GPU it sizes these two by the device's memory
         settings |= {"num_blocks": 2 * load.max_num_seqs, "max_batch_tokens": load.max_num_batched_tokens}

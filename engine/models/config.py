@@ -83,7 +83,10 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
 
 
 def resolve_model_path(model: str) -> Path:
-    """Return the model's directory; a name like `org/model` that is no directory is fetched from the hub."""
+    """Return the model's directory; a name like `org/model` that is no directory is fetched from the hub.
+
+    `org/model@revision` is fetched as it is at that branch, tag or commit.
+    """
     path = Path(model).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -91,21 +94,32 @@ def resolve_model_path(model: str) -> Path:
                 f"{path} has no config.json; give a model directory as transformers' save_pretrained writes it."
             )
         return path
-    is_hub_id = model.count("/") == 1 and not model.startswith((".", "/", "~")) and not path.exists()
+    hub_id, at, revision = model.partition("@")
+    is_hub_id = hub_id.count("/") == 1 and not model.startswith((".", "/", "~")) and not path.exists()
     if not is_hub_id:
         raise ModelLoadError(f"There is no model directory at {path}; give a directory with config.json.")
-    return _fetch_from_hub(model)
+    if at and not revision:
+        raise ModelLoadError(f"{model} names no revision after @; give a branch, tag or commit, or leave out the @.")
+    return _fetch_from_hub(hub_id, revision=revision or None)
 
 
-def _fetch_from_hub(model: str) -> Path:
+def _fetch_from_hub(hub_id: str, *, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - a slow import that local models do not need
 
     try:
-        return Path(snapshot_download(model, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM))
+        return Path(
+            snapshot_download(
+                hub_id,
+                revision=revision,
+                allow_patterns=_HUB_FILES,
+                ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM,
+            )
+        )
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelLoadError(
-            f"{model} is neither a directory nor a model that could be fetched from the Hugging Face hub ({reason})."
+            f"{hub_id}{f' at {revision}' if revision else ''} is neither a directory nor a model that could be fetched "
+            f"from the Hugging Face hub ({reason})."
         ) from error
 
 

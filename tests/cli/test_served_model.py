@@ -33,7 +33,14 @@ def test_a_hub_id_is_taken_as_it_is() -> None:
     assert choose_model("org/model-1.5") == ServedModel(name="org/model-1.5", path="org/model-1.5")
 
 
-@pytest.mark.parametrize("given", ["./models/tiny", "/models/tiny", "tiny", "a/b/c", "../x"])
+@pytest.mark.parametrize("revision", ["v1.0", "0123abc", "refs/pr/7"])
+def test_a_hub_id_may_pin_its_revision_and_keeps_its_name(revision: str) -> None:
+    pinned = f"org/model@{revision}"
+    assert choose_model(pinned) == ServedModel(name="org/model", path=pinned)
+    assert _served_model(pinned, scan("tiny")) == ServedModel(name="tiny", path=pinned)
+
+
+@pytest.mark.parametrize("given", ["./models/tiny", "/models/tiny", "tiny", "a/b/c", "../x", "a/b@", "a@b"])
 def test_a_path_that_does_not_exist_is_refused(given: str) -> None:
     with pytest.raises(InputError, match="there is no model at"):
         choose_model(given)

@@ -55,7 +55,10 @@ def convert(model: str, path: Path) -> Path:
     from optimum.intel import OVModelForCausalLM  # noqa: PLC0415
 
     half = path.with_name(f"{path.name}-unfinished")
-    OVModelForCausalLM.from_pretrained(model, export=True, compile=False, load_in_8bit=False).save_pretrained(half)
+    loaded = OVModelForCausalLM.from_pretrained(
+        model, export=True, compile=False, load_in_8bit=False, trust_remote_code=False
+    )
+    loaded.save_pretrained(half)
     half.rename(path)
     return path
 

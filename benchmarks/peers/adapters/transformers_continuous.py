@@ -22,7 +22,7 @@ def main() -> None:
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     model: Any = AutoModelForCausalLM.from_pretrained(
-        job["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
+        job["model"], dtype=torch.bfloat16, attn_implementation="sdpa", trust_remote_code=False
     ).eval()
     settings = {
         "page_size": PAGE_TOKENS,

@@ -19,7 +19,9 @@ def main() -> None:
     """Read the job, run it at each batch size, print the line of the fastest."""
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
-    model: Any = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        job["model"], dtype=torch.bfloat16, trust_remote_code=False
+    ).eval()
     generate(model, job["warm_up"], batch_size=len(job["warm_up"]))
     lines = [measure(model, job["requests"], batch_size=size) for size in job["batch_sizes"]]
     print("\n" + json.dumps(min(lines, key=lambda line: line["wall_seconds"])), flush=True)

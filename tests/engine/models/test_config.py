@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelLoadError
-from engine.models.config import load_model_config
+from engine.models.config import load_model_config, resolve_model_path
 from tests.engine.tiny_models import TINY
 
 VOCAB_SIZE = TINY["vocab_size"]
@@ -90,3 +90,40 @@ def test_a_dtype_that_torch_lacks_is_refused_with_what_is_allowed(
 def test_the_dtype_is_the_one_of_config_json(tmp_path: Path, given: dict[str, Any], expected: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", **given}))
     assert load_model_config(str(tmp_path)).dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("org/tiny", ("org/tiny", None)),
+        ("org/tiny@v1.0", ("org/tiny", "v1.0")),
+        ("org/tiny@refs/pr/7", ("org/tiny", "refs/pr/7")),
+    ],
+)
+def test_a_hub_model_is_fetched_at_the_revision_that_its_name_pins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, expected: tuple[str, str | None]
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def fetch(hub_id: str, *, revision: str | None, **_: Any) -> str:
+        asked.append((hub_id, revision))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert resolve_model_path(model) == tmp_path
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("org/tiny@", "names no revision after @"), ("tiny@v1", "There is no model directory")]
+)
+def test_a_hub_model_without_a_revision_or_an_owner_is_refused(model: str, message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        resolve_model_path(model)
+
+
+def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny@v1"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert resolve_model_path(str(folder)) == folder
