@@ -10,7 +10,7 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
-from api.services import Services, ServicesDep, SessionDep
+from api.services import Services, ServicesDep
 from jobs.accounts.tenants import Caller, authenticate
 from jobs.database import transaction
 from jobs.errors import AuthenticationError
@@ -45,27 +45,12 @@ class BearerKey(SecurityBase):
 Secret = Annotated[str, Depends(BearerKey())]
 
 
-def current_tenant(request: Request, session: SessionDep, *, secret: Secret) -> Tenant:
-    """Authenticate inside the request's own transaction."""
-    caller = authenticate(session, secret)
-    note_caller(request, caller)
-    return caller.tenant
-
-
-def note_caller(request: Request, caller: Caller) -> None:
-    """Tell the log whose request it is."""
-    request.state.tenant_id, request.state.key_id = caller.tenant.id, caller.key_id
-
-
-TenantDep = Annotated[Tenant, Depends(current_tenant)]
-
-
-async def detached_tenant_id(request: Request, services: ServicesDep, *, secret: Secret) -> str:
-    """Authenticate in a transaction of its own, so that a slow upload holds no connection."""
+async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) -> Tenant:
+    """Authenticate in a transaction of its own: nothing is held while an upload comes in, or a broker is asked."""
     async with services.session_slots:
         caller = await anyio.to_thread.run_sync(_caller_of, services, secret)
-    note_caller(request, caller)
-    return caller.tenant.id
+    request.state.tenant_id, request.state.key_id = caller.tenant.id, caller.key_id  # for the log
+    return caller.tenant
 
 
 def _caller_of(services: Services, secret: str) -> Caller:
@@ -73,4 +58,4 @@ def _caller_of(services: Services, secret: str) -> Caller:
         return authenticate(session, secret)
 
 
-DetachedTenantId = Annotated[str, Depends(detached_tenant_id)]
+TenantDep = Annotated[Tenant, Depends(sign_in)]

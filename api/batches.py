@@ -13,7 +13,8 @@ from api.auth import TenantDep
 from api.fields import STORABLE_PATTERN, ExpiresAfter, ObjectId, Storable, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, ResultLine
-from api.services import ServicesDep, SessionDep
+from api.services import ServicesDep
+from api.sessions import SessionDep
 from jobs.batches import lifecycle
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import (

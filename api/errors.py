@@ -6,6 +6,7 @@ Decides nothing about what is an error; the domain's errors carry their own stat
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -19,14 +20,15 @@ from starlette.types import Scope
 
 from api.fields import UNKNOWN_PARAMETERS
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
-from jobs.errors import AuthenticationError, InputError, ServiceError
+from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError
 from jobs.lines.bodies import ENDPOINTS
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 2
 
-# The client sends 409, 429 and 5xx again by itself. These answers are facts that a second try does not change.
+# The client sends 409, 429 and 5xx again by itself. These answers, but for RateLimitError, are facts that a second try
+# does not change.
 _FINAL_STATUSES = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
 
 _HTTP_CODES = {
@@ -69,15 +71,24 @@ async def _answer_input_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, InputError)
     if isinstance(error, AuthenticationError):
         request.state.refusal = error.code  # for the log
-    return error_response(
-        error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error.status)
-    )
+    return error_response(error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error))
 
 
-def _headers_for(status: int) -> dict[str, str]:
-    if status == HTTPStatus.UNAUTHORIZED:
+def _headers_for(error: InputError) -> dict[str, str]:
+    if isinstance(error, RateLimitError):
+        return _retry_after(error.retry_after_seconds)
+    if error.status == HTTPStatus.UNAUTHORIZED:
         return {"www-authenticate": "Bearer"}
-    return {"x-should-retry": "false"} if status in _FINAL_STATUSES else {}
+    return {"x-should-retry": "false"} if error.status in _FINAL_STATUSES else {}
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    """The official client goes by the milliseconds; others know whole seconds only."""
+    return {
+        "x-should-retry": "true",
+        "retry-after": str(max(1, math.ceil(seconds))),
+        "retry-after-ms": str(max(1, math.ceil(1000 * seconds))),
+    }
 
 
 async def _answer_unavailable(request: Request, error: Exception) -> Response:

@@ -11,20 +11,22 @@ from fastapi import APIRouter, BackgroundTasks, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from api.auth import DetachedTenantId, TenantDep
+from api.auth import TenantDep
 from api.errors import error_response
 from api.fields import ObjectId, Order, StrictModel
 from api.openapi import Responses, bytes_of, failures
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.schemas.files import DeletedFile, FileObject, FilePage
-from api.services import Services, ServicesDep, SessionDep
+from api.services import Services, ServicesDep
+from api.sessions import SessionDep
 from api.store import RequestStore
 from api.uploads import FORM_SCHEMA, receive_upload
 from jobs import files
+from jobs.accounts.limits import limits_of
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
 from jobs.files import MAX_PAGE, NewFile
-from jobs.tables import File
+from jobs.tables import File, Tenant
 
 CONTENT_PIECE_BYTES = 1024 * 1024
 
@@ -53,14 +55,16 @@ class ListQuery(StrictModel):
 
 
 @router.post("", operation_id="createFile", responses=failures(408, 413), openapi_extra={"requestBody": FORM_SCHEMA})
-async def upload(request: Request, tenant_id: DetachedTenantId, *, services: ServicesDep) -> FileObject:
+async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) -> FileObject:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
-    key = files.new_object_key(tenant_id)
+    async with services.session_slots:  # now, before it is read; what comes beside it meanwhile is counted at its end
+        await run_sync(_check_room, services, tenant)
+    key = files.new_object_key(tenant.id)
     received = await receive_upload(request, key, store=services.store, settings=services.settings)
     services.metrics.upload_bytes.inc(received.size_bytes)
     try:
         async with services.session_slots:
-            return await run_sync(_name_object, services, tenant_id, received)
+            return await run_sync(_name_object, services, tenant, received)
     except _UnnamedError as error:
         await services.store.delete(received.object_key)
         raise error.cause from None
@@ -73,14 +77,22 @@ class _UnnamedError(Exception):
         self.cause = cause
 
 
-def _name_object(services: Services, tenant_id: str, new: NewFile) -> FileObject:
+def _check_room(services: Services, tenant: Tenant) -> None:
+    with transaction(services.sessions) as session:
+        files.check_room(session, tenant.id, limits_of(tenant, services.settings), size_bytes=1)
+
+
+def _name_object(services: Services, tenant: Tenant, new: NewFile) -> FileObject:
     """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
 
     A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
     """
     with transaction(services.sessions) as session:
         try:
-            file = files.create_file(session, tenant_id, new)
+            limits = limits_of(tenant, services.settings)
+            files.hold_room(session, tenant.id)
+            files.check_room(session, tenant.id, limits, size_bytes=new.size_bytes)
+            file = files.create_file(session, tenant.id, new)
         except Exception as error:
             raise _UnnamedError(error) from error
     return FileObject.of(file)
@@ -132,7 +144,7 @@ _CONTENT: Responses = {
 )
 async def content(
     file_id: str,
-    tenant_id: DetachedTenantId,
+    tenant: TenantDep,
     *,
     services: ServicesDep,
     wanted: Annotated[str | None, Header(alias="range")] = None,
@@ -140,7 +152,7 @@ async def content(
 ) -> Response:
     """Stream the file, or the part that a Range header asks for."""
     async with services.session_slots:
-        file = await run_sync(_find, services, tenant_id, file_id)
+        file = await run_sync(_find, services, tenant.id, file_id)
     if only_if is not None and only_if != _etag(file):
         wanted = None  # the caller's part is of another object: RFC 9110 §13.1.5 has it get the whole
     try:

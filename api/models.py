@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from api.auth import TenantDep
 from api.openapi import failures
 from api.schemas.models import ModelList, ModelObject
-from api.services import SessionDep
+from api.sessions import SessionDep
 from jobs.served_models import find_model, list_models
 
 router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401, 503))

@@ -27,7 +27,7 @@ _DESCRIPTIONS = {
     410: "What is asked for is kept no longer.",
     413: "The body, the file or one of its fields is too large.",
     416: "The range begins behind the file's last byte.",
-    429: "The tenant's token budget does not cover the work.",
+    429: "Too many requests at a time, too much at once, or the tenant's token budget does not cover the work.",
     500: "A defect; the server's log has the cause under the request id.",
     503: "Postgres or the object store is away.",
 }
@@ -37,7 +37,7 @@ _HEADERS = {
     405: {"allow": "The methods that the path serves."},
     409: _FINAL,
     416: {"content-range": "`bytes */` and the file's size."},
-    429: _FINAL,
+    429: {"x-should-retry": "`true` with a `retry-after` where the same request may pass later, else `false`."},
     503: {"retry-after": "Seconds after which another try makes sense."},
 }
 _REF = "#/components/schemas/{model}"

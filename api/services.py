@@ -5,7 +5,6 @@ Made once in the app's lifespan; nothing here is global.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,7 +16,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.middleware.metrics import RequestMetrics
 from api.store import RequestStore
-from jobs.database import transaction
 from jobs.settings import Settings
 
 
@@ -44,20 +42,3 @@ def get_services(request: Request) -> Services:
 
 
 ServicesDep = Annotated[Services, Depends(get_services)]
-
-
-async def hold_session_slot(services: ServicesDep) -> AsyncIterator[None]:
-    async with services.session_slots:
-        yield
-
-
-def open_session(
-    services: ServicesDep, _slot: Annotated[None, Depends(hold_session_slot, scope="function")]
-) -> Iterator[Session]:
-    """Run one transaction per request: committed when the endpoint returns, rolled back when it raises."""
-    with transaction(services.sessions) as session:
-        yield session
-
-
-# scope="function": the commit comes before the answer. FastAPI's default runs it after, and "created" would be a guess.
-SessionDep = Annotated[Session, Depends(open_session, scope="function")]

@@ -86,6 +86,43 @@ def tenants_limit(
     print(f"{shown}, reserved {quota.reserved}, spent {quota.spent}")
 
 
+@tenants_app.command("limits")
+def tenants_limits(
+    *,
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="LIMIT=N", help="May be given again; LIMIT=default goes back to the setting."),
+    ] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Show what a tenant may have and do at once, or change it; API processes know within a request."""
+    from cli.table import print_table
+    from jobs.accounts import limits, tenants
+    from jobs.settings import load_settings
+
+    changes = dict(_limit_of(given) for given in change or [])
+    with _transaction(data_dir) as session:
+        limits.set_limits(session, tenants.find_tenant(session, name).id, changes)
+        tenant = tenants.find_tenant(session, name)
+        session.refresh(tenant)
+        holding = limits.limits_of(tenant, load_settings())
+        rows = [
+            (limit, getattr(holding, limit), "default" if getattr(tenant, f"max_{limit}") is None else "set")
+            for limit in limits.NAMES
+        ]
+    print_table(("limit", "value", "from"), rows)
+
+
+def _limit_of(given: str) -> tuple[str, int | None]:
+    from jobs.accounts.limits import NAMES
+
+    limit, _, value = given.partition("=")
+    if limit not in NAMES or not (value == "default" or (value.isascii() and value.isdecimal())):
+        raise InputError(f"--set is {given!r}; give LIMIT=N or LIMIT=default, where LIMIT is one of {', '.join(NAMES)}")
+    return limit, None if value == "default" else int(value)
+
+
 @tenants_app.command("list")
 def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""

@@ -7,6 +7,8 @@ TokenmillError
 │   ├── GoneError           the object is there, and what is asked of it is kept no longer  410
 │   ├── ConflictError       the object's state does not allow this                409
 │   ├── TooLargeError       a limit on size or count is passed                    413
+│   ├── LimitError          the tenant has as much at once as it may have         429
+│   ├── RateLimitError      too much at a time: the same call may pass a little later  429
 │   └── OverBudgetError     the tenant's token budget does not cover the work     429
 ├── FencedOutError          another worker owns this chunk by now: roll back, stop its sequences
 └── ServiceError            Postgres, the broker or the object store is not usable  503
@@ -61,6 +63,22 @@ class ConflictError(InputError):
 class TooLargeError(InputError):
     status = 413
     code = "too_large"
+
+
+class LimitError(InputError):
+    status = 429
+    code = "limit_exceeded"
+
+
+class RateLimitError(InputError):
+    """`retry_after_seconds` says when another try makes sense."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_seconds: float, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class OverBudgetError(InputError):

@@ -10,7 +10,9 @@ from enum import StrEnum
 from sqlalchemy import ColumnElement, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from jobs.errors import ConflictError, NotFoundError
+from jobs.accounts.limits import Limits
+from jobs.database import advisory_lock
+from jobs.errors import ConflictError, NotFoundError, TooLargeError
 from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
@@ -72,6 +74,30 @@ def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
     session.add(file)
     session.flush()
     return file
+
+
+def hold_room(session: Session, tenant_id: str) -> None:
+    """Let the files of a tenant come one after the other until the transaction ends: then `check_room` is exact."""
+    advisory_lock(session, f"files {tenant_id}")
+
+
+def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int) -> None:
+    """Raise TooLargeError where one more file, of `size_bytes`, is more than a tenant may keep."""
+    query = select(func.count(), func.coalesce(func.sum(File.size_bytes), 0))
+    num_files, stored = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
+    if num_files >= limits.files:
+        raise TooLargeError(
+            f"You keep {num_files:,} files and {limits.files:,} are allowed. Delete some, or let them expire.",
+            param="file",
+            code="too_many_files",
+        )
+    if stored + size_bytes > limits.stored_bytes:
+        raise TooLargeError(
+            f"The file has {size_bytes:,} bytes, your files have {int(stored):,}, and together {limits.stored_bytes:,} "
+            "are allowed. Delete some, or let them expire.",
+            param="file",
+            code="stored_bytes_exceeded",
+        )
 
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:

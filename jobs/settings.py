@@ -60,6 +60,17 @@ class Settings(BaseSettings):
     default_max_tokens: int = Field(default=1024, gt=0)
     """Output tokens estimated for a line that sets no limit of its own."""
 
+    tenant_open_batches: int = Field(default=1000, ge=0)
+    """Batches of a tenant that have not ended; this and what follows is set for one by `tokenmill tenants limits`."""
+    tenant_enqueued_tokens: int = Field(default=100_000_000_000, ge=0)
+    """Estimated tokens of these batches."""
+    tenant_files: int = Field(default=100_000, ge=0)
+    """Files that are kept for a tenant, outputs included."""
+    tenant_stored_bytes: int = Field(default=256 * GIB, ge=0)
+    """Sizes of these files together."""
+    max_open_batches: int = Field(default=50_000, gt=0)
+    """Batches of all tenants that have not ended: the depth of the queue."""
+
     chunk_lines: int = Field(default=512, gt=0)
     """Requests that a worker leases at once, at most; 64 unless they are very short or long."""
     chunk_tokens: int = Field(default=131_072, gt=0)

@@ -71,6 +71,11 @@ class Tenant(Base):
     name: Mapped[str] = mapped_column(unique=True)
     weight: Mapped[float] = mapped_column(Float, server_default="1")
     created_at: Mapped[datetime] = _created_at()
+    # What `jobs.accounts.limits` holds it to; None: what the settings say.
+    max_open_batches: Mapped[int | None]
+    max_enqueued_tokens: Mapped[int | None]
+    max_files: Mapped[int | None]
+    max_stored_bytes: Mapped[int | None]
 
 
 class ApiKey(Base):
@@ -104,6 +109,13 @@ class File(Base):
     __tablename__ = "file"
     __table_args__ = (
         Index(None, "tenant_id", "created_at", "id"),
+        # For the sums of what a tenant keeps: read from the index alone.
+        Index(
+            "file_kept_idx",
+            "tenant_id",
+            postgresql_include=["size_bytes", "expires_at"],
+            postgresql_where=text("deleted_at IS NULL"),
+        ),
         # LEAST leaves nulls out: the moment from which the object is not needed, null where it stays.
         Index("file_purge_idx", text("LEAST(expires_at, deleted_at)"), postgresql_where=text("purged_at IS NULL")),
     )
@@ -135,6 +147,11 @@ class Batch(Base):
             postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
         ),
         UniqueConstraint("tenant_id", "idempotency_key"),
+        Index(
+            "batch_open_idx",
+            "tenant_id",
+            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+        ),
         Index("batch_fingerprint_idx", "tenant_id", "fingerprint", "created_at"),
         Index("batch_waiting_idx", "expires_at", "id", postgresql_where=text("waits_for_tokens IS NOT NULL")),
         CheckConstraint(_one_of("state", BatchState), name="state"),

@@ -96,6 +96,7 @@ FLOORS = {
         ["middleware", "uploads"],
         ["services"],
         ["auth"],
+        ["sessions"],
         ["*"],
         ["app", "server"],
     ],

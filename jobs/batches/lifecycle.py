@@ -9,6 +9,8 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
+from jobs.accounts.limits import Limits, limits_of
+from jobs.batches import queue_limits
 from jobs.batches.submission import CreateBatch, check_file, check_request, parse_window
 from jobs.chunks import leasing
 from jobs.database import advisory_lock
@@ -32,8 +34,8 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
     """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
 
     Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
-    that it retries. Raises InputError, TooLargeError, OverBudgetError, NotFoundError, or ConflictError where the key
-    was used for another request.
+    that it retries. Raises InputError, TooLargeError, OverBudgetError, LimitError, RateLimitError,
+    NotFoundError, or ConflictError where the key was used for another request.
     """
     check_request(wanted)
     fingerprint = wanted.fingerprint()
@@ -43,7 +45,9 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
         return earlier
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
-    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint)
+    queue_limits.check_queue(session, settings)
+    limits = limits_of(tenant, settings)
+    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint, limits=limits)
 
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
@@ -146,12 +150,15 @@ def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
     return file
 
 
-def _insert(session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, fingerprint: str) -> Batch:
+def _insert(
+    session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, fingerprint: str, limits: Limits
+) -> Batch:
     now = session.scalar(select(func.now()))
     assert now is not None
     ensure_result_partition(session, batch_day(now))
     tokens = (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
     budgets.reserve(session, tenant_id, tokens)
+    queue_limits.check_tenant(session, tenant_id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
         id=new_id("batch"),
         tenant_id=tenant_id,

@@ -285,3 +285,19 @@ def test_batches_of_many_clients_at_once_are_all_accepted(client: OpenAI, submit
 
     with ThreadPoolExecutor(64) as pool:
         assert len(set(pool.map(create, range(128)))) == 128
+
+
+def test_a_limit_on_open_batches_is_a_429_that_is_not_repeated(
+    deploy: Callable[..., Any], input_lines: Callable[..., bytes]
+) -> None:
+    deployment = deploy(tenant_open_batches=1)
+    with OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key()) as client:
+        file = client.files.create(file=("a.jsonl", input_lines(1)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        first = client.batches.create(**wanted)
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.batches.create(**wanted, metadata={"second": "yes"})
+        assert caught.value.code == "open_batches_exceeded"
+        assert caught.value.response.headers["x-should-retry"] == "false"
+        client.batches.cancel(first.id)
+        assert [batch.id for batch in client.batches.list()] == [first.id]

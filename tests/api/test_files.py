@@ -186,3 +186,18 @@ def test_fields_after_the_file_are_accepted(http: httpx.Client) -> None:
     )
     answer = http.post("/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=x"})
     assert (answer.status_code, json.loads(answer.text)["bytes"]) == (200, 8)
+
+
+def test_a_tenants_room_is_refused_before_and_after_the_upload_and_leaves_nothing(deploy: Callable[..., Any]) -> None:
+    deployment = deploy(tenant_stored_bytes=100, tenant_files=2)
+    with OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key(), max_retries=0) as client:
+        for size in (60, 40):
+            with pytest.raises(openai.APIStatusError) as caught:
+                client.files.create(file=("a.bin", bytes(101)), purpose="user_data")
+            assert (caught.value.status_code, caught.value.code) == (413, "stored_bytes_exceeded")
+            client.files.create(file=("a.bin", bytes(size)), purpose="user_data")
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.files.create(file=("a.bin", b""), purpose="user_data")
+        assert (caught.value.status_code, caught.value.code) == (413, "too_many_files")
+        assert "You keep 2 files and 2 are allowed" in caught.value.message
+        assert len(deployment.object_names()) == 2

@@ -219,6 +219,23 @@ def test_a_budget_is_set_and_lifted(database: str) -> None:
         run("tenants", "limit", "nobody", "5", **admin)
 
 
+def test_limits_of_a_tenant_are_shown_set_and_given_back(database: str) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database, "TOKENMILL_TENANT_FILES": "77"}
+    run("tenants", "create", "limited", **admin)
+
+    def shown(*changes: str) -> dict[str, tuple[str, str]]:
+        lines = run("tenants", "limits", "limited", *changes, **admin).stdout.splitlines()
+        return {limit: (value, origin) for limit, value, origin in (line.split("\t") for line in lines)}
+
+    assert shown()["files"] == ("77", "default")
+    changed = shown("--set", "files=5", "--set", "open_batches=0")
+    assert (changed["files"], changed["open_batches"]) == (("5", "set"), ("0", "set"))
+    assert shown("--set", "files=default")["files"] == ("77", "default")
+    for wrong in ("files", "files=-1", "colour=1", "files=1.5"):
+        with pytest.raises(InputError, match="LIMIT is one of open_batches, enqueued_tokens"):
+            run("tenants", "limits", "limited", "--set", wrong, **admin)
+
+
 def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)

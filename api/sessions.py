@@ -1,0 +1,31 @@
+"""The transaction of a request that acts for a tenant: begun once it is known who asks, committed before the answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import Depends
+from sqlalchemy.orm import Session
+
+from api.auth import TenantDep
+from api.services import ServicesDep
+from jobs.database import transaction
+
+
+async def hold_session_slot(services: ServicesDep, _tenant: TenantDep) -> AsyncIterator[None]:
+    """Wait for a slot after signing in, which takes one of its own: else all could wait for a second one."""
+    async with services.session_slots:
+        yield
+
+
+def open_session(
+    services: ServicesDep, _slot: Annotated[None, Depends(hold_session_slot, scope="function")]
+) -> Iterator[Session]:
+    """Run one transaction per request: committed when the endpoint returns, rolled back when it raises."""
+    with transaction(services.sessions) as session:
+        yield session
+
+
+# scope="function": the commit comes before the answer. FastAPI's default runs it after, and "created" would be a guess.
+SessionDep = Annotated[Session, Depends(open_session, scope="function")]

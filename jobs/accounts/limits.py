@@ -1,0 +1,53 @@
+"""What a tenant may have and do at once: the operator's number for it, else the setting's.
+
+Knows which limits there are and what they are for a tenant; whoever counts what is limited asks here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from jobs.errors import InputError
+from jobs.settings import Settings
+from jobs.tables import Tenant
+
+MAX_LIMIT = 10**15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Inclusive. Each has a column `max_…` of the tenant and a setting `tenant_…`."""
+
+    open_batches: int
+    """That have not ended."""
+    enqueued_tokens: int
+    """Estimated tokens of the open batches."""
+    files: int
+    """That are kept, outputs included."""
+    stored_bytes: int
+    """Of these files."""
+
+
+NAMES = tuple(field.name for field in fields(Limits))
+
+
+def limits_of(tenant: Tenant, settings: Settings) -> Limits:
+    """Return what holds for a tenant."""
+    own = {name: getattr(tenant, f"max_{name}") for name in NAMES}
+    return Limits(
+        **{name: getattr(settings, f"tenant_{name}") if value is None else value for name, value in own.items()}
+    )
+
+
+def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None]) -> None:
+    """Set limits of a tenant by name; None goes back to the setting. Raises InputError."""
+    for name, value in changes.items():
+        assert name in NAMES, name
+        if value is not None and not 0 <= value <= MAX_LIMIT:
+            raise InputError(f"{name} is {value}; give 0 to {MAX_LIMIT}", param=name)
+    if changes:
+        values = {f"max_{name}": value for name, value in changes.items()}
+        session.execute(update(Tenant).where(Tenant.id == tenant_id).values(values))
