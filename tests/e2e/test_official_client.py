@@ -314,3 +314,52 @@ def test_structures_are_kept_and_one_that_cannot_be_is_refused_by_name(stack: An
     (refused,) = read_lines(client, done.error_file_id)
     assert refused["response"]["body"]["error"]["param"] == "structured_outputs.json"
     assert "uniqueItems" in refused["response"]["body"]["error"]["message"]
+
+
+def test_a_token_limit_holds_while_others_go_on_and_its_batch_ends_once_it_is_raised(
+    stack: Any, client: openai.OpenAI
+) -> None:
+    def admin(*arguments: str) -> str:
+        done = stack.run(*arguments, "--data-dir", str(stack.data_dir))
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout).strip()
+
+    def spent_and_reserved() -> tuple[int, int]:
+        ((spent, reserved),) = stack.query(
+            f"SELECT spent_tokens, reserved_tokens FROM budget WHERE tenant_id = '{tenant}'"
+        )
+        return int(spent), int(reserved)
+
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "qxzj" * 110}],
+        "max_tokens": 8,
+    }  # 4 × the estimate
+    content = [json.dumps({"custom_id": f"c{n}", "method": "POST", "url": CHAT, "body": body}) for n in range(34)]
+    tenant = admin("tenants", "create", "limited", "--limit-tokens", "5000")
+    with openai.OpenAI(base_url=stack.base_url, api_key=admin("keys", "create", "limited")) as limited:
+        batch_id = submit(limited, "\n".join(content).encode()).id
+        while not (limited.batches.retrieve(batch_id).waits_for or "").startswith("waiting_budget"):  # type: ignore[attr-defined]
+            time.sleep(0.1)
+        while stack.query("SELECT FROM chunk WHERE state IN ('ready', 'leased')"):
+            time.sleep(0.1)  # lines that are covered run on
+        spent, reserved = spent_and_reserved()
+        assert spent > 0
+        assert spent + reserved <= 5000
+        other = submit(client, json.dumps(request_line(1)).encode())
+        assert wait(client, other.id).request_counts.completed == 1
+        assert stack.audit().returncode == 0, stack.audit().stdout
+
+        admin("tenants", "limit", "limited", "30000")
+        batch = wait(limited, batch_id)
+        assert (batch.status, batch.request_counts.completed, batch.waits_for) == ("completed", 34, None)
+        spent, reserved = spent_and_reserved()
+        assert spent == batch.usage.total_tokens > 15_000
+        assert reserved == 0
+
+        admin("tenants", "limit", "limited", str(spent + 500))
+        batch = wait(limited, submit(limited, "\n".join(content[:3]).encode(), uncovered_lines="fail").id)
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 1, 2)
+        errors = read_lines(limited, batch.error_file_id)
+        assert {line["error"]["code"] for line in errors} == {"insufficient_quota"}
+    assert stack.audit().returncode == 0, stack.audit().stdout
