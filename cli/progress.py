@@ -29,6 +29,8 @@ class BatchProgress:
     output_tokens: int
     average: float | None = None
     """Output tokens per second from the batch's creation to its end; None before and for a short one."""
+    waits_for: str | None = None
+    """A sentence; other servers have none."""
 
     @classmethod
     def of(cls, batch: Any) -> BatchProgress:
@@ -43,6 +45,7 @@ class BatchProgress:
             total=counts.total if counts else 0,
             output_tokens=output_tokens,
             average=output_tokens / seconds if seconds >= _SHORTEST_AVERAGE_SECONDS else None,
+            waits_for=getattr(batch, "waits_for", None),
         )
 
 
@@ -78,6 +81,21 @@ class Rate:
         return (last[column] - first[column]) / max(last[0] - first[0], 1e-6)
 
 
+@dataclass(slots=True)
+class BudgetWait:
+    """That a batch waits for its budget, told each time it begins to: the numbers change from look to look.
+
+    That it waits for a worker is not told: `tokenmill run` is starting one.
+    """
+
+    _is_on: bool = False
+
+    def news(self, progress: BatchProgress) -> str | None:
+        """Return the sentence where the wait has just begun."""
+        was_on, self._is_on = self._is_on, (progress.waits_for or "").startswith("waiting_budget")
+        return progress.waits_for if self._is_on and not was_on else None
+
+
 class Display(Protocol):
     def show(self, progress: BatchProgress) -> None: ...
 
@@ -110,9 +128,12 @@ class LiveDisplay:
         self._monotonic = monotonic
         self._rate = Rate()
         self._task = bar.add_task("starting", total=None, count="", rate="")
+        self._budget_wait = BudgetWait()
 
     def show(self, progress: BatchProgress) -> None:
         self._rate.add(self._monotonic(), progress)
+        if (sentence := self._budget_wait.news(progress)) is not None:
+            self._bar.console.print(sentence, markup=False, highlight=False)
         self._bar.update(
             self._task,
             description=progress.status.replace("_", " "),
@@ -132,12 +153,15 @@ class PlainDisplay:
         self._rate = Rate()
         self._last_status: str | None = None
         self._last_line_at = 0.0
+        self._budget_wait = BudgetWait()
 
     def show(self, progress: BatchProgress) -> None:
         now = self._monotonic()
         self._rate.add(now, progress)
         if progress.status in ENDED:
             return
+        if (sentence := self._budget_wait.news(progress)) is not None:
+            print(sentence, file=self._stream, flush=True)
         if progress.status == self._last_status and now - self._last_line_at < _LINE_EVERY_SECONDS:
             return
         self._last_status, self._last_line_at = progress.status, now

@@ -76,6 +76,15 @@ def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds_until_
     ]
 
 
+def test_a_wait_for_the_budget_is_told_each_time_it_begins() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, monotonic=lambda: 100.0)
+    first, second = (f"waiting_budget: … {tokens} are available" for tokens in (5, 4))
+    for waits_for in (None, first, second, None, "No running worker …", second):
+        display.show(replace(progress(1), waits_for=waits_for))
+    assert stream.getvalue().splitlines() == ["in progress  1/100", first, second]
+
+
 def test_a_pipe_gets_no_control_characters() -> None:
     stream = io.StringIO()
     with progress_display(stream) as display:
@@ -95,6 +104,17 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "40/100" in stream.getvalue()
     assert "None" not in stream.getvalue()
     assert "in progress" in stream.getvalue()
+
+
+def test_a_terminal_tells_of_the_budget_above_the_bar() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with progress_display(stream) as display:
+        display.show(replace(progress(40), waits_for="waiting_budget: [5] tokens"))
+    assert "waiting_budget: [5] tokens" in stream.getvalue()
 
 
 def test_the_rate_forgets_what_is_longer_ago_than_its_window() -> None:
