@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeGuard
 
 from engine.params import SamplingParams
@@ -15,6 +15,7 @@ from jobs.lines.bodies import ChatRequest, CompletionRequest, parse_body
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_tools import ToolUse
 from jobs.lines.reading import InputLine
+from jobs.lines.sampling import Sampling
 from workers.chat_template import ChatTemplate, TemplatedTokenizer, for_template
 from workers.prompt_lengths import PromptLengths
 from workers.special_tokens import Check
@@ -23,6 +24,7 @@ from workers.tool_calls.output import CallReader
 from workers.tool_calls.writing import constraint
 
 Request = ChatRequest | CompletionRequest
+_SAMPLING = [parameter.name for parameter in fields(Sampling)]
 
 
 class Tokenizer(TemplatedTokenizer, Protocol):
@@ -55,8 +57,10 @@ class PreparedLine:
     """The model's context, prompt and answer together."""
 
     def params_of(self, prompt_index: int) -> SamplingParams:
-        """Return how tokens are chosen for one prompt: `params` with its own seed."""
-        return self.params if self.seeds is None else replace(self.params, seed=self.seeds[prompt_index])
+        """Return how tokens are chosen for one prompt: `params`, which have the first one's seed, with its own."""
+        if self.seeds is None or prompt_index == 0:
+            return self.params
+        return replace(self.params, seed=self.seeds[prompt_index])
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -147,7 +151,7 @@ class PromptMaker:
 
     def _params(self, request: Request, calls: CallReader | None, *, seed: int | None) -> SamplingParams:
         sampling = request.sampling
-        values = asdict(sampling) | {
+        values: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING} | {
             "seed": seed,
             "logit_bias": dict(sampling.logit_bias),
             "structured": self._structured(request, calls),
