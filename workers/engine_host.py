@@ -1,6 +1,7 @@
 """Keeps one engine alive: hands requests over, routes tokens to their owners, and survives the engine's death.
 
-Token ids only. A request that kills engines is found by running suspects in ever smaller groups, so it fails alone.
+Token ids only. A request that kills engines is found by running suspects in ever smaller groups, so it fails alone. An
+engine that dies of anything fails none: it has to run a harmless probe before requests are suspected further.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import count
 from typing import Protocol
 
 from engine.errors import EngineDied, EngineStartError
+from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.scheduling.decisions import outcome
 from engine.scheduling.request import NewRequest
@@ -23,6 +25,10 @@ log = logging.getLogger(__name__)
 
 MAX_CRASHES = 3
 """Engine deaths after which a request that ran alone at the last of them is given up."""
+MAX_FRUITLESS_DEATHS = 3
+"""Engine deaths without one finished request between them after which the engine, and no request, is to blame. The last
+of them is the death of a probe: a request that kills engines cannot cause it."""
+_PROBE_TOKENS = 16
 WEDGED_SECONDS = 240.0
 """An engine silent for so long is ended and started again: far above any step, since one step may be a long prefill."""
 _POLL_SECONDS = 0.2
@@ -64,10 +70,24 @@ class _Flight:
     def request_id(self) -> int:
         return self.request.request_id
 
+    @property
+    def is_probe(self) -> bool:
+        return isinstance(self.owner, _Probe)
+
     def fail(self, message: str) -> None:
         """Let the owner hear that the request ends with an error."""
         error = TokenDelta(request_id=self.request_id, finish_reason=FinishReason.ERROR, error=message)
         self.owner.receive(error)
+
+
+class _Probe:
+    """Owns a request of our own, whose end alone is of interest."""
+
+    name = "probe"
+
+    def receive(self, delta: TokenDelta) -> None: ...
+
+    def start_over(self) -> None: ...
 
 
 class EngineHost:
@@ -80,7 +100,10 @@ class EngineHost:
         on_gone: Callable[[str], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_gone(reason)` is called once when the engine cannot be started again."""
+        """`on_gone(reason)` is called once when the engine cannot be started again, or dies of whatever it runs.
+
+        No request hears of that: their owners give them back.
+        """
         self._engine = engine
         self._on_gone = on_gone
         self._monotonic = monotonic
@@ -89,6 +112,7 @@ class EngineHost:
         self._in_engine: dict[int, _Flight] = {}
         self._suspects: deque[list[_Flight]] = deque()  # groups that run one after the other, each alone
         self._held: list[_Flight] = []  # newcomers wait while the engine starts again and while suspects run
+        self._num_fruitless_deaths = 0  # since a request has finished
         self._is_restarting = False  # the new engine is not to be talked to before it is ready
         self._last_progress = monotonic()
         self._stats = EngineStats()
@@ -157,7 +181,7 @@ class EngineHost:
                 self._call_engine(lambda: self._engine.abort_children([(request_id, index)]))
 
     def _is_isolating(self) -> bool:
-        return any(flight.crashes > 1 for flight in self._in_engine.values())
+        return any(flight.crashes > 1 or flight.is_probe for flight in self._in_engine.values())
 
     def _add(self, flight: _Flight) -> None:
         self._in_engine[flight.request_id] = flight
@@ -218,6 +242,8 @@ class EngineHost:
                 if flight is None:
                     continue  # aborted meanwhile
                 if delta.finish_reason is not None:
+                    if delta.finish_reason is not FinishReason.ERROR:
+                        self._num_fruitless_deaths = 0
                     # An error ends the whole request; otherwise each of its n children ends by itself.
                     flight.open_children -= 1
                     if flight.open_children == 0 or delta.finish_reason is FinishReason.ERROR:
@@ -234,6 +260,10 @@ class EngineHost:
         log.error(
             "engine died, restarting exit_code=%s requests=%d reason=%s", death.exit_code, num_requests, death.reason
         )
+        self._num_fruitless_deaths += 1
+        if self._num_fruitless_deaths >= MAX_FRUITLESS_DEATHS:
+            self._on_gone(f"the engine died {self._num_fruitless_deaths} times without one finished request: {death}")
+            return False
         try:
             self._engine.start()
         except EngineStartError as error:
@@ -262,7 +292,15 @@ class EngineHost:
         else:
             middle = (len(interrupted) + 1) // 2
             self._suspects.extendleft(group for group in (interrupted[middle:], interrupted[:middle]) if group)
+        if self._num_fruitless_deaths == MAX_FRUITLESS_DEATHS - 1:
+            self._suspects.appendleft([self._make_probe()])
         self._next_suspects()
+
+    def _make_probe(self) -> _Flight:
+        """Return a prompt and an answer of a few tokens: what any engine that works survives."""
+        params = SamplingParams(max_tokens=2, temperature=0.0)
+        new = NewRequest(request_id=self.next_request_id(), prompt_token_ids=[0] * _PROBE_TOKENS, params=params)
+        return _Flight(new, _Probe(), open_children=1)
 
     def _give_up(self, flight: _Flight) -> None:
         log.error("request gave up request_id=%d crashes=%d", flight.request_id, flight.crashes)

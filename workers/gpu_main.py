@@ -58,8 +58,9 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
     worker_id = new_id("worker")
-    host = EngineHost(EngineProcess(config), on_gone=_leave)
-    make_parts = _parts_maker(host, folder, model=model, sessions=maker, settings=settings)
+    leaving = Leaving()
+    host = EngineHost(EngineProcess(config), on_gone=leaving)
+    make_parts = _parts_maker(host, folder, model=model, sessions=maker, settings=settings, leaving=leaving)
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
             served_models.put_model(session, model, path)
@@ -74,7 +75,8 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     )
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
     # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.
-    sys.exit(run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=1))
+    exit_code = run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=1)
+    sys.exit(exit_code if leaving.reason is None else f"worker left: {leaving.reason}")
 
 
 def _registered_path(maker: sessionmaker[Session], model: str) -> str:
@@ -82,19 +84,32 @@ def _registered_path(maker: sessionmaker[Session], model: str) -> str:
         return served_models.find_model(session, model).path
 
 
-def _leave(reason: str) -> None:
-    """The engine does not start any more: drain by the front door; the supervisor starts a new worker."""
-    log.error("worker leaves: the engine is gone reason=%s", reason)
-    os.kill(os.getpid(), signal.SIGTERM)
+class Leaving:
+    """Called when the engine is gone: drain by the front door, at once, and end with the reason.
+
+    The supervisor starts a new worker; the chunks that this one gives back are no loss.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.drain: Drain | None = None
+
+    def __call__(self, reason: str) -> None:
+        log.error("worker leaves: the engine is gone reason=%s", reason)
+        self.reason = reason
+        if self.drain is not None:
+            self.drain.begin(0)  # there is nothing that could finish within a grace
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _parts_maker(
-    host: EngineHost, folder: Path, *, model: str, sessions: sessionmaker[Session], settings: Settings
+    host: EngineHost, folder: Path, *, model: str, sessions: sessionmaker[Session], settings: Settings, leaving: Leaving
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
     tokenizer = _tokenizer(folder)
     fingerprint = fingerprint_of(folder)  # before the engine loads them: files may change meanwhile
 
     def make(info: EngineInfo, drain: Drain) -> WorkerParts:
+        leaving.drain = drain
         return WorkerParts(
             host=host,
             prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),

@@ -14,7 +14,7 @@ from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.scheduling.decisions import Reason
 from engine.scheduling.request import NewRequest
-from workers.engine_host import WEDGED_SECONDS, EngineHost, Owner
+from workers.engine_host import MAX_FRUITLESS_DEATHS, WEDGED_SECONDS, EngineHost, Owner
 
 POISON = 666
 
@@ -205,6 +205,48 @@ def test_a_request_that_kills_engines_fails_alone(stage: Stage) -> None:
     assert last.finish_reason is FinishReason.ERROR
     assert last.error is not None
     assert "died" in last.error
+
+
+class BrokenEngine(FakeEngine):
+    """Starts well and dies on its first step, whatever it runs."""
+
+    def poll(self, timeout_seconds: float) -> Progress | None:
+        if self._requests:
+            raise EngineDied(-11, list(self._requests))
+        return super().poll(0.01)
+
+
+def test_an_engine_that_dies_on_every_first_step_fails_no_request() -> None:
+    stage = Stage(BrokenEngine())
+    requests = [stage.submit(token) for token in range(6)]
+    assert stage.gone_event.wait(10)
+    newcomer = stage.submit(7)
+    stage.host.abort([1, 2])
+    assert [recorder.deltas for recorder in (*requests, newcomer)] == [[]] * 7
+    assert len(stage.engine.generations) == MAX_FRUITLESS_DEATHS
+    assert stage.host.seconds_since_progress() == 0, "the leases are held until their chunks are given back"
+    assert len(stage.gone) == 1
+    assert "died 3 times" in stage.gone[0]
+    stage.host.close()
+
+
+def test_a_lone_request_that_kills_engines_fails_and_the_engine_stays(stage: Stage) -> None:
+    poison = stage.submit(POISON)
+    stage.run_until_done([poison])
+    assert poison.wait().finish_reason is FinishReason.ERROR
+    assert stage.gone == []
+    innocent = stage.submit(5)
+    stage.run_until_done([innocent])
+    assert innocent.wait().token_ids == [5]
+
+
+def test_deaths_between_which_requests_finish_are_not_added_up(stage: Stage) -> None:
+    for token in range(2 * MAX_FRUITLESS_DEATHS):
+        recorder = stage.submit(token)
+        stage.engine.kill()
+        stage.run_until_done([recorder])
+        assert recorder.wait().token_ids == [token]
+    assert stage.gone == []
 
 
 def test_newcomers_wait_while_suspects_run_and_then_finish(stage: Stage) -> None:

@@ -55,7 +55,15 @@ MakeLines = Callable[[int, int], list[dict[str, Any]]]
 
 class WorkerProcess:
     def __init__(
-        self, *, database_url: str, redis_url: str, storage: Storage, settings: Settings, log: Path, path: Path
+        self,
+        *,
+        database_url: str,
+        redis_url: str,
+        storage: Storage,
+        settings: Settings,
+        log: Path,
+        path: Path,
+        python_path: Path | None = None,
     ) -> None:
         given = settings.model_dump() | {
             "database_url": database_url,
@@ -63,6 +71,8 @@ class WorkerProcess:
             "storage_url": storage.url,
         }
         environment = {f"TOKENMILL_{name.upper()}": str(value) for name, value in given.items()}
+        if python_path is not None:
+            environment["PYTHONPATH"] = str(python_path)
         self.log = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -93,7 +103,7 @@ StartWorker = Callable[..., WorkerProcess]
 def start_worker(database_url: str, storage: Storage, settings: Settings, tmp_path: Path) -> Iterator[StartWorker]:
     started: list[WorkerProcess] = []
 
-    def start(redis_url: str, *, path: Path = DEMO_MODEL) -> WorkerProcess:
+    def start(redis_url: str, *, path: Path = DEMO_MODEL, python_path: Path | None = None) -> WorkerProcess:
         worker = WorkerProcess(
             database_url=database_url,
             redis_url=redis_url,
@@ -101,6 +111,7 @@ def start_worker(database_url: str, storage: Storage, settings: Settings, tmp_pa
             settings=settings,
             log=tmp_path / "worker.log",
             path=path,
+            python_path=python_path,
         )
         started.append(worker)
         return worker
@@ -183,6 +194,30 @@ def test_a_worker_without_a_broker_helps_itself(
     watch.until("SELECT count(*) = 20 FROM result")
     watch.until("SELECT bool_and(state = 'done') FROM chunk")
     assert worker.stop() == 0, worker.log.read_text()[-3000:]
+
+
+BREAK_THE_ENGINE = """
+import os, sys
+if "engine.process.child" in sys.orig_argv:
+    from engine.core import Engine
+    Engine.step = lambda self: os._exit(13)
+"""
+
+
+def test_a_worker_whose_engine_dies_on_its_first_step_costs_no_line(
+    start_worker: StartWorker, submit_valid: Callable[..., str], lines: MakeLines, watch: Watch, tmp_path: Path
+) -> None:
+    submit_valid(lines(20, 5))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "sitecustomize.py").write_text(BREAK_THE_ENGINE)
+    broken = start_worker(NO_BROKER, python_path=tmp_path / "broken")
+    assert broken.process.wait(WAIT_SECONDS) == 1, broken.log.read_text()[-3000:]
+    assert "died 3 times" in broken.log.read_text().splitlines()[-1], "where the supervisor looks for the reason"
+    assert watch.value("SELECT count(*) FROM result") == 0
+    assert watch.value("SELECT max(fence) >= 1 AND max(losses) = 0 AND bool_and(state = 'ready') FROM chunk")
+    healthy = start_worker(NO_BROKER)
+    watch.until("SELECT count(*) = 20 AND bool_and(NOT is_error) FROM result")
+    assert healthy.stop() == 0, healthy.log.read_text()[-3000:]
 
 
 @pytest.mark.parametrize("files", [(), ("config.json",)])
