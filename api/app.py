@@ -20,8 +20,7 @@ from api.store import RequestStore
 from jobs.database import connect, sessions
 from jobs.settings import Settings
 
-_POOL_SIZE = 10  # kept connections; `connect` opens as many again under load
-_SESSION_SLOTS = 2 * _POOL_SIZE - 2  # two stay free for /readyz and /metrics
+_SPARE_CONNECTIONS = 2  # for /readyz and /metrics
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -31,13 +30,13 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = connect(settings.database_url, pool_size=_POOL_SIZE)
+        engine = connect(settings.database_url, connections=settings.api_connections)
         store = RequestStore(settings)
         app.state.services = Services(
             settings=settings,
             engine=engine,
             sessions=sessions(engine),
-            session_slots=anyio.Semaphore(_SESSION_SLOTS),
+            session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
             store=store,
             registry=registry,
             metrics=metrics,

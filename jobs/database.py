@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, Result, TextClause, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, Result, TextClause, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -25,9 +25,12 @@ MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 # A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
 # it; a forgotten transaction holds its locks at most 5 min. Statements themselves may be long (a million-line
 # validation is one transaction).
-_SERVER_OPTIONS = (
-    "-c timezone=UTC -c lock_timeout=5s -c idle_in_transaction_session_timeout=5min -c client_min_messages=warning"
-)
+_SESSION_SETTINGS = {
+    "timezone": "UTC",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "5min",
+    "client_min_messages": "warning",
+}
 # The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
 _CONNECT_ARGS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -36,7 +39,6 @@ _CONNECT_ARGS: dict[str, Any] = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "application_name": "tokenmill",
-    "options": _SERVER_OPTIONS,
 }
 # SQLSTATEs of a server that is going down, starting or full: not the caller's fault, worth another try.
 _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
@@ -44,17 +46,47 @@ _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "5
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 
 
-def connect(database_url: str, *, pool_size: int = 10) -> Engine:
+def connect(database_url: str, *, connections: int = 4) -> Engine:
     """Return an engine for a libpq-style URL (`postgresql://` or `postgres://`); connects at the first use.
 
-    `pool_size` connections are kept and as many again opened under load; waiting for one ends after 10 s. Parameters
-    in the URL win over our defaults. Raises InputError where the URL is not one of Postgres.
+    At most `connections` are open; waiting for one ends after 10 s. Parameters in the URL win over our defaults.
+    A pooler in transaction mode may stand between. Raises InputError where the URL is not one of Postgres.
     """
     url = parse_url(database_url)
     arguments = {name: value for name, value in _CONNECT_ARGS.items() if name not in url.query}
-    return create_engine(
-        url, connect_args=arguments, pool_pre_ping=True, pool_size=pool_size, max_overflow=pool_size, pool_timeout=10
+    engine = create_engine(
+        url, connect_args=arguments, pool_pre_ping=True, pool_size=connections, max_overflow=0, pool_timeout=10
     )
+    own = {name: value for name, value in _SESSION_SETTINGS.items() if name not in str(url.query.get("options", ""))}
+    event.listen(engine, "connect", partial(_set_up, own))
+    event.listen(engine, "begin", partial(_begin_pooled, own))
+    return engine
+
+
+def _set_up(settings: Mapping[str, str], connection: Any, record: Any) -> None:
+    """Set a new connection up: not by `options` of the start packet, which PgBouncer refuses.
+
+    A pooler gives each transaction another server, and a process id of its own to cancel by: what is set once is gone
+    with the next transaction, and so are prepared statements.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        is_pooled = cursor.fetchone()[0] != connection.info.backend_pid
+        if is_pooled:
+            connection.prepare_threshold = None
+        else:
+            cursor.execute(_set_config(settings, is_local=False))
+    connection.commit()
+    record.info["is_pooled"] = is_pooled
+
+
+def _begin_pooled(settings: Mapping[str, str], connection: Connection) -> None:
+    if connection.info["is_pooled"]:
+        connection.exec_driver_sql(_set_config(settings, is_local=True))
+
+
+def _set_config(settings: Mapping[str, str], *, is_local: bool) -> str:
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())
 
 
 def parse_url(database_url: str) -> URL:

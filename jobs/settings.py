@@ -27,6 +27,8 @@ class Settings(BaseSettings):
 
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
     """Postgres, which keeps the truth."""
+    api_connections: int = Field(default=12, ge=4)
+    """Connections to Postgres of one API process, at most; every other process opens at most 4."""
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints to the workers; what it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"

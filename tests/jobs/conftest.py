@@ -32,7 +32,7 @@ def pg_dump() -> Path:
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = connect(database_url)
+    engine = connect(database_url, connections=20)
     yield engine
     engine.dispose()
 

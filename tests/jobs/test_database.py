@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database
@@ -147,6 +148,51 @@ def test_an_advisory_lock_is_held_until_the_transaction_ends(maker: sessionmaker
 
 def test_time_is_read_as_utc(session: Session) -> None:
     assert session.scalar(text("SHOW timezone")) == "UTC"
+
+
+WAITS = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout'), current_setting('timezone')"
+
+
+def with_options(url: str, options: str) -> str:
+    return make_url(url).update_query_dict({"options": options}).render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-c statement_timeout=7s", ("5s", "7s", "UTC")),
+        ("-c lock_timeout=3s", ("3s", "0", "UTC")),
+    ],
+)
+def test_options_in_the_url_add_to_our_timeouts_and_win_over_them(
+    database_url: str, options: str, expected: tuple[str, str, str]
+) -> None:
+    engine = database.connect(with_options(database_url, options))
+    with database.transaction(database.sessions(engine)) as session:
+        assert tuple(session.execute(text(WAITS)).one()) == expected
+    engine.dispose()
+
+
+def test_our_timeouts_outlive_a_transaction_that_is_rolled_back(database_url: str) -> None:
+    engine = database.connect(database_url, connections=1)
+    for _ in range(2):
+        with engine.connect() as connection:
+            assert tuple(connection.execute(text(WAITS)).one()) == ("5s", "0", "UTC")
+            connection.rollback()
+    engine.dispose()
+
+
+def test_a_process_opens_no_more_connections_than_it_may(database_url: str) -> None:
+    maker = database.sessions(database.connect(database_url, connections=3))
+    threads = [threading.Thread(target=use, args=(maker.kw["bind"],)) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with maker() as session:
+        open_now = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        assert session.scalar(text(open_now)) == 3
+    maker.kw["bind"].dispose()
 
 
 def test_a_deadlock_or_lock_timeout_is_worth_another_try(maker: sessionmaker[Session]) -> None:

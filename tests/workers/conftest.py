@@ -34,7 +34,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def maker(database_url: str) -> Iterator[sessionmaker[Session]]:
-    engine = connect(database_url)
+    engine = connect(database_url, connections=20)
     yield sessions(engine)
     engine.dispose()
 
