@@ -128,6 +128,7 @@ class EngineConfig:
     num_threads: int | None = None
     """None leaves torch's setting."""
     grammar_timeout_seconds: float = 10.0
+    """Processor time that a grammar may take to compile."""
     report_decisions: bool = False
     """Send the scheduler's decisions along with the tokens."""
     seed: int = 0

@@ -19,7 +19,7 @@ from jobs.lines.sampling import Sampling
 from workers.chat_template import ChatTemplate, TemplatedTokenizer, for_template
 from workers.prompt_lengths import PromptLengths
 from workers.special_tokens import Check
-from workers.structure import check_structure, structured_output
+from workers.structure import Asker, check_structure, structured_output
 from workers.tool_calls.output import CallReader
 from workers.tool_calls.writing import constraint
 
@@ -87,13 +87,20 @@ class PromptMaker:
         self._max_model_len = max_model_len
 
     def prepare(
-        self, line: InputLine, *, endpoint: str, batch_id: str, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        line: InputLine,
+        *,
+        endpoint: str,
+        batch_id: str,
+        tenant: str = "",
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> PreparedLine:
         """Make prompts and parameters of a line. Raises BodyError naming what is wrong, unsupported or too long.
 
-        Raises Unwanted where a long text is no longer wanted.
+        A grammar may have to wait for its tenant's turn. Raises Unwanted once the line is no longer wanted.
         """
         request = parse_body(endpoint, line.body)
+        asker = Asker(tenant=tenant, is_wanted=is_wanted)
         calls = self._call_reader(request)
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         prompts = self._prompts(request, functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted))
@@ -107,7 +114,12 @@ class PromptMaker:
             line=line,
             endpoint=endpoint,
             prompts=prompts,
-            params=self._params(request, calls, seed=request.sampling.seed if seeds is None else seeds[0]),
+            params=self._params(
+                request,
+                calls,
+                asker,
+                seed=request.sampling.seed if seeds is None else seeds[0],
+            ),
             echoes=self._echoes(request),
             num_prompt_logprobs=request.sampling.prompt_logprobs,
             calls=calls,
@@ -149,27 +161,27 @@ class PromptMaker:
             for prompt in request.prompts
         )
 
-    def _params(self, request: Request, calls: CallReader | None, *, seed: int | None) -> SamplingParams:
+    def _params(self, request: Request, calls: CallReader | None, asker: Asker, *, seed: int | None) -> SamplingParams:
         sampling = request.sampling
         values: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING} | {
             "seed": seed,
             "logit_bias": dict(sampling.logit_bias),
-            "structured": self._structured(request, calls),
+            "structured": self._structured(request, calls, asker),
         }
         if _is_echoed(request) and sampling.logprobs is not None:
             values["prompt_logprobs"] = max(sampling.logprobs, sampling.prompt_logprobs or 0)
         return with_bad_words_as_tokens(SamplingParams(**values), self._tokenizer)
 
-    def _structured(self, request: Request, calls: CallReader | None) -> StructuredOutput | None:
+    def _structured(self, request: Request, calls: CallReader | None, asker: Asker) -> StructuredOutput | None:
         """Return what the output is kept to: the calls where there may be some, else what the line asks for."""
-        asked = None if request.structure is None else structured_output(request.structure)
+        asked = None if request.structure is None else structured_output(request.structure, asker)
         tool_use = _tool_use(request)
         if calls is None or tool_use is None:
             return asked
         special_ids = {token.content: token_id for token_id, token in self._tokenizer.added_tokens_decoder.items()}
         grammar = constraint(calls.form, tool_use, special_ids)
         if grammar is not None:
-            check_structure(grammar, param="tools")
+            check_structure(grammar, asker, param="tools")
         return grammar
 
     def _check_token_ids(self, request: Request) -> None:
@@ -186,6 +198,15 @@ class PromptMaker:
             if largest >= self._vocab_size:
                 message = f"{name} has token id {largest}; the ids of this model run from 0 to {self._vocab_size - 1}"
                 raise BodyError(name, message)
+
+
+_STRUCTURE = ("response_format", "structured_outputs", "tools", "guided_")
+"""What parameters begin with that an output's structure is made of."""
+
+
+def has_structure(body: Mapping[str, Any]) -> bool:
+    """Tell whether a line may have a grammar that is to be checked."""
+    return any(name.startswith(_STRUCTURE) and value is not None for name, value in body.items())
 
 
 def _tool_use(request: Request) -> ToolUse | None:

@@ -1,7 +1,8 @@
-"""Compile grammars beside other work: a few threads, a time limit, a cache. Knows no grammar library.
+"""Compile grammars beside other work: a few threads, a time limit, a share for each tenant, a cache.
 
-A thread cannot be stopped, so one that has run over its time is left to end by itself and another takes its place: a
-slow grammar costs its own request and nobody else's. Only so many may be left, since each takes a core from the rest.
+A thread cannot be stopped, so one that has run over its time is left to end by itself and another takes its place. Only
+so many may be left, since each takes a core from the rest; then other grammars wait, and none fails. A slow grammar
+costs its own request and its own tenant's turn. Knows no grammar library.
 """
 
 from __future__ import annotations
@@ -27,11 +28,29 @@ STACK_BYTES = 256 * 2**20
 It is address space, and becomes memory only as deep as a grammar goes.
 """
 
+TENANT_THREADS = NUM_THREADS - 1
+"""Threads that the grammars of one tenant have at most, late ones too: one is always there for the others."""
+
 MAX_CACHED = 256
 """Compiled grammars that are kept; the batches of a moment use few."""
 
+MAX_CACHED_CHARACTERS = 4 * 2**20
+"""Of their sources together.
+
+Compiled, a character needs up to 150 bytes: 20,000 choices of 24 characters, 70 MB (llguidance 1.9.1, x86-64,
+2026-11-22). The newest grammar is kept, whatever its size.
+"""
+
 _LOOK_SECONDS = 0.05
 """How often one who waits for a single grammar looks whether its time is over."""
+
+
+def cpu_seconds(thread_id: int) -> float:
+    """Return the processor time of a thread: a busy machine, and others' grammars, cost nobody any of it."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread_id))
+
 
 _stack_size = threading.Lock()
 """Held by whoever has changed the stack size of the process's new threads."""
@@ -50,11 +69,15 @@ class Grammars(Protocol[T_co]):
 class Compilation(Generic[T]):
     """One grammar on its way: when it is done there is an `error`, or what it was compiled to."""
 
-    __slots__ = ("_done", "compiled", "error", "started_at", "structured")
+    __slots__ = ("_done", "compiled", "error", "started_at", "structured", "tenant", "thread_id")
 
-    def __init__(self, structured: StructuredOutput) -> None:
+    def __init__(self, structured: StructuredOutput, tenant: str) -> None:
         self.structured = structured
+        self.tenant = tenant
+        """In whose turn it is compiled: of several tenants that want it, the one whose turn comes first."""
+        self.thread_id: int | None = None
         self.started_at: float | None = None
+        """On the clock of its thread."""
         self.compiled: T | None = None
         self.error: str | None = None
         self._done = threading.Event()
@@ -77,8 +100,8 @@ class Compilation(Generic[T]):
 class GrammarCompiler(Generic[T]):
     """Compile each grammar once. Safe to use from several threads, but for `wait`, which belongs to one.
 
-    The time limit runs from when a thread takes the grammar up, and not while the model's tokenizer is loaded. A
-    grammar that has run over it fails until its thread has ended: then it may have been the machine that was slow.
+    The time limit is one of processor time, from when a thread takes the grammar up, and not while the model's
+    tokenizer is loaded. A grammar that has run over it fails until its thread has ended.
     """
 
     def __init__(
@@ -87,7 +110,7 @@ class GrammarCompiler(Generic[T]):
         *,
         timeout_seconds: float,
         num_threads: int = NUM_THREADS,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[int], float] = cpu_seconds,
     ) -> None:
         self._grammars = grammars
         self._timeout_seconds = timeout_seconds
@@ -96,36 +119,39 @@ class GrammarCompiler(Generic[T]):
         self._cache: OrderedDict[StructuredOutput, Compilation[T]] = OrderedDict()
         self._lock = threading.Lock()
         self._has_finished = threading.Event()
-        self._queue: deque[Compilation[T]] = deque()
+        self._queues: OrderedDict[str, deque[Compilation[T]]] = OrderedDict()  # by tenant, the next one's turn first
         self._at_work: list[Compilation[T]] = []
         self._overdue: list[Compilation[T]] = []
 
-    def compile(self, structured: StructuredOutput) -> Compilation[T]:
-        """Return the compilation of a grammar when it is done."""
-        compilation = self.submit(structured)
+    def compile(
+        self, structured: StructuredOutput, *, tenant: str = "", keep_on: Callable[[], None] = lambda: None
+    ) -> Compilation[T]:
+        """Return the compilation of a grammar when it is done; `keep_on` may raise while it is waited for."""
+        compilation = self.submit(structured, tenant=tenant)
         while not compilation.wait(_LOOK_SECONDS):
             self.check_times()
+            keep_on()
         return compilation
 
-    def submit(self, structured: StructuredOutput) -> Compilation[T]:
+    def submit(self, structured: StructuredOutput, *, tenant: str = "") -> Compilation[T]:
         """Return the compilation of a grammar, which may be done already, or failed; starts it if it is new."""
         with self._lock:
             compilation = self._cache.get(structured)
             if compilation is None:
-                compilation = self._cache[structured] = Compilation(structured)
-                self._queue.append(compilation)
-                if len(self._cache) > MAX_CACHED:
-                    self._cache.popitem(last=False)
+                compilation = self._cache[structured] = Compilation(structured, tenant)
             self._cache.move_to_end(structured)
+            queue = self._queues.setdefault(tenant, deque())
+            if not compilation.is_done and compilation.thread_id is None and compilation not in queue:
+                queue.append(compilation)  # of each tenant that wants it: the first whose turn comes
+            self._evict()
             self._start_threads()
         return compilation
 
     def check_times(self) -> None:
         """Fail what has run for longer than the time limit, and replace its thread."""
         with self._lock:
-            now = self._clock()
             for compilation in list(self._at_work):
-                if compilation.started_at is not None and now - compilation.started_at > self._timeout_seconds:
+                if self._seconds_at_work(compilation) > self._timeout_seconds:
                     compilation.end(
                         error=f"The grammar was not compiled within {self._timeout_seconds:g} s; make it simpler."
                     )
@@ -144,27 +170,39 @@ class GrammarCompiler(Generic[T]):
             _start_with_deep_stack(
                 threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True)
             )
-        if len(self._overdue) >= MAX_THREADS:
-            self._refuse_waiting()
+
+    def _seconds_at_work(self, compilation: Compilation[T]) -> float:
+        if compilation.started_at is None or compilation.thread_id is None:
+            return 0.0
+        return self._clock(compilation.thread_id) - compilation.started_at
 
     def _pop(self) -> Compilation[T] | None:
         """Return the next grammar for a thread, None when none waits or no further thread may work."""
         num_free = min(self._num_threads, MAX_THREADS - len(self._overdue)) - len(self._at_work)
-        if not self._queue or num_free <= 0:
+        if num_free <= 0:
             return None
-        self._at_work.append(self._queue.popleft())
-        return self._at_work[-1]
+        for tenant, queue in list(self._queues.items()):
+            while queue and (queue[0].thread_id is not None or queue[0] in self._at_work):
+                queue.popleft()  # taken up in another tenant's turn
+            if not queue:
+                del self._queues[tenant]
+            elif self._num_threads_of(tenant) < TENANT_THREADS:
+                self._queues.move_to_end(tenant)
+                compilation = queue.popleft()
+                compilation.tenant = tenant
+                self._at_work.append(compilation)
+                return compilation
+        return None
 
-    def _refuse_waiting(self) -> None:
-        num_overdue = len(self._overdue)
-        error = (
-            f"{num_overdue} grammars that took longer than {self._timeout_seconds:g} s are still being compiled. "
-            "No other is taken until one of them has ended; send this request again later."
-        )
-        for compilation in self._queue:
-            compilation.end(error=error)
-            self._forget(compilation)
-        self._queue.clear()
+    def _num_threads_of(self, tenant: str) -> int:
+        return sum(compilation.tenant == tenant for compilation in (*self._at_work, *self._overdue))
+
+    def _evict(self) -> None:
+        """Forget the grammars that were not asked for the longest, beyond what is kept."""
+        num_characters = sum(_num_characters(structured) for structured in self._cache)
+        while len(self._cache) > MAX_CACHED or (len(self._cache) > 1 and num_characters > MAX_CACHED_CHARACTERS):
+            structured, _ = self._cache.popitem(last=False)
+            num_characters -= _num_characters(structured)
 
     def _forget(self, compilation: Compilation[T]) -> None:
         if self._cache.get(compilation.structured) is compilation:
@@ -182,7 +220,8 @@ class GrammarCompiler(Generic[T]):
         try:
             self._grammars.load()
             with self._lock:
-                compilation.started_at = self._clock()
+                compilation.thread_id = threading.get_ident()
+                compilation.started_at = self._clock(compilation.thread_id)
             compiled = self._grammars.compile(compilation.structured)
         except InvalidRequestError as failure:
             error = str(failure)
@@ -198,6 +237,11 @@ class GrammarCompiler(Generic[T]):
             following = self._pop()
         self._has_finished.set()
         return following
+
+
+def _num_characters(structured: StructuredOutput) -> int:
+    texts = (structured.json, structured.regex, structured.grammar, *(structured.choice or ()))
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _start_with_deep_stack(thread: threading.Thread) -> None:

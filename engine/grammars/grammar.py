@@ -51,6 +51,14 @@ for masks and dropping it took 24 KiB whatever was compiled: other threads need 
 """
 
 
+LEXER_FUEL = 100_000
+"""What building a grammar's regexes may cost, in llguidance's measure; its own bound is 1,000,000.
+
+Of the grammars that stay below, those with most lexemes take longest, 2,000 properties with a pattern each 0.7 s and
+twice as many four times that (llguidance 1.9.1, EPYC Zen 4, 2026-11-22). Symbols and lexer states have its own bounds.
+"""
+
+
 def check_grammar(structured: StructuredOutput) -> None:
     """Raise InvalidRequestError with the reason, such as an unsupported keyword's name, if this cannot be compiled.
 
@@ -58,7 +66,7 @@ def check_grammar(structured: StructuredOutput) -> None:
     `GrammarTokens.compile` it belongs on a thread of the GrammarCompiler, which has the stack for it.
     """
     _check_size(structured)
-    is_error, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(_source(structured))
+    is_error, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(_source(structured), limits=_limits())
     if is_error:
         raise _refusal(structured, messages[0])
 
@@ -83,7 +91,7 @@ class GrammarTokens:
         """Return a matcher at the start, its first mask computed. Raises InvalidRequestError with the reason."""
         _check_size(structured)
         self.load()
-        matcher = _llguidance().LLMatcher(self._tokens, _source(structured), log_level=0)
+        matcher = _llguidance().LLMatcher(self._tokens, _source(structured), log_level=0, limits=_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()
         if matcher.is_error():
@@ -212,6 +220,10 @@ def _check_size(structured: StructuredOutput) -> None:
         raise InvalidRequestError(
             f"The {title} has {num_openings} opening brackets and lines; {MAX_OPENINGS} are allowed. Make it simpler."
         )
+
+
+def _limits() -> Any:
+    return _llguidance().LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
 
 
 def _source(structured: StructuredOutput) -> str:

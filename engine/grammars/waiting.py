@@ -37,7 +37,8 @@ class GrammarQueue:
         """Take the children of one request with a grammar."""
         request = sequences[0].request
         assert request.params.structured is not None, "the request has no grammar"
-        self._waiting[request.request_id] = self._compiler.submit(request.params.structured), sequences
+        compilation = self._compiler.submit(request.params.structured, tenant=request.tenant)
+        self._waiting[request.request_id] = compilation, sequences
 
     def pop_compiled(self) -> list[Compiled]:
         """Return the requests whose grammar is compiled, has failed or has run over its time, oldest first."""

@@ -10,11 +10,11 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import InvalidRequestError
-from engine.grammars.compiler import MAX_THREADS
 from engine.structured import MAX_LEVELS, StructuredOutput
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_structure import Structure
 from workers import structure
+from workers.prompt_lengths import Unwanted
 
 PATIENCE_SECONDS = 60.0
 
@@ -50,9 +50,9 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "CHECK_SECONDS", 1e-9)
 
 
-def problem_of(regex: str) -> str | None:
+def problem_of(regex: str, *, tenant: str = "") -> str | None:
     try:
-        structure.check_structure(StructuredOutput(regex=regex), param="guided_regex")
+        structure.check_structure(StructuredOutput(regex=regex), structure.Asker(tenant=tenant), param="guided_regex")
     except BodyError as error:
         return str(error)
     return None
@@ -66,7 +66,7 @@ def test_a_verdict_is_kept_for_the_lines_that_share_a_structure(checks: Checks) 
 
 def test_the_error_names_the_parameter(checks: Checks) -> None:
     with pytest.raises(BodyError) as caught:
-        structure.check_structure(StructuredOutput(regex="bad"), param="guided_regex")
+        structure.check_structure(StructuredOutput(regex="bad"), structure.Asker(), param="guided_regex")
     assert (caught.value.param, caught.value.code) == ("guided_regex", "unsupported_structure")
 
 
@@ -77,12 +77,56 @@ def test_a_check_that_takes_too_long_is_the_lines_error_with_the_limit(checks: C
     assert checks.asked == ["slow"]
 
 
-@pytest.mark.usefixtures("no_time")
-def test_checks_are_refused_while_too_many_slow_ones_run(checks: Checks) -> None:
-    for index in range(MAX_THREADS):
-        assert "not compiled within" in str(problem_of(f"slow {index}"))
-    assert "until one of them has ended" in str(problem_of("good"))
-    assert "good" not in checks.asked
+def test_checks_of_one_tenant_that_hang_fail_no_check_of_another(checks: Checks) -> None:
+    def ask(index: int) -> None:
+        problem_of(f"slow {index}", tenant="bulk")
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(7)]
+    for thread in threads:
+        thread.start()
+    assert [problem_of(f"good {index}", tenant="innocent") for index in range(5)] == [None] * 5
+    checks.release.set()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+
+
+def test_large_grammars_of_one_tenant_fail_no_line_of_another() -> None:
+    """With llguidance itself."""
+    asked: dict[int, str | None] = {}
+
+    def ask(number: int) -> None:
+        properties = {f"p{number}_{n}": {"type": "string", "pattern": f"^(a|b{n})*[a-z]{{1,50}}$"} for n in range(1000)}
+        schema = StructuredOutput(json={"type": "object", "properties": properties})
+        try:
+            structure.check_structure(schema, structure.Asker(tenant="bulk"), param="guided_json")
+        except BodyError as error:
+            asked[number] = str(error)
+        else:
+            asked[number] = None
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(7)]
+    for thread in threads:
+        thread.start()
+    innocent = [problem_of(f"[a-z]+{number}", tenant="innocent") for number in range(5)]
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert innocent == [None] * 5
+    assert asked == dict.fromkeys(range(7))
+
+
+def test_a_check_that_nobody_waits_for_is_left(checks: Checks) -> None:
+    answers = iter([True, False])
+    asker = structure.Asker(is_wanted=lambda: next(answers))
+    with pytest.raises(Unwanted):
+        structure.check_structure(StructuredOutput(regex="slow"), asker, param="guided_regex")
+
+
+def test_a_grammar_that_takes_much_work_is_refused_by_llguidances_own_limit() -> None:
+    properties = {f"p{n}": {"type": "string", "pattern": f"^(a|b{n})*[a-z]{{1,50}}$"} for n in range(4900)}
+    large = Structure(param="guided_json", fields={"json": {"type": "object", "properties": properties}})
+    with pytest.raises(BodyError, match="too big") as caught:
+        structure.structured_output(large, structure.Asker())
+    assert caught.value.code == "unsupported_structure"
 
 
 def test_a_check_has_as_long_as_the_engine_compiles() -> None:
@@ -93,7 +137,7 @@ def test_a_check_has_as_long_as_the_engine_compiles() -> None:
 def test_a_schema_that_is_too_deep_is_refused_with_its_depth_and_the_limit(num_levels: int) -> None:
     deep = Structure(param="guided_json", fields={"json": nested_arrays(num_levels)})
     with pytest.raises(BodyError) as caught:
-        structure.structured_output(deep)
+        structure.structured_output(deep, structure.Asker())
     assert (caught.value.param, caught.value.code) == ("guided_json", "unsupported_structure")
     depth = "too many" if num_levels >= 1000 else num_levels
     sentence = f"The JSON schema is nested {depth} levels deep; {MAX_LEVELS} are allowed."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from contextlib import nullcontext
 
 from sqlalchemy.orm import Session
 
@@ -21,7 +22,7 @@ from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
 from workers.chunks.starter import LineStarter
-from workers.prompts import PreparedLine
+from workers.prompts import PreparedLine, has_structure
 
 LONG_LINE_BYTES = 64 * 1024
 """From here on a line is prepared beside the thread that holds the lease, and where there is room for it: a context of
@@ -101,21 +102,26 @@ class ChunkFeeder:
             self._starter.add(prepared, output)
 
     def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
-        prepare = functools.partial(
-            self._parts.prompts.prepare, line, endpoint=self._claim.endpoint, batch_id=self._claim.batch_id
-        )
-        if size_bytes < LONG_LINE_BYTES:
-            return prepare()
-        is_over = threading.Event()
+        """Prepare a line, beside the lease where that takes long: a long text, or a grammar that waits for its turn."""
+        claim, is_over = self._claim, threading.Event()
+        is_long = size_bytes >= LONG_LINE_BYTES
 
         def is_wanted() -> bool:
             return not is_over.is_set()
 
-        def prepare_beside() -> PreparedLine:
-            with self._parts.room.inside(size_bytes, is_wanted=is_wanted):
-                return prepare(is_wanted=is_wanted)
+        def prepare() -> PreparedLine:
+            with self._parts.room.inside(size_bytes, is_wanted=is_wanted) if is_long else nullcontext():
+                return self._parts.prompts.prepare(
+                    line,
+                    endpoint=claim.endpoint,
+                    batch_id=claim.batch_id,
+                    tenant=claim.tenant_id,
+                    is_wanted=is_wanted,
+                )
 
+        if not is_long and not has_structure(line.body):
+            return prepare()
         try:
-            return self._ends.hold_lease_during(prepare_beside)
+            return self._ends.hold_lease_during(prepare)
         finally:
             is_over.set()

@@ -30,7 +30,7 @@ from engine.grammars.grammar import GrammarTokens, MaskFiller
 from engine.grammars.compiler import GrammarCompiler
 from engine.structured import StructuredOutput
 from jobs.lines.body_checks import BodyError
-from workers.structure import check_structure
+from workers.structure import Asker, check_structure
 
 tokens = GrammarTokens(Path(sys.argv[1]), vocab_size=1024, eos_token_ids=(2,))
 compiler = GrammarCompiler(tokens, timeout_seconds=60.0)
@@ -39,7 +39,7 @@ for name, fields in json.load(sys.stdin).items():
     structured = StructuredOutput(**fields)
     print(name, end=": ", flush=True)
     try:
-        check_structure(structured, param="structure")
+        check_structure(structured, Asker(), param="structure")
         print("accepted", end=", ", flush=True)
     except BodyError as error:
         print(error, end=", ", flush=True)

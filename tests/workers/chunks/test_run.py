@@ -318,13 +318,19 @@ class SlowPrompts(PromptMaker):
         self.was_wanted: bool | None = None
 
     def prepare(
-        self, line: InputLine, *, endpoint: str, batch_id: str, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        line: InputLine,
+        *,
+        endpoint: str,
+        batch_id: str,
+        tenant: str = "",
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> PreparedLine:
         self.began.set()
         assert self.may_go_on.wait(20)
         self.was_wanted = is_wanted()
         self.ended.set()
-        return super().prepare(line, endpoint=endpoint, batch_id=batch_id, is_wanted=is_wanted)
+        return super().prepare(line, endpoint=endpoint, batch_id=batch_id, tenant=tenant, is_wanted=is_wanted)
 
 
 class LeapingClock:
@@ -393,10 +399,20 @@ def test_the_lease_of_a_line_that_never_gets_prepared_is_left_to_end(
     bench.join()
 
 
-def test_a_long_line_of_a_cancelled_batch_is_not_waited_for(
-    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+def line_with_a_grammar(line: MakeLine) -> dict[str, Any]:
+    return line(0, guided_regex="a+")
+
+
+@pytest.mark.parametrize("slow_line", [long_line, line_with_a_grammar])
+def test_a_slow_line_of_a_cancelled_batch_is_not_waited_for(
+    bench: Bench,
+    slow_prompts: SlowPrompts,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    tenant: Tenant,
+    slow_line: Callable[[MakeLine], dict[str, Any]],
 ) -> None:
-    batch_id = submit_valid([long_line(line)])
+    batch_id = submit_valid([slow_line(line)])
     bench.start(bench.claim())
     assert slow_prompts.began.wait(20)
     with bench.maker.begin() as session:
