@@ -11,9 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from api import batches, files, health, models
 from api.errors import install_error_handlers
+from api.in_flight import InFlight
 from api.middleware.layers import install_layers
 from api.middleware.metrics import RequestMetrics
 from api.openapi import DescribedApp, failures
+from api.rate_limits import RateLimiter
 from api.schemas.batches import ResultLine
 from api.services import Services
 from api.store import RequestStore
@@ -32,6 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = connect(settings.database_url, connections=settings.api_connections)
         store = RequestStore(settings)
+        rates = RateLimiter(settings.redis_url)
         app.state.services = Services(
             settings=settings,
             engine=engine,
@@ -40,12 +43,15 @@ def create_app(settings: Settings) -> FastAPI:
             store=store,
             registry=registry,
             metrics=metrics,
+            rates=rates,
+            in_flight=InFlight(),
         )
         await store.look()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.watch)
             yield
             tasks.cancel_scope.cancel()
+        await rates.close()
         engine.dispose()
 
     app = DescribedApp(

@@ -11,9 +11,10 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
 from api.services import Services, ServicesDep
+from jobs.accounts.limits import limits_of
 from jobs.accounts.tenants import Caller, authenticate
 from jobs.database import transaction
-from jobs.errors import AuthenticationError
+from jobs.errors import AuthenticationError, RateLimitError
 from jobs.tables import Tenant
 
 
@@ -50,7 +51,22 @@ async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) ->
     async with services.session_slots:
         caller = await anyio.to_thread.run_sync(_caller_of, services, secret)
     request.state.tenant_id, request.state.key_id = caller.tenant.id, caller.key_id  # for the log
+    await _take_request(request, services, tenant=caller.tenant)
     return caller.tenant
+
+
+async def _take_request(request: Request, services: Services, *, tenant: Tenant) -> None:
+    rates = await services.rates.take(tenant.id, limits_of(tenant, services.settings), requests=1)
+    request.state.rates = rates
+    if rates is None:
+        return
+    request.state.rate_headers = rates.headers()
+    if not rates.passes:
+        allowed = f"{rates.limits.requests_per_minute:,} requests a minute are allowed"
+        raise RateLimitError(
+            f"You send requests too fast: {allowed}. Wait {rates.seconds_to_request:.1f} s.",
+            retry_after_seconds=rates.seconds_to_request,
+        )
 
 
 def _caller_of(services: Services, secret: str) -> Caller:

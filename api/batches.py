@@ -15,7 +15,8 @@ from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, ResultLine
 from api.services import ServicesDep
 from api.sessions import SessionDep
-from jobs.batches import lifecycle
+from api.spending import SpendingDep
+from jobs.batches import lifecycle, queue_limits
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import (
     MAX_METADATA_KEY,
@@ -55,7 +56,7 @@ def _few_pairs(given: object) -> object:
 
 Metadata = Annotated[dict[Storable, Storable] | None, BeforeValidator(_few_pairs), WithJsonSchema(METADATA_SCHEMA)]
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
 
 
 class CreateBatchBody(StrictModel):
@@ -90,8 +91,9 @@ RetryCount = Annotated[int, Header(alias="x-stainless-retry-count", ge=0, le=100
 @router.post("", operation_id="createBatch", responses=failures(404, 408, 409, 413, 429))
 def create(
     body: CreateBatchBody,
-    session: SessionDep,
+    spending: SpendingDep,
     *,
+    session: SessionDep,
     tenant: TenantDep,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
@@ -111,7 +113,9 @@ def create(
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
-    return _shown(session, lifecycle.create_batch(session, tenant, wanted, services.settings))
+    batch = lifecycle.create_batch(session, tenant, wanted, services.settings)
+    spending.tokens = queue_limits.estimated_tokens(session, batch)
+    return _shown(session, batch)
 
 
 @router.get("", operation_id="listBatches")

@@ -19,6 +19,7 @@ from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.schemas.files import DeletedFile, FileObject, FilePage
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
+from api.spending import ONE_DOWNLOAD, ONE_UPLOAD
 from api.store import RequestStore
 from api.uploads import FORM_SCHEMA, receive_upload
 from jobs import files
@@ -30,7 +31,7 @@ from jobs.tables import File, Tenant
 
 CONTENT_PIECE_BYTES = 1024 * 1024
 
-router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 503))
+router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 429, 503))
 
 
 # All that OpenAI documents: a client that asks for a kind that is never stored here gets an empty list.
@@ -54,7 +55,13 @@ class ListQuery(StrictModel):
     purpose: ListedPurpose | None = None
 
 
-@router.post("", operation_id="createFile", responses=failures(408, 413), openapi_extra={"requestBody": FORM_SCHEMA})
+@router.post(
+    "",
+    operation_id="createFile",
+    responses=failures(408, 413),
+    openapi_extra={"requestBody": FORM_SCHEMA},
+    dependencies=[ONE_UPLOAD],
+)
 async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) -> FileObject:
     """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
     async with services.session_slots:  # now, before it is read; what comes beside it meanwhile is counted at its end
@@ -141,6 +148,7 @@ _CONTENT: Responses = {
     operation_id="downloadFile",
     response_class=Response,
     responses={**_CONTENT, **failures(404, 416)},
+    dependencies=[ONE_DOWNLOAD],
 )
 async def content(
     file_id: str,

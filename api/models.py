@@ -10,7 +10,7 @@ from api.schemas.models import ModelList, ModelObject
 from api.sessions import SessionDep
 from jobs.served_models import find_model, list_models
 
-router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401, 503))
+router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401, 429, 503))
 
 
 @router.get("", operation_id="listModels")

@@ -14,7 +14,9 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.in_flight import InFlight
 from api.middleware.metrics import RequestMetrics
+from api.rate_limits import RateLimiter
 from api.store import RequestStore
 from jobs.settings import Settings
 
@@ -33,6 +35,8 @@ class Services:
     store: RequestStore
     registry: CollectorRegistry
     metrics: RequestMetrics
+    rates: RateLimiter
+    in_flight: InFlight
 
 
 def get_services(request: Request) -> Services:

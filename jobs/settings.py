@@ -30,7 +30,7 @@ class Settings(BaseSettings):
     api_connections: int = Field(default=12, ge=4)
     """Connections to Postgres of one API process, at most; every other process opens at most 4."""
     redis_url: str = "redis://localhost:6379/0"
-    """Redis or Valkey, which carries hints to the workers; what it loses is sent again."""
+    """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
     """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`."""
     storage_timeout_seconds: float = Field(default=10.0, gt=0)
@@ -62,14 +62,22 @@ class Settings(BaseSettings):
     default_max_tokens: int = Field(default=1024, gt=0)
     """Output tokens estimated for a line that sets no limit of its own."""
 
+    tenant_requests_per_minute: int = Field(default=6000, ge=0)
+    """Requests of a tenant to the API; this and what follows is set for one by `tokenmill tenants limits`."""
+    tenant_tokens_per_minute: int = Field(default=1_000_000_000, ge=0)
+    """Estimated tokens of the batches that a tenant submits; one that is larger passes, and the next ones wait."""
     tenant_open_batches: int = Field(default=1000, ge=0)
-    """Batches of a tenant that have not ended; this and what follows is set for one by `tokenmill tenants limits`."""
+    """Batches of a tenant that have not ended."""
     tenant_enqueued_tokens: int = Field(default=100_000_000_000, ge=0)
     """Estimated tokens of these batches."""
     tenant_files: int = Field(default=100_000, ge=0)
     """Files that are kept for a tenant, outputs included."""
     tenant_stored_bytes: int = Field(default=256 * GIB, ge=0)
     """Sizes of these files together."""
+    tenant_uploads: int = Field(default=32, ge=0)
+    """Uploads of a tenant at once, in each API process."""
+    tenant_downloads: int = Field(default=32, ge=0)
+    """Downloads of a tenant at once, in each API process."""
     max_open_batches: int = Field(default=50_000, gt=0)
     """Batches of all tenants that have not ended: the depth of the queue."""
 

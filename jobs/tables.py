@@ -76,6 +76,10 @@ class Tenant(Base):
     max_enqueued_tokens: Mapped[int | None]
     max_files: Mapped[int | None]
     max_stored_bytes: Mapped[int | None]
+    max_requests_per_minute: Mapped[int | None]
+    max_tokens_per_minute: Mapped[int | None]
+    max_uploads: Mapped[int | None]
+    max_downloads: Mapped[int | None]
 
 
 class ApiKey(Base):

@@ -21,6 +21,10 @@ MAX_LIMIT = 10**15
 class Limits:
     """Inclusive. Each has a column `max_…` of the tenant and a setting `tenant_…`."""
 
+    requests_per_minute: int
+    """Of the API; a sixth of it at once."""
+    tokens_per_minute: int
+    """Estimated tokens of the batches that are submitted."""
     open_batches: int
     """That have not ended."""
     enqueued_tokens: int
@@ -29,6 +33,10 @@ class Limits:
     """That are kept, outputs included."""
     stored_bytes: int
     """Of these files."""
+    uploads: int
+    """At once, in one API process."""
+    downloads: int
+    """At once, in one API process."""
 
 
 NAMES = tuple(field.name for field in fields(Limits))

@@ -24,7 +24,10 @@ IDLE = "SELECT query FROM pg_stat_activity WHERE state = 'idle in transaction' A
 @pytest.fixture
 def url(s3: S3Server, database_url: str, serve: Callable[..., str]) -> str:
     """An API whose store hangs for longer than any test waits."""
-    return serve(database_url=database_url, storage_url=s3.url, storage_timeout_seconds=60, storage_retries=1)
+    return serve(
+        database_url=database_url, storage_url=s3.url, storage_timeout_seconds=60, storage_retries=1,
+        tenant_uploads=2 * THREADS, tenant_downloads=2 * THREADS,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""Tell a tenant on each answer what its rates allow, under OpenAI's names.
+
+Knows no limit: what is told lies in `scope["state"]`, where signing in has put it.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class RateHeaders:
+    """Add the `x-ratelimit-…` headers; there are none where nobody signed in, or no broker answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+
+        async def send_with_rates(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(state.get("rate_headers", {}))
+            await send(message)
+
+        await self.app(scope, receive, send_with_rates)

@@ -1,0 +1,60 @@
+"""What a request takes beside being one: tokens of its tenant's rate, and a place among what is done at once.
+
+Knows no batch and no file; endpoints say what they accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.auth import TenantDep
+from api.rate_limits import Rates
+from api.services import ServicesDep
+from jobs.accounts.limits import limits_of
+from jobs.errors import RateLimitError
+
+
+@dataclass(slots=True)
+class Spending:
+    """The endpoint adds the estimated tokens that it has accepted."""
+
+    tokens: int = 0
+
+
+async def spend_tokens(request: Request, services: ServicesDep, *, tenant: TenantDep) -> AsyncIterator[Spending]:
+    """Refuse while the tenant is in debt; take what the endpoint has accepted once that is committed."""
+    rates: Rates | None = request.state.rates
+    if rates is not None and rates.tokens <= 0:
+        seconds = rates.seconds_to_tokens
+        raise RateLimitError(
+            f"You submit tokens too fast: {rates.limits.tokens_per_minute:,} tokens a minute are allowed, and "
+            f"more were submitted. Wait {seconds:.1f} s.",
+            retry_after_seconds=seconds,
+        )
+    spending = Spending()
+    yield spending
+    if spending.tokens:
+        await services.rates.take(tenant.id, limits_of(tenant, services.settings), tokens=spending.tokens)
+
+
+# Before the session among an endpoint's parameters: then it ends after the commit.
+SpendingDep = Annotated[Spending, Depends(spend_tokens, scope="function")]
+
+
+async def hold_upload(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "uploads", allowed=limits_of(tenant, services.settings).uploads):
+        yield
+
+
+async def hold_download(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    """Until the answer is sent, or its reader has gone."""
+    with services.in_flight.hold(tenant.id, "downloads", allowed=limits_of(tenant, services.settings).downloads):
+        yield
+
+
+ONE_UPLOAD = Depends(hold_upload)
+ONE_DOWNLOAD = Depends(hold_download)

@@ -1,0 +1,136 @@
+"""Rates and what is done at once, over a real Valkey; without one everything passes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from api.rate_limits import RateLimiter, client_url
+from jobs.accounts.limits import NAMES, Limits
+
+
+def limits(**given: int) -> Limits:
+    return Limits(**dict.fromkeys(NAMES, 10**12) | given)
+
+
+@pytest.fixture(scope="module")
+def deployment(deploy: Callable[..., Any], valkey_url: str) -> Any:
+    return deploy(
+        redis_url=valkey_url, tenant_requests_per_minute=120, tenant_tokens_per_minute=6000, tenant_downloads=1,
+        tenant_uploads=1,
+    )  # fmt: skip
+
+
+def client_of(deployment: Any, *, max_retries: int) -> OpenAI:
+    return OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key(), max_retries=max_retries)
+
+
+def test_too_many_requests_are_429_with_a_time_that_lets_the_next_one_pass(deployment: Any) -> None:
+    with client_of(deployment, max_retries=0) as client:
+        first = client.models.with_raw_response.list()
+        assert first.headers["x-ratelimit-limit-requests"] == "120"
+        assert first.headers["x-ratelimit-remaining-requests"] == "19"
+        assert first.headers["x-ratelimit-reset-requests"].endswith("s")
+        with pytest.raises(openai.RateLimitError) as caught:
+            deque((client.models.list() for _ in range(1000)), maxlen=0)
+    headers = caught.value.response.headers
+    assert caught.value.code == "rate_limit_exceeded"
+    assert "120 requests a minute" in caught.value.message
+    assert (headers["x-should-retry"], headers["retry-after"]) == ("true", "1")
+    assert 0 < int(headers["retry-after-ms"]) <= 500
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_the_official_client_waits_and_gets_through(deployment: Any) -> None:
+    with client_of(deployment, max_retries=5) as client, client_of(deployment, max_retries=0) as other:
+        for _ in range(25):
+            client.models.list()
+        other.models.list()
+
+
+def test_tokens_beyond_a_minutes_are_paid_back_before_the_next_batch(
+    deployment: Any, input_lines: Callable[..., bytes]
+) -> None:
+    with client_of(deployment, max_retries=0) as client:
+        file = client.files.create(file=("a.jsonl", input_lines(500)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        client.batches.create(**wanted)
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.batches.create(**wanted, metadata={"second": "yes"})
+        assert "6,000 tokens a minute" in caught.value.message
+        assert caught.value.response.headers["x-should-retry"] == "true"
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert len(client.batches.list().data) == 1
+
+
+def test_downloads_at_once_are_bounded_and_end_with_their_reader(deployment: Any) -> None:
+    with client_of(deployment, max_retries=0) as client:
+        file = client.files.create(file=("a.bin", bytes(20_000_000)), purpose="user_data")
+        url, key = httpx.URL(deployment.url), client.api_key
+        with closing(socket.create_connection((url.host, url.port), timeout=20)) as reader:
+            reader.sendall(
+                f"GET /v1/files/{file.id}/content HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n".encode()
+            )
+            assert reader.recv(10).startswith(b"HTTP/1.1")
+            with pytest.raises(openai.RateLimitError) as caught:
+                client.files.content(file.id)
+            assert caught.value.code == "downloads_exceeded"
+            assert "1 downloads at once here and 1 are allowed" in caught.value.message
+        with client.with_options(max_retries=10) as patient:
+            assert len(patient.files.content(file.id).content) == 20_000_000
+
+
+def test_a_broker_that_refuses_or_hangs_limits_nothing_and_costs_one_wait_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 100.0
+
+    async def ask(redis_url: str) -> int:
+        nonlocal now
+        limiter = RateLimiter(redis_url, monotonic=lambda: now)
+        none = limits(requests_per_minute=0)
+        for _ in range(50):
+            assert await limiter.take("tenant", none, requests=1) is None
+        now += 60.0
+        assert await limiter.take("tenant", none, requests=1) is None
+        await limiter.close()
+        return len([record for record in caplog.records if "no rate is limited" in record.message])
+
+    with caplog.at_level(logging.WARNING), socket.create_server(("127.0.0.1", 0)) as hanging:
+        assert asyncio.run(ask("redis://127.0.0.1:1/0")) == 2
+        assert asyncio.run(ask(f"redis://127.0.0.1:{hanging.getsockname()[1]}/0")) == 4
+
+
+def test_a_bucket_is_shared_and_a_tenants_own(valkey_url: str) -> None:
+    async def passed(tenant: str, number: int) -> int:
+        limiter = RateLimiter(valkey_url)
+        found = [await limiter.take(tenant, limits(requests_per_minute=6), requests=1) for _ in range(number)]
+        await limiter.close()
+        return sum(rates is not None and rates.passes for rates in found)
+
+    with ThreadPoolExecutor() as executor:
+        at_once = list(executor.map(lambda _: asyncio.run(passed("shared", 5)), range(4)))
+    assert sum(at_once) <= 2, "one, and another where ten seconds have gone by"
+    assert asyncio.run(passed("other", 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("redis://:secret@host:6379/3", "redis://:secret@host:6379/3"),
+        ("redis+socket:///run/valkey.sock?virtual_host=2", "unix:///run/valkey.sock?db=2"),
+    ],
+)
+def test_the_urls_that_celery_takes_are_understood(given: str, url: str) -> None:
+    assert client_url(given) == url
