@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from engine.outputs import TokenLogprobs
 from engine.process.messages import EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
 from jobs.chunks import leasing
@@ -19,6 +20,9 @@ from workers.chunks.run import ChunkRun
 from workers.engine_host import Owner
 
 CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
+
+
+LOGPROBS = TokenLogprobs(logprob=-1.0, rank=1, top_token_ids=[], top_logprobs=[])
 
 
 class FakeHost:
@@ -58,6 +62,24 @@ class FakeHost:
                 owner.receive(TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error=error))
             else:
                 owner.receive(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
+
+    def answer_in_full(self, *, max_model_len: int) -> None:
+        """Finish every waiting request with as many tokens as each of its answers may have."""
+        for request_id, (new, owner) in list(self.waiting.items()):
+            del self.waiting[request_id]
+            room = max_model_len - len(new.prompt_token_ids)
+            tokens = [40] * (room if new.params.max_tokens is None else new.params.max_tokens)
+            for index in range(new.params.n):
+                logprobs = None if new.params.logprobs is None else [LOGPROBS] * len(tokens)
+                owner.receive(
+                    TokenDelta(
+                        request_id=request_id,
+                        index=index,
+                        token_ids=tokens,
+                        logprobs=logprobs,
+                        finish_reason=FinishReason.LENGTH,
+                    )
+                )
 
     def generate(self, *token_ids: int) -> None:
         """Give every waiting request these tokens, without an end."""

@@ -204,6 +204,42 @@ def test_a_tenant_without_a_limit_has_nothing_covered(
     assert (len(statements[None]), len(statements[1_000_000])) == (0, 1), "one for the whole group where there is one"
 
 
+CHAT_LINE = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**CHAT_LINE, "max_tokens": 7},
+        {**CHAT_LINE, "max_completion_tokens": 7, "n": 3},
+        CHAT_LINE,
+        {**CHAT_LINE, "n": 2, "stop": ["never"], "logprobs": True},
+        {**CHAT_LINE, "max_tokens": 9, "response_format": {"type": "json_object"}},
+        {"prompt": [[40, 41, 42], [43]], "n": 2, "max_tokens": 5},
+        {"prompt": ["one", "two"]},
+        {"prompt": "echoed", "echo": True, "max_tokens": 0},
+    ],
+)
+def test_lines_that_use_all_they_may_use_what_was_covered(
+    bench: Bench,
+    host: FakeHost,
+    maker: sessionmaker[Session],
+    storage: Storage,
+    submit_valid: SubmitLines,
+    body: dict[str, Any],
+) -> None:
+    endpoint = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    line = {"custom_id": "c", "method": "POST", "url": endpoint, "body": {"model": "demo", **body}}
+    submit_valid([line], endpoint=endpoint)
+    bench.start(bench.claim())
+    host.wait_for(2 if isinstance(body.get("prompt"), list) else 1)
+    ((covered,),) = bench.rows("SELECT covered_tokens FROM chunk")
+    host.answer_in_full(max_model_len=512)
+    bench.join()
+    assert bench.rows("SELECT status_code, input_tokens + output_tokens FROM result") == [(200, covered)]
+    assert clean(maker, storage)
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
