@@ -28,7 +28,7 @@ from jobs.states import BatchState
 from jobs.storage import Storage
 from workers import logs
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
-from workers.due_batches import DueBatches
+from workers.due_batches import MAX_TRANSACTIONS, DueBatches
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    maker, stop = sessions(connect(settings.database_url)), threading.Event()
+    connections = MAX_TRANSACTIONS + 1  # and the purge
+    maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     control = Control(maker, Storage.of(settings), settings)
     due = DueBatches(maker, do=control.do, settings=settings)
     register(app, due)

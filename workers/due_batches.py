@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 NUM_SLOTS = 2
 """Batches of any class that are taken up at once. Above them is room for better ones: see `Slots`."""
 
+MAX_TRANSACTIONS = NUM_SLOTS + MOST_ABOVE + 1
+"""At once: one a batch, which lasts as long as its input or its files, and the look for the next."""
+
 
 class Turns:
     """Whose batch is next: the best class, with ageing as for chunks; in it the tenant served least recently."""
