@@ -69,10 +69,12 @@ class Grammars(Protocol[T_co]):
 class Compilation(Generic[T]):
     """One grammar on its way: when it is done there is an `error`, or what it was compiled to."""
 
-    __slots__ = ("_done", "compiled", "error", "started_at", "structured", "tenant", "thread_id")
+    __slots__ = ("_done", "compiled", "error", "num_characters", "started_at", "structured", "tenant", "thread_id")
 
     def __init__(self, structured: StructuredOutput, tenant: str) -> None:
         self.structured = structured
+        self.num_characters = _num_characters(structured)
+        """Counted once: a choice may list tens of thousands of texts."""
         self.tenant = tenant
         """In whose turn it is compiled: of several tenants that want it, the one whose turn comes first."""
         self.thread_id: int | None = None
@@ -139,11 +141,11 @@ class GrammarCompiler(Generic[T]):
             compilation = self._cache.get(structured)
             if compilation is None:
                 compilation = self._cache[structured] = Compilation(structured, tenant)
+                self._evict()
             self._cache.move_to_end(structured)
             queue = self._queues.setdefault(tenant, deque())
             if not compilation.is_done and compilation.thread_id is None and compilation not in queue:
                 queue.append(compilation)  # of each tenant that wants it: the first whose turn comes
-            self._evict()
             self._start_threads()
         return compilation
 
@@ -199,10 +201,10 @@ class GrammarCompiler(Generic[T]):
 
     def _evict(self) -> None:
         """Forget the grammars that were not asked for the longest, beyond what is kept."""
-        num_characters = sum(_num_characters(structured) for structured in self._cache)
+        num_characters = sum(compilation.num_characters for compilation in self._cache.values())
         while len(self._cache) > MAX_CACHED or (len(self._cache) > 1 and num_characters > MAX_CACHED_CHARACTERS):
-            structured, _ = self._cache.popitem(last=False)
-            num_characters -= _num_characters(structured)
+            _, forgotten = self._cache.popitem(last=False)
+            num_characters -= forgotten.num_characters
 
     def _forget(self, compilation: Compilation[T]) -> None:
         if self._cache.get(compilation.structured) is compilation:
