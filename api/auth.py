@@ -75,3 +75,13 @@ def _caller_of(services: Services, secret: str) -> Caller:
 
 
 TenantDep = Annotated[Tenant, Depends(sign_in)]
+
+
+def key_id_of(request: Request, _tenant: TenantDep) -> str:
+    """Return the id of the key that the caller signed in with."""
+    key_id = request.state.key_id
+    assert isinstance(key_id, str)
+    return key_id
+
+
+KeyIdDep = Annotated[str, Depends(key_id_of)]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, BackgroundTasks, Header, Query, Response
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from sqlalchemy.orm import Session
 
-from api.auth import TenantDep
+from api.auth import KeyIdDep, TenantDep
 from api.fields import STORABLE_PATTERN, ExpiresAfter, ObjectId, Storable, StrictModel
 from api.openapi import failures, lines_of
-from api.schemas.batches import BatchObject, BatchPage, ResultLine
+from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from api.spending import SpendingDep
-from jobs.batches import lifecycle, queue_limits
+from jobs.batches import deletion, lifecycle, queue_limits
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import (
     MAX_METADATA_KEY,
@@ -132,6 +132,25 @@ def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchO
 @router.post("/{batch_id}/cancel", operation_id="cancelBatch", responses=failures(404, 409))
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
     return _shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
+
+
+@router.delete("/{batch_id}", operation_id="deleteBatch", responses=failures(404, 409))
+def delete(
+    batch_id: str,
+    session: SessionDep,
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    after_commit: BackgroundTasks,
+) -> DeletedBatch:
+    """Delete a batch that has ended, its results and its output and error file; its input file stays.
+
+    What was billed stays on the bill.
+    """
+    for key in deletion.delete_batch(session, tenant.id, batch_id, by=key_id):
+        after_commit.add_task(services.store.delete, key)
+    return DeletedBatch(id=batch_id)
 
 
 _RESULTS = lines_of(

@@ -11,7 +11,7 @@ from fastapi import APIRouter, BackgroundTasks, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from api.auth import TenantDep
+from api.auth import KeyIdDep, TenantDep
 from api.errors import error_response
 from api.fields import ObjectId, Order, StrictModel
 from api.openapi import Responses, bytes_of, failures
@@ -120,13 +120,20 @@ def retrieve(file_id: str, session: SessionDep, *, tenant: TenantDep) -> FileObj
 
 @router.delete("/{file_id}", operation_id="deleteFile", responses=failures(404, 409))
 def delete(
-    file_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep, after_commit: BackgroundTasks
+    file_id: str,
+    session: SessionDep,
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    after_commit: BackgroundTasks,
 ) -> DeletedFile:
     """Mark the file as deleted; its object goes after the commit, for a row must never name a missing object.
 
+    With an output or error file go the lines of `/v1/batches/{batch_id}/results`.
     Where this process dies in between, the purge of the control worker deletes the object.
     """
-    file = files.delete_file(session, tenant.id, file_id)
+    file = files.delete_file(session, tenant.id, file_id, by=key_id)
     after_commit.add_task(services.store.delete, file.object_key)
     return DeletedFile(id=file.id)
 

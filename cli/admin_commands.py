@@ -123,6 +123,42 @@ def _limit_of(given: str) -> tuple[str, int | None]:
     return limit, None if value == "default" else int(value)
 
 
+@tenants_app.command("retention")
+def tenants_retention(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    days: Annotated[int | None, typer.Argument(metavar="[DAYS]", help="Leave out for the service's own.")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Set for how many days a tenant's results can be read one by one."""
+    from jobs.accounts import tenants
+
+    with _transaction(data_dir) as session:
+        tenants.set_retention(session, tenants.find_tenant(session, name), days)
+    print("as TOKENMILL_RETENTION_DAYS says" if days is None else f"{days} days")
+
+
+@tenants_app.command("delete")
+def tenants_delete(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Revoke a tenant's keys, cancel its batches and delete its batches, results and files; its bills stay.
+
+    A running service deletes them within a minute, and what still runs as it ends.
+    """
+    from jobs.accounts import tenants
+    from jobs.batches import deletion
+
+    with _transaction(data_dir) as session:
+        tenant_id = tenants.find_tenant(session, name).id
+    if not yes:
+        typer.confirm(f"Delete tenant {name} ({tenant_id}) with all of its batches and files?", abort=True)
+    with _transaction(data_dir) as session:
+        deletion.delete_tenant(session, tenants.find_tenant(session, tenant_id))
+    print(f"deleted {tenant_id}")
+
+
 @tenants_app.command("list")
 def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""

@@ -32,8 +32,8 @@ class Finding:
 def audit(session: Session, *, batch_id: str | None = None, storage: Storage | None = None) -> list[Finding]:
     """Check one batch or all of them, and then the budgets too; with `storage`, output files are read and counted.
 
-    The session must be fresh: its transaction becomes a REPEATABLE READ snapshot. Results whose retention has ended
-    are not missed. Raises NotFoundError where there is no such batch.
+    The session must be fresh: its transaction becomes a REPEATABLE READ snapshot. Results that were deleted, or whose
+    retention has ended, are not missed. Raises NotFoundError where there is no such batch.
     """
     session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
     if batch_id is not None and session.get(Batch, batch_id) is None:
@@ -164,7 +164,7 @@ def _measure(storage: Storage, key: str) -> tuple[int, int]:
 # Batches whose day was dropped when retention ended have no results to compare with.
 _IN_SCOPE = """
     (CAST(:batch_id AS text) IS NULL OR batch.id = :batch_id)
-    AND CAST(batch.created_at AT TIME ZONE 'UTC' AS date) = ANY(:days)
+    AND (CAST(batch.created_at AT TIME ZONE 'UTC' AS date) = ANY(:days) OR batch.results_deleted_at IS NOT NULL)
 """
 
 _BATCHES = text(f"""
@@ -172,7 +172,14 @@ _BATCHES = text(f"""
         SELECT batch_id, count(*) AS num_results, max(result_no) AS last_result_no,
             count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
             sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens
-        FROM result WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id GROUP BY batch_id
+        FROM result WHERE (CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id)
+            AND NOT EXISTS (SELECT FROM batch WHERE id = result.batch_id AND results_deleted_at IS NOT NULL)
+        GROUP BY batch_id
+        UNION ALL
+        -- Deleted on purpose: what they were is what the batch counted.
+        SELECT id, num_completed + num_failed, num_completed + num_failed, num_completed, num_failed,
+            input_tokens, cached_tokens, output_tokens
+        FROM batch WHERE results_deleted_at IS NOT NULL
     ), entries AS (
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
             sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
@@ -237,7 +244,7 @@ _DONE_CHUNKS = text(f"""
         LEFT JOIN result ON result.batch_day = CAST(batch.created_at AT TIME ZONE 'UTC' AS date)
             AND result.batch_id = chunk.batch_id
             AND result.line_no >= chunk.first_line AND result.line_no < chunk.first_line + chunk.num_lines
-    WHERE {_IN_SCOPE} AND chunk.state = 'done'
+    WHERE {_IN_SCOPE} AND chunk.state = 'done' AND batch.results_deleted_at IS NULL
     GROUP BY chunk.id HAVING count(result.line_no) <> chunk.num_requests ORDER BY chunk.id
 """)
 

@@ -116,6 +116,17 @@ def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
 
 
 @contextmanager
+def autocommit(maker: sessionmaker[Session]) -> Iterator[Session]:
+    """Run statements that Postgres allows in no transaction, each a transaction of its own."""
+    engine = maker.kw["bind"]
+    with (
+        reported_as_service_error(engine.url),
+        Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session,
+    ):
+        yield session
+
+
+@contextmanager
 def reported_as_service_error(url: URL) -> Iterator[None]:
     """Turn an unreachable, overloaded or contended Postgres into ServiceError; every other error passes."""
     try:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from jobs import deletions
 from jobs.accounts.limits import Limits
 from jobs.database import advisory_lock
+from jobs.deletions import Deleted
 from jobs.errors import ConflictError, NotFoundError, TooLargeError
 from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
@@ -132,10 +134,11 @@ def list_files(
     )
 
 
-def delete_file(session: Session, tenant_id: str, file_id: str) -> File:
+def delete_file(session: Session, tenant_id: str, file_id: str, *, by: str) -> File:
     """Mark a file as deleted; its object may be deleted once this is committed.
 
-    Raises ConflictError while a batch still reads it, NotFoundError as `get_file` does.
+    With an output or error file go the batch's results one by one. Raises ConflictError while a batch still reads it,
+    NotFoundError as `get_file` does.
     """
     mine = select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there())
     file = session.scalar(mine.with_for_update(), execution_options={"populate_existing": True})
@@ -148,35 +151,72 @@ def delete_file(session: Session, tenant_id: str, file_id: str) -> File:
             "cancel the batch or wait for its end, then delete the file.",
             code="file_in_use",
         )
-    file.deleted_at = session.scalar(select(func.now()))
-    session.flush()
+    mark_deleted(session, [file], by=by)
     return file
 
 
-def due_for_purge(session: Session, *, limit: int = 100) -> Sequence[File]:
-    """Return files whose objects are still there and no longer needed, locked, oldest first.
-
-    Those are deleted files, and expired ones that no live batch reads. The caller deletes their objects and calls
-    `mark_purged`; a crash in between repeats the deletion: harmless.
-    """
-    over_at = func.least(File.expires_at, File.deleted_at)
-    in_use = exists().where(Batch.input_file_id == File.id, _is_live())
-    over = select(File).where(over_at <= func.now(), File.purged_at.is_(None), ~in_use)
-    locked = session.scalars(over.order_by(over_at).limit(limit).with_for_update(skip_locked=True)).all()
-    # A batch that was committed while that statement ran is seen only by another one; after this lock there is no new
-    # batch of these files.
-    readers = select(Batch.input_file_id).where(Batch.input_file_id.in_([file.id for file in locked]), _is_live())
-    still_in_use = set(session.scalars(readers))
-    return [file for file in locked if file.id not in still_in_use]
-
-
-def mark_purged(session: Session, files: Sequence[File]) -> None:
-    """Note that the objects of these files are gone; an expired file counts as deleted from now on."""
+def mark_deleted(session: Session, files: Sequence[File], *, by: str) -> None:
+    """Delete locked files, with the results of the batches that they are outputs of; their objects are purged later."""
     now = session.scalar(select(func.now()))
     for file in files:
-        file.deleted_at = file.deleted_at or now
-        file.purged_at = now
+        file.deleted_at = now
     session.flush()
+    deletions.record(session, Deleted.FILE, [(file.id, file.tenant_id) for file in files], by=by)
+    ids = [file.id for file in files if file.purpose == Purpose.BATCH_OUTPUT]
+    delete_results(session, Batch.output_file_id.in_(ids) | Batch.error_file_id.in_(ids), by=by)
+
+
+def delete_all_of(session: Session, tenant_ids: Select[str], *, by: str, limit: int) -> int:
+    """Delete up to `limit` files of these tenants that no live batch reads; return how many."""
+    in_use = exists().where(Batch.input_file_id == File.id, _is_live())
+    theirs = select(File).where(File.tenant_id.in_(tenant_ids), File.deleted_at.is_(None), ~in_use)
+    locked = session.scalars(theirs.order_by(File.id).limit(limit).with_for_update(skip_locked=True)).all()
+    return _delete_unread(session, locked, by=by)
+
+
+def delete_results(session: Session, of: ColumnElement[bool], *, by: str) -> None:
+    """Let nobody read the lines of these batches any more; `jobs.retention` purges them."""
+    ended = update(Batch).where(of, Batch.results_deleted_at.is_(None)).values(results_deleted_at=func.now())
+    rows = session.execute(
+        ended.returning(Batch.id, Batch.tenant_id), execution_options={"synchronize_session": False}
+    ).all()
+    deletions.record(session, Deleted.RESULTS, [(row.id, row.tenant_id) for row in rows], by=by)
+
+
+def delete_expired(session: Session, *, limit: int) -> int:
+    """Mark up to `limit` expired files as deleted, but for the inputs of live batches; return how many."""
+    in_use = exists().where(Batch.input_file_id == File.id, _is_live())
+    over_at = func.least(File.expires_at, File.deleted_at)
+    over = select(File).where(over_at <= func.now(), File.purged_at.is_(None), File.deleted_at.is_(None), ~in_use)
+    locked = session.scalars(over.order_by(over_at).limit(limit).with_for_update(skip_locked=True)).all()
+    return _delete_unread(session, locked, by=deletions.EXPIRY)
+
+
+def _delete_unread(session: Session, locked: Sequence[File], *, by: str) -> int:
+    # A batch that was committed while the files were found is seen only by another statement; now that they are
+    # locked there is no new batch of them.
+    readers = select(Batch.input_file_id).where(Batch.input_file_id.in_([file.id for file in locked]), _is_live())
+    in_use = set(session.scalars(readers))
+    unread = [file for file in locked if file.id not in in_use]
+    mark_deleted(session, unread, by=by)
+    return len(unread)
+
+
+def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
+    """Return deleted files whose objects are still there, as id: object key; those never tried come first.
+
+    No lock is held while the objects are deleted: two who do it do no harm.
+    """
+    is_due = File.purge_again_at.is_(None) | (File.purge_again_at <= func.now())
+    due = select(File.id, File.object_key).where(File.deleted_at.is_not(None), File.purged_at.is_(None), is_due)
+    rows = session.execute(due.order_by(File.purge_again_at.asc().nulls_first(), File.deleted_at).limit(limit))
+    return {row.id: row.object_key for row in rows}
+
+
+def note_purged(session: Session, *, gone: Collection[str], refused: Collection[str], again: timedelta) -> None:
+    """Note which files have lost their objects, and that the store is to be asked again about the others."""
+    session.execute(update(File).where(File.id.in_(gone)).values(purged_at=func.now()))
+    session.execute(update(File).where(File.id.in_(refused)).values(purge_again_at=func.now() + again))
 
 
 def _is_there() -> ColumnElement[bool]:

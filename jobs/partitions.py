@@ -7,6 +7,7 @@ day would pile up in it out of retention's reach. Instead `create_batch` ensures
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import text
@@ -56,7 +57,7 @@ def has_partition(session: Session, day: date) -> bool:
     query = text("""
         SELECT EXISTS (
             SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
-            WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = :name
+            WHERE pg_inherits.inhparent = 'result'::regclass AND pg_class.relname = :name AND NOT inhdetachpending
         )
     """)
     return session.scalar(query, {"name": partition_name(day)}) is True
@@ -64,36 +65,64 @@ def has_partition(session: Session, day: date) -> bool:
 
 def partition_days(session: Session) -> list[date]:
     """Return the days that have a partition, oldest first."""
-    names = session.scalars(
-        text("SELECT relid::regclass::text FROM pg_partition_tree('result') WHERE isleaf AND parentrelid IS NOT NULL")
-    )
+    return _days(session.scalars(text(f"{_PARTITIONS} AND NOT inhdetachpending")))
+
+
+def detach_before(session: Session, day: date) -> None:
+    """Detach the partitions older than `day` that nobody needs: their batches have ended, and their retention too.
+
+    Needs a session in autocommit (`jobs.database.autocommit`): DETACH … CONCURRENTLY waits for those who read `result`
+    and keeps nobody waiting, where DROP alone would stop every flush behind it. One that was given up or killed
+    half-way is ended first. Raises sqlalchemy.exc.DBAPIError where a reader takes longer than the lock timeout.
+    """
+    for begun in _days(session.scalars(text(f"{_PARTITIONS} AND inhdetachpending"))):
+        session.execute(text(f"ALTER TABLE result DETACH PARTITION {partition_name(begun)} FINALIZE"))
+    for candidate in partition_days(session):
+        if candidate < day and not _is_held(session, candidate):
+            session.execute(text(f"ALTER TABLE result DETACH PARTITION {partition_name(candidate)} CONCURRENTLY"))
+
+
+def drop_detached_before(session: Session, day: date) -> list[date]:
+    """Drop the days older than `day` that are detached, in the caller's transaction; return them."""
+    detached = [candidate for candidate in _days(session.scalars(_DETACHED)) if candidate < day]
+    for candidate in detached:
+        session.execute(text(f"DROP TABLE {partition_name(candidate)}"))
+    return detached
+
+
+def _days(names: Iterable[str]) -> list[date]:
     matches = (_NAME.fullmatch(name) for name in names)
     return sorted(datetime.strptime(match[1], "%Y%m%d").date() for match in matches if match)
 
 
-def drop_partitions_before(session: Session, day: date) -> list[date]:
-    """Drop the partitions older than `day` whose batches have all ended; return the days dropped.
-
-    DROP needs ACCESS EXCLUSIVE on `result`; it gives up after 2 s of waiting so that flushes never queue behind it
-    for long (sqlalchemy.exc.OperationalError: try again later).
-    """
-    dropped = []
-    session.execute(text("SET LOCAL lock_timeout = '2s'"))
-    for candidate in partition_days(session):
-        if candidate < day and not _has_live_batch(session, candidate):
-            session.execute(text(f"DROP TABLE {partition_name(candidate)}"))
-            dropped.append(candidate)
-    return dropped
-
-
-def _has_live_batch(session: Session, day: date) -> bool:
+def _is_held(session: Session, day: date) -> bool:
+    """Tell whether a batch of this day is live, or its results are kept on: by a tenant's own retention."""
     start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    query = text(
-        "SELECT EXISTS (SELECT FROM batch WHERE created_at >= :start AND created_at < :end AND state <> ALL(:ended))"
-    )
     values = {
         "start": start,
         "end": start + timedelta(days=1),
         "ended": [state.value for state in TERMINAL_BATCH_STATES],
     }
-    return session.scalar(query, values) is True
+    return session.scalar(_HELD, values) is True
+
+
+_PARTITIONS = """
+    SELECT pg_class.relname FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
+    WHERE pg_inherits.inhparent = 'result'::regclass
+"""
+
+_DETACHED = text("""
+    SELECT relname FROM pg_class
+    WHERE relkind = 'r' AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'result'::regclass)
+        AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = pg_class.oid)
+""")
+
+_HELD = text("""
+    SELECT EXISTS (
+        SELECT FROM batch JOIN tenant ON tenant.id = batch.tenant_id
+        WHERE batch.created_at >= :start AND batch.created_at < :end AND (
+            batch.state <> ALL(:ended)
+            OR (results_deleted_at IS NULL AND :end + make_interval(days => tenant.retention_days) > now())
+        )
+    )
+""")

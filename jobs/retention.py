@@ -1,36 +1,144 @@
-"""End what is kept no longer: objects of expired and deleted files, and days of results past their retention."""
+"""End what is kept no longer: objects of deleted files, results of deleted batches, days past their retention.
+
+Each step is a transaction of its own, none of them open while the object store is asked. What fails is tried again
+later, and stops nothing else.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.files import due_for_purge, mark_purged
-from jobs.partitions import batch_day, drop_partitions_before
+from jobs import deletions, files
+from jobs.database import autocommit, transaction
+from jobs.deletions import Deleted
+from jobs.errors import ServiceError
+from jobs.partitions import batch_day, detach_before, drop_detached_before, partition_days
+from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
+from jobs.tables import Batch, Tenant
+
+log = logging.getLogger(__name__)
+
+_AGAIN = timedelta(minutes=10)
+"""After how long the store is asked again to delete what it refused."""
+_FILES = 100  # a transaction
+_BATCHES = 100  # a transaction
+_ROWS = 10_000  # a transaction
+_DELETIONS_AT_ONCE = 8
 
 
-def purge_files(session: Session, storage: Storage, *, limit: int = 100) -> int:
-    """Delete the objects of up to `limit` expired or deleted files; return how many.
+def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
+    """Delete the objects of all deleted and expired files; return how many.
 
-    Inputs of live batches stay until their end. Objects go before the commit: a crash in between repeats a deletion,
-    where the reverse would leak the object.
+    Inputs of live batches stay until their end. Where the store refuses one, the others go on.
     """
-    due = due_for_purge(session, limit=limit)
-    for file in due:
-        storage.delete(file.object_key)
-    mark_purged(session, due)
-    return len(due)
+    _repeat(maker, lambda session: files.delete_expired(session, limit=_FILES))
+    num_gone = 0
+    while True:
+        with transaction(maker) as session:
+            due = files.due_for_purge(session, limit=_FILES)
+        if not due:
+            return num_gone
+        gone = delete_objects(storage, due)
+        with transaction(maker) as session:
+            files.note_purged(session, gone=gone, refused=due.keys() - gone, again=_AGAIN)
+        num_gone += len(gone)
 
 
-def purge_results(session: Session, *, retention: timedelta) -> list[date]:
-    """Drop the days of results whose batches were all created longer than `retention` ago and have ended.
+def delete_objects(storage: Storage, keys: dict[str, str]) -> set[str]:
+    """Delete objects, each by its key in `keys`; return the names of those that are gone."""
+    with ThreadPoolExecutor(_DELETIONS_AT_ONCE, thread_name_prefix="purge") as threads:
+        errors = dict(zip(keys, threads.map(lambda key: _delete(storage, key), keys.values()), strict=True))
+    for name, error in errors.items():
+        if error is not None:
+            log.warning("object could not be deleted name=%s object_key=%s error=%s", name, keys[name], error)
+    return {name for name, error in errors.items() if error is None}
 
-    Raises sqlalchemy.exc.OperationalError (ServiceError through `jobs.database.transaction`) when the table is too
-    busy: try again later, in a transaction of its own.
+
+def _delete(storage: Storage, key: str) -> ServiceError | None:
+    try:
+        storage.delete(key)
+    except ServiceError as error:
+        return error
+    return None
+
+
+def drop_days(maker: sessionmaker[Session], *, retention: timedelta) -> list[date]:
+    """Drop the days of results that all batches of the day have left behind: ended, and past their retention.
+
+    Raises ServiceError where readers hold them for too long: try again soon.
     """
+    with autocommit(maker) as session:
+        first_kept = _first_kept_day(session, retention)
+        detach_before(session, first_kept)
+    with transaction(maker) as session:
+        days = drop_detached_before(session, first_kept)
+        deletions.record(session, Deleted.RESULT_DAY, [(str(day), None) for day in days], by=deletions.RETENTION)
+    return days
+
+
+def purge_results(maker: sessionmaker[Session], *, retention: timedelta) -> int:
+    """Delete the rows of deleted results, and of those past their tenant's retention; return of how many batches."""
+    _repeat(maker, lambda session: _delete_overdue(session, retention=retention))
+    num_purged = 0
+    while True:
+        with transaction(maker) as session:
+            batch = session.scalar(select(Batch).where(*_IS_DUE).order_by(Batch.results_deleted_at).limit(1))
+        if batch is None:
+            return num_purged
+        _purge_rows(maker, {"day": batch_day(batch.created_at), "batch_id": batch.id, "limit": _ROWS})
+        num_purged += 1
+
+
+def _purge_rows(maker: sessionmaker[Session], values: dict[str, object]) -> None:
+    _repeat(maker, lambda session: len(session.execute(_DELETE_ROWS, values).all()))
+    with transaction(maker) as session:
+        session.execute(_NOTE_PURGED, values)
+
+
+def _repeat(maker: sessionmaker[Session], work: Callable[[Session], int]) -> None:
+    """Do a bounded piece of work, each time in a transaction of its own, until nothing is left of it."""
+    is_left = True
+    while is_left:
+        with transaction(maker) as session:
+            is_left = work(session) > 0
+
+
+def _delete_overdue(session: Session, *, retention: timedelta) -> int:
+    """Let nobody read results past their tenant's retention: where a whole day goes, that is not needed."""
+    kept = func.coalesce(func.make_interval(0, 0, 0, Tenant.retention_days), retention)
+    days = partition_days(session)
+    if not days:
+        return 0
+    end_of_day = func.date_trunc("day", Batch.created_at, "UTC") + timedelta(days=1)
+    is_overdue = Batch.results_deleted_at.is_(None) & (Batch.created_at >= days[0]) & (end_of_day + kept <= func.now())
+    has_ended = Batch.state.in_([state.value for state in TERMINAL_BATCH_STATES])
+    query = select(Batch.id).join(Tenant, Tenant.id == Batch.tenant_id).where(is_overdue, has_ended).limit(_BATCHES)
+    overdue = session.scalars(query).all()
+    files.delete_results(session, Batch.id.in_(overdue), by=deletions.RETENTION)
+    return len(overdue)
+
+
+def _first_kept_day(session: Session, retention: timedelta) -> date:
     now = session.scalar(select(func.now()))
     assert now is not None
-    return drop_partitions_before(session, batch_day(now - retention))
+    return batch_day(now - retention)
+
+
+_IS_DUE = (Batch.results_purged_at.is_(None), Batch.results_deleted_at.is_not(None))
+
+# A checkpoint of an ended batch is no use to anybody either; there are few, and usually none.
+_DELETE_ROWS = text("""
+    WITH forgotten AS (DELETE FROM checkpoint WHERE batch_id = :batch_id)
+    DELETE FROM result WHERE batch_day = :day AND batch_id = :batch_id AND line_no IN (
+        SELECT line_no FROM result WHERE batch_day = :day AND batch_id = :batch_id LIMIT :limit
+    ) RETURNING 1
+""")
+
+_NOTE_PURGED = text("UPDATE batch SET results_purged_at = now() WHERE id = :batch_id")

@@ -80,6 +80,8 @@ class Tenant(Base):
     max_tokens_per_minute: Mapped[int | None]
     max_uploads: Mapped[int | None]
     max_downloads: Mapped[int | None]
+    deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end
+    retention_days: Mapped[int | None] = mapped_column(Integer)  # of its results; null: the service's
 
 
 class ApiKey(Base):
@@ -122,6 +124,7 @@ class File(Base):
         ),
         # LEAST leaves nulls out: the moment from which the object is not needed, null where it stays.
         Index("file_purge_idx", text("LEAST(expires_at, deleted_at)"), postgresql_where=text("purged_at IS NULL")),
+        Index(None, "object_key"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -137,6 +140,7 @@ class File(Base):
     estimated_input_tokens: Mapped[int | None]
     estimated_output_tokens: Mapped[int | None]
     purged_at: Mapped[datetime | None]  # its object is gone from the store
+    purge_again_at: Mapped[datetime | None]  # the store refused to delete its object: when to ask again
 
 
 class Batch(Base):
@@ -157,6 +161,15 @@ class Batch(Base):
             postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
         ),
         Index("batch_fingerprint_idx", "tenant_id", "fingerprint", "created_at"),
+        Index(None, "input_file_id"),
+        Index(None, "output_file_id", postgresql_where=text("output_file_id IS NOT NULL")),
+        Index(None, "error_file_id", postgresql_where=text("error_file_id IS NOT NULL")),
+        Index("batch_results_kept_idx", "created_at", postgresql_where=text("results_deleted_at IS NULL")),
+        Index(
+            "batch_results_purge_idx",
+            "results_deleted_at",
+            postgresql_where=text("results_purged_at IS NULL AND results_deleted_at IS NOT NULL"),
+        ),
         Index("batch_waiting_idx", "expires_at", "id", postgresql_where=text("waits_for_tokens IS NOT NULL")),
         CheckConstraint(_one_of("state", BatchState), name="state"),
         CheckConstraint(_one_of("priority", Priority), name="priority"),
@@ -209,6 +222,9 @@ class Batch(Base):
     covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of reserved_tokens: what running lines may use
     waits_for_tokens: Mapped[int | None]  # the least that any of its waiting chunks needs; null: none waits
     uncovered_lines: Mapped[str] = mapped_column(server_default=UncoveredLines.WAIT.value)
+    deleted_at: Mapped[datetime | None]  # nobody finds it any more; the ledger still names it
+    results_deleted_at: Mapped[datetime | None]  # from then on its lines are not shown, and
+    results_purged_at: Mapped[datetime | None]  # from then on they are gone
 
 
 class Chunk(Base):
@@ -359,6 +375,19 @@ class FairShare(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
     virtual_time: Mapped[float] = mapped_column(Float, server_default="0")
     served_at: Mapped[datetime | None]  # last claim; ageing counts from here
+
+
+class Deletion(Base):
+    """What was deleted, when and by whom; append-only, and it outlives its subject."""
+
+    __tablename__ = "deletion"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    kind: Mapped[str]
+    subject_id: Mapped[str] = mapped_column(index=True)
+    tenant_id: Mapped[str | None]  # null: what many of them had
+    deleted_by: Mapped[str]  # id of an API key, or one of `jobs.deletions`
+    deleted_at: Mapped[datetime] = _created_at()
 
 
 class Worker(Base):

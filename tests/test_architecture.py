@@ -86,7 +86,7 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "settings", "tables"],
-        ["pagination", "partitions", "served_models", "storage"],
+        ["deletions", "pagination", "partitions", "served_models", "storage"],
         ["accounts", "lines"],
         ["chunks", "files"],
         ["batches", "audit", "metrics", "retention"],

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +17,13 @@ from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.batches.deletion import delete_left
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
-from jobs.retention import purge_files, purge_results
+from jobs.retention import drop_days, purge_files, purge_results
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
@@ -32,8 +33,7 @@ from workers.due_batches import MAX_TRANSACTIONS, DueBatches
 
 log = logging.getLogger(__name__)
 
-_PURGE_SECONDS = 3600.0
-_PURGE_FILES = 100  # a transaction
+_PURGE_SECONDS = 60.0
 
 
 class Control:
@@ -63,30 +63,28 @@ class Control:
 
     def keep_purging(self, stop: threading.Event) -> None:
         """Purge now and then, until `stop` is set."""
-        purge_at = time.monotonic()
-        while not stop.wait(self._settings.claim_alone_seconds):
-            if time.monotonic() < purge_at:
-                continue
-            purge_at = time.monotonic() + _PURGE_SECONDS
-            try:
-                self.purge()
-            except ServiceError as error:
-                log.warning("purging failed error=%s", error)
-            except Exception:
-                log.exception("purging failed")
+        while not stop.wait(_PURGE_SECONDS):
+            self.purge()
 
     def purge(self) -> None:
-        """Delete the objects of expired and deleted files, and drop days of results past their retention."""
-        num_files = 0
-        while num_purged := self._purge_some_files():
-            num_files += num_purged
-        with transaction(self._sessions) as session:
-            days = purge_results(session, retention=timedelta(days=self._settings.retention_days))
-        log.info("purged files=%d result_days=%d", num_files, len(days))
-
-    def _purge_some_files(self) -> int:
-        with transaction(self._sessions) as session:
-            return purge_files(session, self._storage, limit=_PURGE_FILES)
+        """End what is kept no longer, step by step; one that fails is tried again the next time."""
+        retention = timedelta(days=self._settings.retention_days)
+        steps: dict[str, Callable[[], int]] = {
+            "tenants": lambda: delete_left(self._sessions),
+            "result days": lambda: len(drop_days(self._sessions, retention=retention)),
+            "results": lambda: purge_results(self._sessions, retention=retention),
+            "files": lambda: purge_files(self._sessions, self._storage),
+        }
+        for name, step in steps.items():
+            try:
+                num_purged = step()
+            except ServiceError as error:
+                log.warning("purging failed what=%s error=%s", name, error)
+            except Exception:
+                log.exception("purging failed what=%s", name)
+            else:
+                if num_purged:
+                    log.info("purged what=%s number=%d", name, num_purged)
 
 
 def register(app: Celery, due: DueBatches) -> None:

@@ -157,3 +157,9 @@ class ResultLine(WireModel):
     custom_id: str | None
     response: LineResponse | None
     error: LineError | None
+
+
+class DeletedBatch(WireModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    deleted: Literal[True] = True

@@ -19,6 +19,7 @@ from jobs.tables import ApiKey, Budget, Tenant
 KEY_PREFIX = "tm-"
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Tokens divided by a weight sum up to a tenant's virtual time, which must stay a number that others can reach."""
+MAX_RETENTION_DAYS = 36_500
 _SECRET_BYTES = 32
 _KEY_CHARACTERS = len(KEY_PREFIX) + 43  # 32 bytes in base64
 _HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its random characters
@@ -55,15 +56,18 @@ def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tok
 
 def find_tenant(session: Session, name: str) -> Tenant:
     """Return the tenant of this name or id. Raises NotFoundError."""
-    tenant = session.scalar(select(Tenant).where((Tenant.name == name) | (Tenant.id == name)))
+    is_named = (Tenant.name == name) | (Tenant.id == name)
+    tenant = session.scalar(select(Tenant).where(is_named, Tenant.deleted_at.is_(None)))
     if tenant is None:
         raise NotFoundError(f"there is no tenant {name!r}; `tokenmill tenants create {name}` makes it")
     return tenant
 
 
 def list_tenants(session: Session) -> Sequence[Tenant]:
-    """Return all tenants, oldest first."""
-    return session.scalars(select(Tenant).order_by(Tenant.created_at, Tenant.id)).all()
+    """Return all tenants that are not deleted, oldest first."""
+    return session.scalars(
+        select(Tenant).where(Tenant.deleted_at.is_(None)).order_by(Tenant.created_at, Tenant.id)
+    ).all()
 
 
 def create_key(session: Session, tenant_id: str) -> tuple[ApiKey, str]:
@@ -102,6 +106,20 @@ def revoke_key(session: Session, key: str) -> ApiKey:
     )
     session.refresh(exact[0])
     return exact[0]
+
+
+def revoke_keys(session: Session, tenant_id: str) -> None:
+    """Revoke all keys of a tenant."""
+    of_tenant = update(ApiKey).where(ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None))
+    session.execute(of_tenant.values(revoked_at=func.now()))
+
+
+def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
+    """Set for how many days a tenant's results are kept line by line; None: as long as the service keeps them."""
+    if days is not None and not 1 <= days <= MAX_RETENTION_DAYS:
+        raise InputError(f"the retention is {days} days; give 1 to {MAX_RETENTION_DAYS}", param="retention_days")
+    tenant.retention_days = days
+    session.flush()
 
 
 def authenticate(session: Session, secret: str) -> Caller:

@@ -51,8 +51,9 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
 
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
-    """Return a batch of this tenant. Raises NotFoundError, also for another tenant's."""
-    batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id))
+    """Return a batch of this tenant. Raises NotFoundError, also for one that is deleted or another tenant's."""
+    is_there = (Batch.id == batch_id) & (Batch.tenant_id == tenant_id) & Batch.deleted_at.is_(None)
+    batch = session.scalar(select(Batch).where(is_there))
     if batch is None:
         raise _not_found(batch_id)
     return batch
@@ -60,7 +61,7 @@ def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
 
 def list_batches(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Batch]:
     """Return a page of a tenant's batches, newest first. Raises InputError on an unknown `after`."""
-    query = select(Batch).where(Batch.tenant_id == tenant_id)
+    query = select(Batch).where(Batch.tenant_id == tenant_id, Batch.deleted_at.is_(None))
     return read_page(session, query, table=Batch, tenant_id=tenant_id, after=after, limit=limit)
 
 
@@ -71,7 +72,7 @@ def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
     """
     get_batch(session, tenant_id, batch_id)
     batch = lock_batch(session, batch_id)
-    assert batch is not None, "batches are never deleted"
+    assert batch is not None, "rows of batches stay, deleted or not"
     if batch.state == BatchState.CANCELLING:
         return batch
     if batch.state not in sources_of(BatchState.CANCELLING):
@@ -123,7 +124,7 @@ def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fi
 
 
 def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> Batch | None:
-    mine = select(Batch).where(Batch.tenant_id == tenant_id)
+    mine = select(Batch).where(Batch.tenant_id == tenant_id, Batch.deleted_at.is_(None))
     if wanted.idempotency_key is not None:
         batch = session.scalar(mine.where(Batch.idempotency_key == wanted.idempotency_key))
         if batch is not None and batch.fingerprint != fingerprint:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs import deletions
 from jobs.database import stream
+from jobs.deletions import Deleted
 from jobs.errors import GoneError
 from jobs.partitions import batch_day, has_partition
 from jobs.settings import MIB
-from jobs.tables import Batch
+from jobs.tables import Batch, Deletion
 
 MAX_PAGE_BYTES = 4 * MIB
 """A page of results ends after the line that passes this: lines may have megabytes each."""
@@ -34,8 +37,8 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
     """Return results in the order of their arrival, from the one after number `after` on.
 
     The cursor counts results, not lines: they are numbered 1, 2, 3 … under the batch's lock, so a number that can be
-    read has all smaller ones committed, and no line is skipped however late it finishes. Raises GoneError where the
-    retention of the batch's day has ended before its last line was read.
+    read has all smaller ones committed, and no line is skipped however late it finishes. Raises GoneError where they
+    were deleted, or their retention has ended before the last line was read.
     """
     day = batch_day(batch.created_at)
     values = {"day": day, "batch_id": batch.id, "after": after, "limit": limit + 1}
@@ -44,13 +47,35 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
     with stream(session, _PAGE, values, num_rows=_ROWS_A_FETCH) as rows:
         for result_no, line in rows:
             if len(lines) == limit or size >= MAX_PAGE_BYTES:
+                _check_kept(session, batch, day=day, after=after)
                 return ResultsPage(content=b"".join(lines), after=after, has_more=True)
             lines.append(bytes(line) + b"\n")
             size += len(line) + 1
             after = result_no
-    if after < batch.num_completed + batch.num_failed and not has_partition(session, day):
-        raise GoneError(_expired(batch), code="results_expired")
+    _check_kept(session, batch, day=day, after=after)
     return ResultsPage(content=b"".join(lines), after=after, has_more=False)
+
+
+def _check_kept(session: Session, batch: Batch, *, day: date, after: int) -> None:
+    """Raise GoneError where the lines were deleted, or their retention has ended before the last one was read.
+
+    After they were read: rows that were purged meanwhile must not look like the end.
+    """
+    deleted = session.scalar(_IS_DELETED, {"batch_id": batch.id})
+    if deleted:
+        entry = deletions.find(session, Deleted.RESULTS, batch.id)
+        if entry is None or entry.deleted_by != deletions.RETENTION:
+            raise GoneError(_deleted(batch, entry), code="results_deleted")
+    if after < batch.num_completed + batch.num_failed and (deleted or not has_partition(session, day)):
+        raise GoneError(_expired(batch), code="results_expired")
+
+
+def _deleted(batch: Batch, entry: Deletion | None) -> str:
+    what = f"The results of batch {batch.id!r} were deleted"
+    if entry is None:  # the time is over, and nobody has swept since
+        return f"{what} when one of its files expired."
+    with_file = "when one of its files expired" if entry.deleted_by == deletions.EXPIRY else f"by {entry.deleted_by!r}"
+    return f"{what} {with_file}, at {entry.deleted_at:%Y-%m-%d %H:%M:%S} UTC."
 
 
 def _expired(batch: Batch) -> str:
@@ -58,6 +83,13 @@ def _expired(batch: Batch) -> str:
     named = " and ".join(f"its {kind} file {file_id!r}" for kind, file_id in files.items() if file_id)
     return f"The results of batch {batch.id!r} are no longer kept line by line. Download {named} instead."
 
+
+_IS_DELETED = text("""
+    SELECT results_deleted_at IS NOT NULL OR EXISTS (
+        SELECT FROM file WHERE file.id IN (batch.output_file_id, batch.error_file_id)
+            AND LEAST(file.expires_at, file.deleted_at) <= now()
+    ) FROM batch WHERE batch.id = :batch_id
+""")
 
 _PAGE = text("""
     SELECT result_no, line FROM result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -119,6 +120,55 @@ def test_results_that_are_kept_no_longer_are_gone_and_the_answer_names_the_files
     batch = client.batches.retrieve(batch_id)
     assert str(batch.output_file_id) in caught.value.message
     assert str(batch.error_file_id) in caught.value.message
+
+
+def test_an_output_that_was_deleted_is_in_the_results_no_longer(client: OpenAI, deployment: Any, batch_id: str) -> None:
+    worker = Worker(deployment, batch_id)
+    worker.answer(0, 1, 2, 3)
+    worker.finish()
+    batch = client.batches.retrieve(batch_id)
+    for file_id in (batch.output_file_id, batch.input_file_id):
+        client.files.delete(str(file_id))
+    with pytest.raises(openai.APIStatusError) as caught:
+        read_results(client, batch_id)
+    assert (caught.value.status_code, caught.value.code) == (410, "results_deleted")
+    assert "deleted by 'key_" in caught.value.message
+    assert client.batches.retrieve(batch_id) == batch
+    assert client.files.content(str(batch.error_file_id)).text.count("\n") == 2
+
+
+def test_a_deleted_batch_is_gone_with_its_files_and_their_objects(
+    client: OpenAI, deployment: Any, new_client: Callable[..., OpenAI], *, batch_id: str
+) -> None:
+    def delete(by: OpenAI) -> dict[str, Any]:
+        return by.delete(f"/batches/{batch_id}", cast_to=dict[str, Any])
+
+    with pytest.raises(openai.ConflictError) as refused:
+        delete(client)
+    assert refused.value.code == "batch_not_deletable"
+    worker = Worker(deployment, batch_id)
+    worker.answer(0, 1, 2, 3)
+    worker.finish()
+    batch = client.batches.retrieve(batch_id)
+    with pytest.raises(openai.NotFoundError):
+        delete(new_client())
+    before = deployment.object_names()
+    assert delete(client) == {"id": batch_id, "object": "batch", "deleted": True}
+    calls: list[Callable[[], Any]] = [
+        lambda: client.batches.retrieve(batch_id),
+        lambda: read_results(client, batch_id),
+        lambda: client.files.content(str(batch.output_file_id)),
+        lambda: delete(client),
+    ]
+    for call in calls:
+        with pytest.raises(openai.NotFoundError):
+            call()
+    assert [found.id for found in client.batches.list().data] == []
+    assert client.files.retrieve(batch.input_file_id), "other batches may read it"
+    deadline = time.monotonic() + 60
+    while len(before - deployment.object_names()) != 2:  # they go after the answer
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_completed_batch_has_counts_usage_and_files_that_agree(

@@ -236,6 +236,20 @@ def test_limits_of_a_tenant_are_shown_set_and_given_back(database: str) -> None:
             run("tenants", "limits", "limited", "--set", wrong, **admin)
 
 
+def test_a_tenant_has_a_retention_of_its_own_and_can_be_deleted(server: Tokenmill, database: str) -> None:
+    from jobs.errors import AuthenticationError
+
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    made = run("tenants", "create", "leaving", **admin).stdout
+    secret = run("keys", "create", "leaving", **admin).stdout.strip()
+    assert run("tenants", "retention", "leaving", "7", **admin).stdout == "7 days\n"
+    assert "TOKENMILL_RETENTION_DAYS" in run("tenants", "retention", "leaving", **admin).stdout
+    assert run("tenants", "delete", "leaving", "--yes", **admin).stdout == f"deleted {made}"
+    assert "leaving" not in run("tenants", "list", **admin).stdout
+    with pytest.raises(AuthenticationError, match="revoked"):
+        server("batch", "list", TOKENMILL_API_KEY=secret)
+
+
 def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)

@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import partitions
+from jobs import retention
 from jobs.accounts import budgets
 from jobs.audit import audit
+from jobs.batches import deletion
 from jobs.errors import NotFoundError
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result
@@ -224,8 +225,7 @@ def test_an_unknown_batch_is_not_found(maker: sessionmaker[Session]) -> None:
 def test_results_whose_retention_has_ended_are_not_missed(
     maker: sessionmaker[Session], storage: Storage, batch: Batch
 ) -> None:
-    with maker.begin() as session:
-        partitions.drop_partitions_before(session, TODAY + timedelta(days=1))
+    retention.drop_days(maker, retention=timedelta(days=-1))
     assert messages(maker, storage) == []
 
 
@@ -234,6 +234,19 @@ def test_a_deleted_output_file_is_not_missed(maker: sessionmaker[Session], stora
     with maker.begin() as session:
         session.execute(text("UPDATE file SET deleted_at = now() WHERE object_key = 'out'"))
     assert messages(maker, storage) == []
+
+
+def test_results_that_were_deleted_are_not_missed_and_their_bill_is_still_checked(
+    maker: sessionmaker[Session], batch: Batch
+) -> None:
+    with maker.begin() as session:
+        deletion.delete_batch(session, batch.tenant_id, batch.id, by="key_1")
+    assert messages(maker) == [], "shown to nobody, and there"
+    assert retention.purge_results(maker, retention=timedelta(days=30)) == 1
+    assert messages(maker) == []
+    with maker.begin() as session:
+        session.execute(text("UPDATE ledger SET output_tokens = output_tokens + 1"))
+    assert any("output_tokens" in message for message in messages(maker))
 
 
 def test_work_that_commits_meanwhile_makes_no_false_finding(

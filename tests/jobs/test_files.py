@@ -42,9 +42,10 @@ def test_an_expired_deleted_or_foreign_file_is_not_found(session: Session, tenan
     past = datetime.now(UTC) - timedelta(seconds=1)
     other = tenants.create_tenant(session, "other")
     for file in (make_file(expires_at=past), make_file(deleted_at=past), make_file(tenant_id=other.id)):
-        for call in (files.get_file, files.delete_file):
-            with pytest.raises(NotFoundError, match=file.id):
-                call(session, tenant.id, file.id)
+        with pytest.raises(NotFoundError, match=file.id):
+            files.get_file(session, tenant.id, file.id)
+        with pytest.raises(NotFoundError, match=file.id):
+            files.delete_file(session, tenant.id, file.id, by="key_1")
     assert files.list_files(session, tenant.id).data == []
 
 
@@ -55,9 +56,9 @@ def test_a_file_is_there_until_it_expires(session: Session, tenant: Tenant, make
 
 def test_deleting_twice_is_not_found(session: Session, tenant: Tenant, make_file: Make) -> None:
     file = make_file()
-    files.delete_file(session, tenant.id, file.id)
+    files.delete_file(session, tenant.id, file.id, by="key_1")
     with pytest.raises(NotFoundError):
-        files.delete_file(session, tenant.id, file.id)
+        files.delete_file(session, tenant.id, file.id, by="key_1")
 
 
 @pytest.mark.parametrize("order", ["desc", "asc"])
@@ -89,7 +90,7 @@ def test_a_page_goes_on_after_an_object_that_was_deleted_meanwhile(
     made = [make_file(created_at=START + timedelta(seconds=second)).id for second in range(4)]
     first = files.list_files(session, tenant.id, limit=2)
     for file in first.data:
-        files.delete_file(session, tenant.id, file.id)
+        files.delete_file(session, tenant.id, file.id, by="key_1")
     rest = files.list_files(session, tenant.id, after=first.data[-1].id, limit=2)
     assert [file.id for file in rest.data] == [made[1], made[0]]
 
@@ -112,10 +113,11 @@ def test_expired_files_are_purged_once_no_live_batch_reads_them(
     make_batch(input_file_id=in_use.id, state="in_progress")
     make_batch(input_file_id=was_used.id, state="completed")
     make_file()
-    due = files.due_for_purge(session)
-    assert {file.id for file in due} == {free.id, was_used.id}
-    files.mark_purged(session, due)
-    assert files.due_for_purge(session) == []
+    assert files.delete_expired(session, limit=10) == 2
+    due = files.due_for_purge(session, limit=10)
+    assert due.keys() == {free.id, was_used.id}
+    files.note_purged(session, gone=due, refused=(), again=timedelta(0))
+    assert files.due_for_purge(session, limit=10) == {}
 
 
 SLOW_NOW = """
@@ -128,12 +130,12 @@ def test_a_batch_accepted_while_the_purge_looks_for_files_keeps_its_input(
     session: Session, maker: sessionmaker[Session], make_file: Make, make_batch: Make
 ) -> None:
     file = make_file(expires_at=datetime.now(UTC) - timedelta(seconds=1))
-    due: list[Any] = []
+    num_expired: list[int] = []
 
     def purge() -> None:
         with maker.begin() as own:
             own.execute(text("SET LOCAL search_path = public, pg_catalog"))
-            due.extend(files.due_for_purge(own))
+            num_expired.append(files.delete_expired(own, limit=10))
 
     session.execute(text(SLOW_NOW))
     session.commit()
@@ -146,17 +148,17 @@ def test_a_batch_accepted_while_the_purge_looks_for_files_keeps_its_input(
             session.rollback()
         make_batch(input_file_id=file.id, state="in_progress")
     thread.join()
-    assert due == []
+    assert num_expired == [0]
 
 
 def test_a_deleted_file_is_purged_until_its_object_is_known_to_be_gone(
     session: Session, tenant: Tenant, make_file: Make
 ) -> None:
     kept, file = make_file(), make_file()
-    files.delete_file(session, tenant.id, file.id)
+    files.delete_file(session, tenant.id, file.id, by="key_1")
     deleted_at = file.deleted_at
-    due = files.due_for_purge(session)
-    assert [found.id for found in due] == [file.id]
-    files.mark_purged(session, due)
-    assert files.due_for_purge(session) == []
+    due = files.due_for_purge(session, limit=10)
+    assert due == {file.id: file.object_key}
+    files.note_purged(session, gone=due, refused=(), again=timedelta(0))
+    assert files.due_for_purge(session, limit=10) == {}
     assert (file.deleted_at, kept.purged_at) == (deleted_at, None)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import partitions
+from jobs.database import autocommit
+from jobs.errors import ServiceError
 from jobs.tables import Result
 
 Make = Callable[..., Any]
@@ -71,35 +73,72 @@ def test_several_processes_make_one_partition(maker: sessionmaker[Session]) -> N
     assert sorted(made) == [False] * 5 + [True]
 
 
-def test_old_partitions_are_dropped_with_their_results(session: Session) -> None:
+def drop_before(maker: sessionmaker[Session], day: date) -> list[date]:
+    with autocommit(maker) as session:
+        partitions.detach_before(session, day)
+    with maker.begin() as session:
+        return partitions.drop_detached_before(session, day)
+
+
+def test_old_partitions_are_dropped_with_their_results(session: Session, maker: sessionmaker[Session]) -> None:
     for days in range(3):
         partitions.ensure_result_partition(session, DAY + timedelta(days=days))
     add_result(session, DAY)
     session.commit()
-    assert partitions.drop_partitions_before(session, DAY + timedelta(days=2)) == [DAY, DAY + timedelta(days=1)]
+    assert drop_before(maker, DAY + timedelta(days=2)) == [DAY, DAY + timedelta(days=1)]
     assert session.scalar(text("SELECT count(*) FROM result")) == 0
     assert DAY + timedelta(days=2) in partitions.partition_days(session)
 
 
-def test_a_day_with_a_live_batch_is_kept(session: Session, make_batch: Make) -> None:
+def test_a_day_with_a_live_batch_is_kept(session: Session, maker: sessionmaker[Session], make_batch: Make) -> None:
     following = DAY + timedelta(days=1)
     for day in (DAY, following):
         partitions.ensure_result_partition(session, day)
     late = datetime(2026, 2, 28, 23, 59, 59, 999999, tzinfo=UTC)
     batch = make_batch(created_at=late, state="in_progress")
-    assert partitions.drop_partitions_before(session, DAY + timedelta(days=9)) == [following]
+    assert drop_before(maker, DAY + timedelta(days=9)) == [following]
     batch.state = "completed"
-    session.flush()
-    assert partitions.drop_partitions_before(session, DAY + timedelta(days=9)) == [DAY]
+    session.commit()
+    assert drop_before(maker, DAY + timedelta(days=9)) == [DAY]
 
 
-def test_dropping_gives_up_when_a_reader_holds_the_table(session: Session, maker: sessionmaker[Session]) -> None:
+def test_dropping_waits_for_a_reader_and_stops_no_flush(session: Session, maker: sessionmaker[Session]) -> None:
+    """A reader of hours: the day is given up, nobody else waits, and the next try ends what was begun."""
     partitions.ensure_result_partition(session, DAY)
     session.commit()
+    given_up: list[BaseException] = []
+
+    def drop() -> None:
+        with pytest.raises(ServiceError, match="lock timeout") as caught:
+            drop_before(maker, DAY + timedelta(days=1))
+        given_up.append(caught.value)
+
     with maker.begin() as reader:
         reader.execute(text("SELECT count(*) FROM result"))
-        with pytest.raises(OperationalError, match="lock timeout"):
-            partitions.drop_partitions_before(session, DAY + timedelta(days=1))
+        thread = threading.Thread(target=drop)
+        thread.start()
+        while not session.scalar(text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")):
+            assert thread.is_alive()
+            session.rollback()
+        session.execute(text("SET LOCAL lock_timeout = '1s'"))
+        add_result(session, datetime.now(UTC).date())
+        session.commit()
+        thread.join()
+    assert len(given_up) == 1
+    assert not partitions.has_partition(session, DAY), "nobody may think that its results can be read"
+    session.rollback()
+    assert drop_before(maker, DAY + timedelta(days=1)) == [DAY]
+
+
+def test_a_day_that_was_detached_and_not_dropped_is_dropped(session: Session, maker: sessionmaker[Session]) -> None:
+    partitions.ensure_result_partition(session, DAY)
+    session.commit()
+    with autocommit(maker) as plain:
+        partitions.detach_before(plain, DAY + timedelta(days=1))
+    session.execute(text("CREATE TABLE result_notes ()"))
+    session.commit()
+    assert drop_before(maker, DAY + timedelta(days=1)) == [DAY]
+    assert session.scalar(text("SELECT to_regclass('result_notes') IS NOT NULL")), "not one of ours"
 
 
 def test_a_batchs_day_is_the_utc_day() -> None:

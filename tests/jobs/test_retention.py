@@ -5,19 +5,33 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Session
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, partitions, retention
-from jobs.errors import NotFoundError, ServiceError
+from jobs import deletions, files, partitions, retention
+from jobs.accounts import tenants
+from jobs.batches.results import read_finished_lines
+from jobs.database import transaction
+from jobs.deletions import Deleted
+from jobs.errors import GoneError, NotFoundError
 from jobs.storage import Storage
-from jobs.tables import File, Tenant
+from jobs.tables import Batch, Deletion, File, Result, Tenant
+from tests.s3_server import Mood, S3Server
 
 Make = Callable[..., Any]
+MONTH = timedelta(days=30)
 
 
 @pytest.fixture
 def storage() -> Storage:
     return Storage("memory://")
+
+
+@pytest.fixture
+def other(session: Session) -> Tenant:
+    tenant = tenants.create_tenant(session, "other")
+    session.commit()
+    return tenant
 
 
 def stored(storage: Storage, make_file: Make, **columns: Any) -> File:
@@ -26,54 +40,188 @@ def stored(storage: Storage, make_file: Make, **columns: Any) -> File:
     return file
 
 
+def past() -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=1)
+
+
+def answered(session: Session, make_batch: Make, *, days: int = 0, **columns: Any) -> Batch:
+    """Insert a completed batch of so many days ago with one result."""
+    created_at = datetime.now(UTC) - timedelta(days=days)
+    partitions.ensure_result_partition(session, partitions.batch_day(created_at))
+    values = {"state": "completed", "num_requests": 1, "num_completed": 1, "created_at": created_at}
+    batch: Batch = make_batch(**values | columns)
+    session.add(
+        Result(
+            batch_day=partitions.batch_day(created_at), batch_id=batch.id, line_no=0, result_no=1, status_code=200,
+            is_error=False, input_tokens=0, cached_tokens=0, output_tokens=0, line=b"{}",
+        )
+    )  # fmt: skip
+    session.commit()
+    return batch
+
+
+def kept_results(session: Session) -> set[str]:
+    session.rollback()
+    return set(session.scalars(select(Result.batch_id)))
+
+
+# Files
+
+
 def test_an_expired_file_loses_its_object_and_a_live_batch_keeps_its_input(
-    session: Session, storage: Storage, make_file: Make, make_batch: Make
+    maker: sessionmaker[Session], storage: Storage, make_file: Make, make_batch: Make
 ) -> None:
-    past = datetime.now(UTC) - timedelta(seconds=1)
-    expired, in_use = (stored(storage, make_file, expires_at=past) for _ in range(2))
+    expired, in_use = (stored(storage, make_file, expires_at=past()) for _ in range(2))
     kept = stored(storage, make_file)
     make_batch(input_file_id=in_use.id, state="in_progress")
-    assert retention.purge_files(session, storage) == 1
+    assert retention.purge_files(maker, storage) == 1
     assert [storage.exists(file.object_key) for file in (expired, in_use, kept)] == [False, True, True]
-    assert retention.purge_files(session, storage) == 0
+    assert retention.purge_files(maker, storage) == 0
 
 
-def test_a_purge_that_was_interrupted_goes_on(session: Session, storage: Storage, make_file: Make) -> None:
-    file = stored(storage, make_file, expires_at=datetime.now(UTC) - timedelta(seconds=1))
-    retention.purge_files(session, storage)
-    session.rollback()
-    assert not storage.exists(file.object_key)
-    assert retention.purge_files(session, storage) == 1
-
-
-def test_a_store_that_fails_leaves_the_file_for_later(
-    session: Session, tenant: Tenant, storage: Storage, make_file: Make
+def test_a_purge_that_was_interrupted_goes_on(
+    maker: sessionmaker[Session], storage: Storage, make_file: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Storage):
-        def delete(self, key: str) -> None:
-            raise ServiceError("the object store failed")
+    stored(storage, make_file, expires_at=past())
+    with monkeypatch.context() as patched:
 
-    file = stored(storage, make_file, expires_at=datetime.now(UTC) - timedelta(seconds=1))
-    with pytest.raises(ServiceError):
-        retention.purge_files(session, Failing("memory://"))
-    assert file.deleted_at is None
-    with pytest.raises(NotFoundError):
-        files.get_file(session, tenant.id, file.id)
+        def killed(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(files, "note_purged", killed)
+        with pytest.raises(KeyboardInterrupt):
+            retention.purge_files(maker, storage)
+    assert retention.purge_files(maker, storage) == 1
+
+
+def test_an_object_that_cannot_be_deleted_stops_no_other_and_is_tried_again(
+    session: Session,
+    maker: sessionmaker[Session],
+    tenant: Tenant,
+    *,
+    other: Tenant,
+    s3: S3Server,
+    make_file: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One tenant's undeletable objects, older than all others and more than a transaction takes."""
+    storage = Storage(s3.url, max_retries=0)
+    s3.trouble(Mood.FORBID, methods="DELETE POST", key_prefix=f"objects/{tenant.id}")
+    refused = [stored(storage, make_file, expires_at=past() - MONTH) for _ in range(3)]
+    theirs = stored(storage, make_file, tenant_id=other.id, object_key=f"{other.id}/x", expires_at=past())
+    monkeypatch.setattr(retention, "_FILES", 2)
+    assert retention.purge_files(maker, storage) == 1
+    assert not storage.exists(theirs.object_key)
+    for file in refused:
+        with pytest.raises(NotFoundError):
+            files.get_file(session, tenant.id, file.id)
+    s3.recover()
+    assert retention.purge_files(maker, storage) == 0, "each try in its time"
+    session.execute(text("UPDATE file SET purge_again_at = now() WHERE purge_again_at IS NOT NULL"))
+    session.commit()
+    assert retention.purge_files(maker, storage) == 3
+    assert s3.objects == {}
+
+
+def test_no_transaction_is_open_while_the_store_is_asked(
+    session: Session, maker: sessionmaker[Session], storage: Storage, make_file: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(storage, make_file, expires_at=past())
+    open_ones: list[int | None] = []
+    plain = storage.delete
+
+    def delete(key: str) -> None:
+        busy = "state <> 'idle' AND pid <> pg_backend_pid() AND datname = current_database()"
+        open_ones.append(session.scalar(text(f"SELECT count(*) FROM pg_stat_activity WHERE {busy}")))
+        plain(key)
+
+    monkeypatch.setattr(storage, "delete", delete)
+    retention.purge_files(maker, storage)
+    assert open_ones == [0]
 
 
 def test_the_object_of_a_deleted_file_goes_though_nobody_deleted_it_after_the_commit(
-    session: Session, tenant: Tenant, storage: Storage, make_file: Make
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, storage: Storage, make_file: Make
 ) -> None:
     file = stored(storage, make_file)
-    files.delete_file(session, tenant.id, file.id)
-    assert retention.purge_files(session, storage) == 1
+    files.delete_file(session, tenant.id, file.id, by="key_1")
+    session.commit()
+    assert retention.purge_files(maker, storage) == 1
     assert not storage.exists(file.object_key)
 
 
-def test_results_are_dropped_when_their_retention_ends(session: Session) -> None:
+def test_an_output_that_expires_takes_the_results_with_it(
+    session: Session, maker: sessionmaker[Session], storage: Storage, make_file: Make, make_batch: Make
+) -> None:
+    output = stored(storage, make_file, purpose="batch_output", expires_at=past())
+    batch, kept = answered(session, make_batch, output_file_id=output.id), answered(session, make_batch)
+    with pytest.raises(GoneError, match="expired") as caught:
+        read_finished_lines(session, batch)
+    assert caught.value.code == "results_deleted"
+    session.rollback()
+    retention.purge_files(maker, storage)
+    assert retention.purge_results(maker, retention=MONTH) == 1
+    assert kept_results(session) == {kept.id}
+    entry = deletions.find(session, Deleted.FILE, output.id)
+    assert entry is not None
+    assert (entry.tenant_id, entry.deleted_by) == (output.tenant_id, deletions.EXPIRY)
+
+
+# Results
+
+
+def test_results_are_dropped_when_their_retention_ends(session: Session, maker: sessionmaker[Session]) -> None:
     today = datetime.now(UTC).date()
     days = [today - timedelta(days=count) for count in (31, 30)]
     for day in days:
         partitions.ensure_result_partition(session, day)
-    assert retention.purge_results(session, retention=timedelta(days=30)) == [days[0]]
+    session.commit()
+    assert retention.drop_days(maker, retention=MONTH) == [days[0]]
     assert days[1] in partitions.partition_days(session)
+    entry = session.scalars(select(Deletion)).one()
+    assert (entry.kind, entry.subject_id, entry.deleted_by) == ("result_day", str(days[0]), "retention")
+
+
+def test_each_tenant_has_a_retention_of_its_own(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, other: Tenant, make_batch: Make
+) -> None:
+    third = tenants.create_tenant(session, "third")
+    for owner, days in ((tenant, 5), (other, 60)):
+        tenants.set_retention(session, owner, days)
+    made = {
+        (name, days): answered(session, make_batch, days=days, tenant_id=owner.id)
+        for name, owner in (("five", tenant), ("sixty", other), ("default", third))
+        for days in (4, 6, 40)
+    }
+    live = answered(session, make_batch, days=40, tenant_id=third.id, state="in_progress")
+    retention.drop_days(maker, retention=MONTH)
+    retention.purge_results(maker, retention=MONTH)
+    expected = {("five", 4), ("sixty", 4), ("sixty", 6), ("sixty", 40), ("default", 4), ("default", 6)}
+    assert kept_results(session) == {made[key].id for key in expected} | {live.id}
+    with pytest.raises(GoneError) as caught:
+        read_finished_lines(session, made["five", 6])
+    assert caught.value.code == "results_expired"
+    session.execute(text("UPDATE batch SET state = 'completed' WHERE state = 'in_progress'"))
+    tenants.set_retention(session, other, None)
+    session.commit()
+    assert len(retention.drop_days(maker, retention=MONTH)) == 1
+
+
+def test_rows_are_purged_in_pieces_and_only_those_of_the_batch(
+    session: Session, maker: sessionmaker[Session], make_batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_ROWS", 2)
+    batch, kept = answered(session, make_batch), answered(session, make_batch)
+    copies = """
+        INSERT INTO result (batch_day, batch_id, line_no, result_no, is_error, input_tokens, cached_tokens,
+            output_tokens, line)
+        SELECT batch_day, batch_id, number, number + 1, false, 0, 0, 0, ''
+        FROM result, generate_series(1, 6) AS number WHERE batch_id = :id
+    """
+    session.execute(text(copies), {"id": batch.id})
+    session.commit()
+    with transaction(maker) as own:
+        files.delete_results(own, Batch.id == batch.id, by="key_1")
+    assert retention.purge_results(maker, retention=MONTH) == 1
+    assert kept_results(session) == {kept.id}
+    assert retention.purge_results(maker, retention=MONTH) == 0

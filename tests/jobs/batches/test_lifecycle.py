@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, partitions
+from jobs import files, partitions, retention
 from jobs.accounts import budgets, tenants
 from jobs.batches import lifecycle
 from jobs.batches.submission import CreateBatch
@@ -50,10 +50,10 @@ def test_a_batch_starts_validating_with_its_window_and_reservation(
     assert batch.model is None
 
 
-def test_creating_makes_the_days_result_partition(session: Session, tenant: Tenant, make_file: Make) -> None:
-    today = datetime.now(UTC).date()
-    partitions.drop_partitions_before(session, today + timedelta(days=2))
-    session.commit()
+def test_creating_makes_the_days_result_partition(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, make_file: Make
+) -> None:
+    retention.drop_days(maker, retention=timedelta(days=-2))
     assert partitions.partition_days(session) == []
     batch = create(session, tenant, make_file())
     assert partitions.partition_days(session) == [partitions.batch_day(batch.created_at)]
@@ -347,9 +347,9 @@ def test_the_input_of_a_live_batch_cannot_be_deleted(session: Session, tenant: T
     file = make_file()
     batch = create(session, tenant, file)
     with pytest.raises(ConflictError, match=batch.id):
-        files.delete_file(session, tenant.id, file.id)
+        files.delete_file(session, tenant.id, file.id, by="key_1")
     lifecycle.move_batch(session, batch, BatchState.FAILED)
-    files.delete_file(session, tenant.id, file.id)
+    files.delete_file(session, tenant.id, file.id, by="key_1")
     with pytest.raises(NotFoundError):
         files.get_file(session, tenant.id, file.id)
 
@@ -363,7 +363,7 @@ def test_a_file_is_not_deleted_while_a_batch_is_being_made_of_it(
     def delete() -> None:
         with maker.begin() as own:
             try:
-                files.delete_file(own, tenant.id, file.id)
+                files.delete_file(own, tenant.id, file.id, by="key_1")
             except ConflictError as error:
                 refused.append(error)
 

@@ -6,13 +6,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import retention
 from jobs.accounts import budgets
 from jobs.batches import lifecycle, sweeps
 from jobs.batches.finalisation import CountsDisagreeError, finalise_batch
@@ -23,7 +24,6 @@ from jobs.chunks.recording import LineResult
 from jobs.database import try_advisory_lock
 from jobs.errors import GoneError, ServiceError
 from jobs.lines.output_lines import error_line, output_line
-from jobs.partitions import drop_partitions_before
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
@@ -356,14 +356,14 @@ def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
 
 
 def test_results_whose_retention_has_ended_are_gone_and_not_empty(
-    session: Session, run: Run, finalise: Finalise
+    session: Session, maker: sessionmaker[Session], run: Run, finalise: Finalise
 ) -> None:
     batch = run(4)
     run_to_end(session, batch, failing=frozenset({1}))
     finalise(batch)
     empty = run(["no line"])
-    drop_partitions_before(session, datetime.now(UTC).date() + timedelta(days=1))
     session.commit()
+    retention.drop_days(maker, retention=timedelta(days=-1))
     for after in (0, 3):
         with pytest.raises(GoneError, match=f"{batch.output_file_id}.*{batch.error_file_id}") as caught:
             read_finished_lines(session, batch, after=after)

@@ -1,0 +1,93 @@
+"""Delete batches and whole tenants: what they hold goes, what was billed stays.
+
+Rows of batches and tenants stay too, emptied of what the tenant wrote: the ledger names them. Knows no object store;
+`jobs.retention` purges what is marked here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sqlalchemy import func, null, select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import deletions, files
+from jobs.accounts.tenants import revoke_keys
+from jobs.batches import lifecycle
+from jobs.database import transaction
+from jobs.deletions import Deleted
+from jobs.errors import ConflictError, NotFoundError
+from jobs.states import TERMINAL_BATCH_STATES, BatchState, sources_of
+from jobs.tables import Batch, File, Tenant
+
+_BLOCK = 100  # batches and files that one transaction deletes
+_ENDED = [state.value for state in TERMINAL_BATCH_STATES]
+
+
+def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
+    """Delete a batch that has ended, with its results and its output and error file; return their objects' keys.
+
+    The objects may be deleted once this is committed. Its input stays: other batches may read it. Raises
+    NotFoundError, or ConflictError where the batch has not ended.
+    """
+    lifecycle.get_batch(session, tenant_id, batch_id)
+    outputs = _lock_outputs(session, batch_id)
+    batch = lifecycle.lock_batch(session, batch_id)
+    if batch is None or batch.deleted_at is not None:
+        raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
+    if BatchState(batch.state) not in TERMINAL_BATCH_STATES:
+        raise ConflictError(
+            f"Cannot delete a batch with status '{batch.state}'. Cancel it or wait for its end, then delete it.",
+            code="batch_not_deletable",
+        )
+    files.mark_deleted(session, outputs, by=by)
+    files.delete_results(session, Batch.id == batch_id, by=by)
+    emptied = {"request_metadata": null(), "errors": null(), "idempotency_key": None, "deleted_at": func.now()}
+    session.execute(update(Batch).where(Batch.id == batch_id).values(emptied))
+    deletions.record(session, Deleted.BATCH, [(batch_id, tenant_id)], by=by)
+    return [file.object_key for file in outputs]
+
+
+def _lock_outputs(session: Session, batch_id: str) -> list[File]:
+    """Lock the files of a batch before the batch itself, as whoever deletes one of them does."""
+    is_named = File.id.in_(select(Batch.output_file_id).where(Batch.id == batch_id)) | File.id.in_(
+        select(Batch.error_file_id).where(Batch.id == batch_id)
+    )
+    query = select(File).where(is_named, File.deleted_at.is_(None)).order_by(File.id).with_for_update()
+    return list(session.scalars(query, execution_options={"populate_existing": True}))
+
+
+def delete_tenant(session: Session, tenant: Tenant) -> None:
+    """Close a tenant for good: its keys are revoked, its name is free; `delete_left` deletes what it has."""
+    tenant.deleted_at = session.scalar(select(func.now()))
+    tenant.name = tenant.id
+    revoke_keys(session, tenant.id)
+    session.flush()
+    deletions.record(session, Deleted.TENANT, [(tenant.id, tenant.id)], by=deletions.OPERATOR)
+
+
+def delete_left(maker: sessionmaker[Session]) -> int:
+    """Delete what deleted tenants still have, and cancel what of it runs; return how many things it was.
+
+    What runs is deleted once it has ended, by a later call; an input, when its last batch has ended.
+    """
+    total = 0
+    while True:
+        with transaction(maker) as session:
+            num_deleted = _delete_some(session)
+        if not num_deleted:
+            return total
+        total += num_deleted
+
+
+def _delete_some(session: Session) -> int:
+    gone = select(Tenant.id).where(Tenant.deleted_at.is_not(None))
+    theirs = select(Batch).where(Batch.tenant_id.in_(gone), Batch.deleted_at.is_(None)).order_by(Batch.id).limit(_BLOCK)
+    running = session.scalars(theirs.where(Batch.state.in_(sources_of(BatchState.CANCELLING)))).all()
+    for batch in running:
+        with suppress(ConflictError):  # it has ended since
+            lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    ended = session.scalars(theirs.where(Batch.state.in_(_ENDED))).all()
+    for batch in ended:
+        delete_batch(session, batch.tenant_id, batch.id, by=deletions.OPERATOR)
+    return len(running) + len(ended) + files.delete_all_of(session, gone, by=deletions.OPERATOR, limit=_BLOCK)

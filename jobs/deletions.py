@@ -1,0 +1,50 @@
+"""The record of deletions: what was deleted, when and by whom. It outlives what it names, and knows no contents."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import StrEnum
+
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from jobs.tables import Deletion
+
+log = logging.getLogger(__name__)
+
+OPERATOR = "operator"
+"""Who deletes where no key does: the operator, at the command line,"""
+EXPIRY = "expiry"
+"""the time that the tenant gave with `expires_after` or `output_expires_after`,"""
+RETENTION = "retention"
+"""or the end of the retention of results."""
+
+
+class Deleted(StrEnum):
+    """The kinds of things that are deleted."""
+
+    TENANT = "tenant"
+    BATCH = "batch"
+    FILE = "file"
+    RESULTS = "results"  # the lines of a batch one by one; its id is the batch's
+    RESULT_DAY = "result_day"  # those of all batches of a day; its id is the day
+    OBJECT = "object"  # one in the store that no file names; its id is the key
+
+
+def record(session: Session, kind: Deleted, subjects: Iterable[tuple[str, str | None]], *, by: str) -> None:
+    """Write an entry for each (id, tenant id), in the transaction that deletes them."""
+    rows = [
+        {"kind": kind.value, "subject_id": subject_id, "tenant_id": tenant_id, "deleted_by": by}
+        for subject_id, tenant_id in subjects
+    ]
+    if rows:
+        session.execute(insert(Deletion), rows)
+    for row in rows:
+        log.info("deleted kind=%(kind)s id=%(subject_id)s tenant_id=%(tenant_id)s by=%(deleted_by)s", row)
+
+
+def find(session: Session, kind: Deleted, subject_id: str) -> Deletion | None:
+    """Return the first entry about a thing, None where it was not deleted."""
+    entries = select(Deletion).where(Deletion.subject_id == subject_id, Deletion.kind == kind.value)
+    return session.scalar(entries.order_by(Deletion.id).limit(1))
