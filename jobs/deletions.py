@@ -18,7 +18,9 @@ OPERATOR = "operator"
 EXPIRY = "expiry"
 """the time that the tenant gave with `expires_after` or `output_expires_after`,"""
 RETENTION = "retention"
-"""or the end of the retention of results."""
+"""the end of the retention of results,"""
+SWEEP = "sweep"
+"""or the sweep of objects that no file names."""
 
 
 class Deleted(StrEnum):

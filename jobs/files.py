@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from jobs import deletions
 from jobs.accounts.limits import Limits
-from jobs.database import advisory_lock
+from jobs.database import advisory_lock, try_advisory_lock
 from jobs.deletions import Deleted
-from jobs.errors import ConflictError, NotFoundError, TooLargeError
+from jobs.errors import ConflictError, NotFoundError, ServiceError, TooLargeError
 from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
@@ -54,7 +54,10 @@ class NewFile:
 
 
 def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
-    """Name an object that is in the store already."""
+    """Name an object that is in the store already. Raises ServiceError where it was taken for a leftover meanwhile."""
+    advisory_lock(session, f"object {new.object_key}")
+    if deletions.find(session, Deleted.OBJECT, new.object_key) is not None:
+        raise ServiceError(f"object {new.object_key} was deleted before a file named it: it took too long; try again")
     estimate = new.estimate
     assert estimate is not None or new.purpose != Purpose.BATCH, "a batch input needs its estimate"
     now = session.scalar(select(func.now()))
@@ -114,6 +117,17 @@ def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:
     """Return a file that cannot be deleted until this transaction ends, or None."""
     mine = select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there())
     return session.scalar(mine.with_for_update(read=True))
+
+
+def condemn(session: Session, keys: Collection[str]) -> set[str]:
+    """Return those of these object keys that no file names, and see to it that none ever will."""
+    free = [key for key in sorted(keys) if try_advisory_lock(session, f"object {key}")]
+    named = session.scalars(select(File.object_key).where(File.object_key.in_(free), File.purged_at.is_(None)))
+    unnamed = set(free).difference(named)
+    known = {key for key in unnamed if deletions.find(session, Deleted.OBJECT, key) is not None}
+    new = sorted(unnamed - known)
+    deletions.record(session, Deleted.OBJECT, [(key, key.partition("/")[0]) for key in new], by=deletions.SWEEP)
+    return unnamed
 
 
 def list_files(

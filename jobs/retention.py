@@ -7,9 +7,11 @@ later, and stops nothing else.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from itertools import islice
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
@@ -31,6 +33,8 @@ _FILES = 100  # a transaction
 _BATCHES = 100  # a transaction
 _ROWS = 10_000  # a transaction
 _DELETIONS_AT_ONCE = 8
+_OURS = re.compile(r"(tenant_[0-9a-f]{32}/object_[0-9a-f]{32})(?:#[0-9]+)?")
+"""Keys as `files.new_object_key` makes them; a bucket may hold other things too."""
 
 
 def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
@@ -49,6 +53,25 @@ def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
         with transaction(maker) as session:
             files.note_purged(session, gone=gone, refused=due.keys() - gone, again=_AGAIN)
         num_gone += len(gone)
+
+
+def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
+    """Delete our objects, and parts of them, that are older than `age` and that no file names; return how many.
+
+    Killed uploads leave them. An upload that is still under way when that happens fails: `files.condemn` has its key.
+    """
+    with transaction(maker) as session:
+        limit = session.scalar(select(func.now() - age))
+    assert limit is not None
+    old = ((found.name, _OURS.fullmatch(found.name)) for found in storage.iter_objects() if found.modified_at < limit)
+    ours = ((name, match[1]) for name, match in old if match is not None)
+    num_gone = 0
+    while block := dict(islice(ours, _FILES)):
+        with transaction(maker) as session:
+            condemned = files.condemn(session, set(block.values()))
+        leftovers = {name: name for name, key in block.items() if key in condemned}
+        num_gone += len(delete_objects(storage, leftovers))
+    return num_gone
 
 
 def delete_objects(storage: Storage, keys: dict[str, str]) -> set[str]:

@@ -103,6 +103,9 @@ class Settings(BaseSettings):
     """What a stopping worker gives its open chunks to finish."""
     worker_chunks: int = Field(default=6, gt=0)
     """Chunks that one worker keeps open."""
+    leftover_hours: float = Field(default=24.0, ge=1)
+    """After how long an object that no file names is deleted, and an upload under way gives up. Unfinished multipart
+    uploads of an S3 are ended by a lifecycle rule of the bucket (AbortIncompleteMultipartUpload)."""
     retention_days: int = Field(default=30, gt=0)
     """Days for which results can be read one by one; the files of a batch have an expiry of their own."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,6 +33,14 @@ _SILENCES_A_REQUEST = 6
 _NO_OBJECT = ".look"
 _ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _FROM_ENVIRONMENT = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes", "user_agent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """What the store holds under a name."""
+
+    name: str
+    modified_at: datetime
 
 
 class Storage:
@@ -121,9 +130,34 @@ class Storage:
         return True
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that is gone already is no error."""
+        """Delete an object, or a local part as `iter_objects` names it; one that is gone already is no error."""
         with self._reported(), suppress(FileNotFoundError):
-            obstore.delete(self._store, key)
+            if isinstance(self._store, LocalStore) and "#" in key:
+                (self._folder() / key).unlink()
+            else:
+                obstore.delete(self._store, key)
+
+    def iter_objects(self) -> Iterator[StoredObject]:
+        """Yield all objects, and of a local store the parts of unfinished ones too: `<key>#<number>`."""
+        with self._reported():
+            if isinstance(self._store, LocalStore):
+                yield from self._iter_local()
+                return
+            for block in obstore.list(self._store):
+                yield from (StoredObject(name=found["path"], modified_at=found["last_modified"]) for found in block)
+
+    def _iter_local(self) -> Iterator[StoredObject]:
+        root = self._folder()
+        for folder, _, names in os.walk(root):
+            for path in (Path(folder) / name for name in names):
+                with suppress(FileNotFoundError):  # gone since
+                    modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                    yield StoredObject(name=path.relative_to(root).as_posix(), modified_at=modified_at)
+
+    def _folder(self) -> Path:
+        assert isinstance(self._store, LocalStore)
+        assert self._store.prefix is not None
+        return Path(self._store.prefix)
 
     async def read_range_async(self, key: str, start: int, end: int) -> bytes:
         """As `read_range`, for a range inside the object, without a thread."""
@@ -148,9 +182,7 @@ class Storage:
 
     def _sync(self, key: str) -> None:
         """Force a local object to disk: the row that names it is durable, so its bytes must be too."""
-        assert isinstance(self._store, LocalStore)
-        assert self._store.prefix is not None
-        path = Path(self._store.prefix) / key
+        path = self._folder() / key
         for target in (path, path.parent):
             descriptor = os.open(target, os.O_RDONLY)
             try:

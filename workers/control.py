@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,7 +24,7 @@ from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
-from jobs.retention import drop_days, purge_files, purge_results
+from jobs.retention import drop_days, purge_files, purge_results, sweep_objects
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
@@ -34,6 +35,7 @@ from workers.due_batches import MAX_TRANSACTIONS, DueBatches
 log = logging.getLogger(__name__)
 
 _PURGE_SECONDS = 60.0
+_SWEEP_SECONDS = 6 * 3600.0
 
 
 class Control:
@@ -43,6 +45,7 @@ class Control:
         self._sessions = sessions
         self._storage = storage
         self._settings = settings
+        self._sweep_at = time.monotonic()
 
     def do(self, due: DueBatch) -> bool:
         """Validate a batch or write its files; return False where another worker is at it."""
@@ -74,6 +77,7 @@ class Control:
             "result days": lambda: len(drop_days(self._sessions, retention=retention)),
             "results": lambda: purge_results(self._sessions, retention=retention),
             "files": lambda: purge_files(self._sessions, self._storage),
+            "leftovers": self._sweep,
         }
         for name, step in steps.items():
             try:
@@ -85,6 +89,15 @@ class Control:
             else:
                 if num_purged:
                     log.info("purged what=%s number=%d", name, num_purged)
+
+    def _sweep(self) -> int:
+        """List the whole store, so not each time."""
+        if time.monotonic() < self._sweep_at:
+            return 0
+        age = timedelta(hours=self._settings.leftover_hours)
+        num_gone = sweep_objects(self._sessions, self._storage, age=age)
+        self._sweep_at = time.monotonic() + _SWEEP_SECONDS
+        return num_gone
 
 
 def register(app: Celery, due: DueBatches) -> None:

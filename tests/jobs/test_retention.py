@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from jobs.accounts import tenants
 from jobs.batches.results import read_finished_lines
 from jobs.database import transaction
 from jobs.deletions import Deleted
-from jobs.errors import GoneError, NotFoundError
+from jobs.errors import GoneError, NotFoundError, ServiceError
 from jobs.storage import Storage
 from jobs.tables import Batch, Deletion, File, Result, Tenant
 from tests.s3_server import Mood, S3Server
@@ -225,3 +227,77 @@ def test_rows_are_purged_in_pieces_and_only_those_of_the_batch(
     assert retention.purge_results(maker, retention=MONTH) == 1
     assert kept_results(session) == {kept.id}
     assert retention.purge_results(maker, retention=MONTH) == 0
+
+
+# Objects without a file
+
+
+DAY = timedelta(days=1)
+
+
+def aged(root: Path, key: str, *, age: timedelta = 2 * DAY) -> None:
+    """Put a local object, or a part of one, of this age."""
+    path = root / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    moment = (datetime.now(UTC) - age).timestamp()
+    os.utime(path, (moment, moment))
+
+
+def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path, make_file: Make
+) -> None:
+    part, whole, young, named = (files.new_object_key(tenant.id) for _ in range(4))
+    aged(tmp_path, f"{part}#1")
+    aged(tmp_path, whole)
+    aged(tmp_path, young, age=timedelta(hours=23))
+    aged(tmp_path, named)
+    aged(tmp_path, "notes/mine.txt")
+    make_file(object_key=named)
+    storage = Storage(tmp_path.as_uri())
+    assert retention.sweep_objects(maker, storage, age=DAY) == 2
+    assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt"}
+    entries = session.scalars(select(Deletion)).all()
+    assert {(entry.kind, entry.subject_id, entry.tenant_id, entry.deleted_by) for entry in entries} == {
+        ("object", key, tenant.id, "sweep") for key in (part, whole)
+    }
+    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+
+
+def test_objects_in_an_s3_are_swept_too(
+    maker: sessionmaker[Session], tenant: Tenant, s3: S3Server, make_file: Make
+) -> None:
+    storage = Storage(s3.url)
+    leftover = files.new_object_key(tenant.id)
+    kept = stored(storage, make_file, object_key=files.new_object_key(tenant.id))
+    storage.put(leftover, b"x")
+    assert retention.sweep_objects(maker, storage, age=DAY) == 1  # that server calls all objects old
+    assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
+
+
+def test_an_object_that_is_being_named_is_not_swept(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
+) -> None:
+    new = files.NewFile(
+        object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
+    )
+    aged(tmp_path, new.object_key)
+    storage = Storage(tmp_path.as_uri())
+    files.create_file(session, tenant.id, new)
+    assert retention.sweep_objects(maker, storage, age=DAY) == 0, "not committed yet"
+    session.commit()
+    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert storage.exists(new.object_key)
+
+
+def test_an_object_that_was_swept_is_never_named(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
+) -> None:
+    """An upload of days, between its last part and its row."""
+    new = files.NewFile(
+        object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
+    )
+    aged(tmp_path, f"{new.object_key}#1")
+    assert retention.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY) == 1
+    with pytest.raises(ServiceError, match="took too long"):
+        files.create_file(session, tenant.id, new)
