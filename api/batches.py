@@ -88,7 +88,7 @@ IdempotencyKey = Annotated[Storable | None, Header(min_length=1, max_length=255)
 RetryCount = Annotated[int, Header(alias="x-stainless-retry-count", ge=0, le=1000)]
 
 
-@router.post("", operation_id="createBatch", responses=failures(404, 408, 409, 413, 429))
+@router.post("", operation_id="createBatch", responses=failures(403, 404, 408, 409, 413, 429))
 def create(
     body: CreateBatchBody,
     spending: SpendingDep,

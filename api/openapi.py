@@ -20,6 +20,7 @@ Responses = dict[int | str, dict[str, Any]]
 _DESCRIPTIONS = {
     400: "Something of the request is not allowed; `param` names it.",
     401: "The request has no key, or one that is not known here or was revoked.",
+    403: "The tenant may not do this; its operator may allow it.",
     404: "There is no such object, or it is another tenant's.",
     405: "The path does not serve this method.",
     408: "The body did not come in time.",

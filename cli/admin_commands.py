@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.errors import InputError
+from jobs.states import Priority
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -62,13 +63,17 @@ def tenants_create(
     name: Annotated[str, typer.Argument()],
     weight: Annotated[float, typer.Option(help="Share of the GPUs against other tenants.")] = 1.0,
     limit_tokens: Annotated[int | None, typer.Option(help="Token budget [default: none]")] = None,
+    best_priority: Annotated[Priority, typer.Option(help="The best class its batches may ask for.")] = Priority.NORMAL,
     data_dir: DataDirOption = None,
 ) -> None:
     """Create a tenant and print its id; `tokenmill keys create NAME` gives it a key."""
     from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
-        print(tenants.create_tenant(session, name, weight=weight, limit_tokens=limit_tokens).id)
+        tenant = tenants.create_tenant(
+            session, name, weight=weight, limit_tokens=limit_tokens, best_priority=best_priority
+        )
+        print(tenant.id)
 
 
 @tenants_app.command("limit")
@@ -159,6 +164,20 @@ def tenants_delete(
     print(f"deleted {tenant_id}")
 
 
+@tenants_app.command("priority")
+def tenants_priority(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    best: Annotated[Priority, typer.Argument(help="The best class its batches may ask for.")],
+    data_dir: DataDirOption = None,
+) -> None:
+    """Set how urgent a tenant's coming batches may be; accepted ones keep their class."""
+    from jobs.accounts import limits, tenants
+
+    with _transaction(data_dir) as session:
+        limits.set_best_priority(session, tenants.find_tenant(session, name).id, best)
+    print(f"{name} may ask for {best.value} at best")
+
+
 @tenants_app.command("list")
 def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""
@@ -171,8 +190,8 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
             quota = budgets.quota(session, tenant.id)
             refused = budgets.refused_input(session, tenant.id)
             amounts = (quota.limit, quota.reserved, quota.spent, refused.lines, refused.size_bytes)
-            rows.append((tenant.id, tenant.name, tenant.weight, *amounts))
-    columns = ("id", "name", "weight", "limit", "reserved", "spent", "refused lines", "refused bytes")
+            rows.append((tenant.id, tenant.name, tenant.weight, tenant.best_priority, *amounts))
+    columns = ("id", "name", "weight", "best priority", "limit", "reserved", "spent", "refused lines", "refused bytes")
     print_table(columns, rows)
 
 

@@ -163,6 +163,7 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     from jobs.accounts import tenants
     from jobs.batches import lost_leases
     from jobs.database import connect, sessions, transaction, upgrade
+    from jobs.states import Priority
 
     upgrade(database_url)
     engine = connect(database_url)
@@ -174,7 +175,7 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
             try:
                 tenant = tenants.find_tenant(session, FIRST_TENANT)
             except NotFoundError:
-                tenant = tenants.create_tenant(session, FIRST_TENANT)
+                tenant = tenants.create_tenant(session, FIRST_TENANT, best_priority=Priority.URGENT)
             secret = _known_key(data_dir)
             if secret is None or not _opens(
                 secret, lambda key: tenants.authenticate(session, key).tenant.id == tenant.id

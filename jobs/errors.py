@@ -3,6 +3,7 @@
 TokenmillError
 ├── InputError              the caller sent something wrong                       400
 │   ├── AuthenticationError no key, an unknown key, a revoked key                 401
+│   ├── ForbiddenError      the caller may not do this, and the operator may change that  403
 │   ├── NotFoundError       no such object, or another tenant's                   404
 │   ├── GoneError           the object is there, and what is asked of it is kept no longer  410
 │   ├── ConflictError       the object's state does not allow this                409
@@ -43,6 +44,11 @@ class InputError(TokenmillError):
 class AuthenticationError(InputError):
     status = 401
     code = "invalid_api_key"
+
+
+class ForbiddenError(InputError):
+    status = 403
+    code = "forbidden"
 
 
 class NotFoundError(InputError):

@@ -65,7 +65,10 @@ class Tenant(Base):
     """Owner of keys, files, batches and a budget. `weight` is its share of the GPUs against other tenants."""
 
     __tablename__ = "tenant"
-    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
+    __table_args__ = (
+        CheckConstraint("weight > 0", name="weight"),
+        CheckConstraint(_one_of("best_priority", Priority), name="best_priority"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -82,6 +85,8 @@ class Tenant(Base):
     max_downloads: Mapped[int | None]
     deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end
     retention_days: Mapped[int | None] = mapped_column(Integer)  # of its results; null: the service's
+    # The best class that its batches may ask for. The default is for rows from before there was such a right.
+    best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
 
 
 class ApiKey(Base):

@@ -1,4 +1,4 @@
-"""What a tenant may have and do at once: the operator's number for it, else the setting's.
+"""What a tenant may have and do: how much at once, the operator's number for it or the setting's, and how urgently.
 
 Knows which limits there are and what they are for a tenant; whoever counts what is limited asks here.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from jobs.errors import InputError
+from jobs.errors import ForbiddenError, InputError
 from jobs.settings import Settings
+from jobs.states import Priority
 from jobs.tables import Tenant
 
 MAX_LIMIT = 10**15
@@ -59,3 +60,21 @@ def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None])
     if changes:
         values = {f"max_{name}": value for name, value in changes.items()}
         session.execute(update(Tenant).where(Tenant.id == tenant_id).values(values))
+
+
+def check_priority(tenant: Tenant, priority: Priority) -> None:
+    """Raise ForbiddenError where a class is better than the tenant may ask for."""
+    classes = list(Priority)  # best first
+    allowed = classes[classes.index(Priority(tenant.best_priority)) :]
+    if priority not in allowed:
+        raise ForbiddenError(
+            f"priority is {priority.value!r} and you may ask for {' or '.join(allowed)}. Lower it, or ask your "
+            f"operator for the right (`tokenmill tenants priority {tenant.id} {priority.value}`).",
+            param="priority",
+            code="priority_not_allowed",
+        )
+
+
+def set_best_priority(session: Session, tenant_id: str, priority: Priority) -> None:
+    """Set the best class that a tenant's coming batches may ask for; accepted ones keep theirs."""
+    session.execute(update(Tenant).where(Tenant.id == tenant_id).values(best_priority=priority.value))

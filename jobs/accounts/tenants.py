@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts.budgets import check_limit
 from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
+from jobs.states import Priority
 from jobs.tables import ApiKey, Budget, Tenant
 
 KEY_PREFIX = "tm-"
@@ -33,7 +34,14 @@ class Caller:
     key_id: str
 
 
-def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tokens: int | None = None) -> Tenant:
+def create_tenant(
+    session: Session,
+    name: str,
+    *,
+    weight: float = 1.0,
+    limit_tokens: int | None = None,
+    best_priority: Priority = Priority.NORMAL,
+) -> Tenant:
     """Create a tenant with its budget; `limit_tokens` None means unlimited. Raises ConflictError on a taken name."""
     if not name.strip():
         raise InputError("the tenant's name is empty; give it one", param="name")
@@ -43,7 +51,7 @@ def create_tenant(session: Session, name: str, *, weight: float = 1.0, limit_tok
     check_limit(limit_tokens)
     tenant: Tenant | None = session.scalar(
         insert(Tenant)
-        .values(id=new_id("tenant"), name=name, weight=weight)
+        .values(id=new_id("tenant"), name=name, weight=weight, best_priority=best_priority.value)
         .on_conflict_do_nothing(index_elements=[Tenant.name])
         .returning(Tenant)
     )

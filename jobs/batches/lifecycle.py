@@ -9,7 +9,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
-from jobs.accounts.limits import Limits, limits_of
+from jobs.accounts.limits import Limits, check_priority, limits_of
 from jobs.batches import queue_limits
 from jobs.batches.submission import CreateBatch, check_file, check_request, parse_window
 from jobs.chunks import leasing
@@ -34,7 +34,7 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
     """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
 
     Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
-    that it retries. Raises InputError, TooLargeError, OverBudgetError, LimitError, RateLimitError,
+    that it retries. Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError,
     NotFoundError, or ConflictError where the key was used for another request.
     """
     check_request(wanted)
@@ -43,6 +43,7 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
     earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
     if earlier is not None:
         return earlier
+    check_priority(tenant, wanted.priority)
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
     queue_limits.check_queue(session, settings)

@@ -25,6 +25,7 @@ from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect
 from jobs.served_models import add_model
 from jobs.settings import Settings
+from jobs.states import Priority
 from tests.api.witness import Witness
 
 MODEL = "org/tiny"
@@ -74,10 +75,10 @@ class Deployment:
     engine: Engine
     objects: Path  # the folder of the object store
 
-    def new_key(self, **limits: int) -> str:
+    def new_key(self, best_priority: Priority = Priority.URGENT, **limits: int) -> str:
         """Create a tenant and return its key."""
         with Session(self.engine) as session, session.begin():
-            tenant = create_tenant(session, f"tenant-{next(_numbers)}", **limits)
+            tenant = create_tenant(session, f"tenant-{next(_numbers)}", best_priority=best_priority, **limits)
             return create_key(session, tenant.id)[1]
 
     def object_names(self) -> set[str]:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import budgets
 from jobs.batches.validation import validate_batch
 from jobs.chunks import fleet
+from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Batch as BatchRow
 
@@ -57,6 +58,25 @@ def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> No
         "invalid_lines": "fail",
         "uncovered_lines": "wait",
     }
+
+
+def test_a_class_above_the_tenants_right_is_refused_and_never_lowered(
+    new_client: Callable[..., OpenAI], submit: Submit
+) -> None:
+    client = new_client(best_priority=Priority.NORMAL)
+    with pytest.raises(openai.PermissionDeniedError) as caught:
+        submit(client, extra_body={"priority": "urgent"})
+    assert (caught.value.status_code, caught.value.code, caught.value.param) == (
+        403,
+        "priority_not_allowed",
+        "priority",
+    )
+    assert "priority is 'urgent' and you may ask for normal or bulk" in caught.value.message
+    assert client.batches.list().data == []
+    for allowed in ("normal", "bulk"):
+        made = submit(client, extra_body={"priority": allowed}).model_extra
+        assert made is not None
+        assert made["priority"] == allowed
 
 
 def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(

@@ -250,11 +250,25 @@ def test_a_tenant_has_a_retention_of_its_own_and_can_be_deleted(server: Tokenmil
         server("batch", "list", TOKENMILL_API_KEY=secret)
 
 
+def test_a_new_tenant_may_not_be_urgent_until_the_operator_says_so(database: str) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database}
+
+    def best(name: str) -> str:
+        rows = [line.split("\t") for line in run("tenants", "list", **admin).stdout.splitlines()]
+        return next(row[3] for row in rows if row[1] == name)
+
+    run("tenants", "create", "patient", **admin)
+    run("tenants", "create", "hasty", "--best-priority", "urgent", **admin)
+    assert (best("patient"), best("hasty")) == ("normal", "urgent")
+    assert run("tenants", "priority", "patient", "urgent", **admin).stdout == "patient may ask for urgent at best\n"
+    assert best("patient") == "urgent"
+
+
 def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
-    assert ["small", "0.5", "1000", "0", "0", "0", "0"] in rows
+    assert ["small", "0.5", "normal", "1000", "0", "0", "0", "0"] in rows
     assert "tiny\t/models/tiny\t0\t0\n" in run("models", "list", **admin).stdout
 
 

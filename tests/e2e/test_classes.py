@@ -12,6 +12,7 @@ import pytest
 
 from jobs.accounts import tenants
 from jobs.database import connect, sessions
+from jobs.states import Priority
 
 pytestmark = pytest.mark.long
 
@@ -53,7 +54,8 @@ def submit(client: openai.OpenAI, num_lines: int, *, max_tokens: int, priority: 
 def other_client(stack: Any) -> openai.OpenAI:
     engine = connect(stack.database_url())
     with sessions(engine).begin() as session:
-        _, secret = tenants.create_key(session, tenants.create_tenant(session, "other").id)
+        other = tenants.create_tenant(session, "other", best_priority=Priority.URGENT)
+        _, secret = tenants.create_key(session, other.id)
     engine.dispose()
     return openai.OpenAI(base_url=stack.base_url, api_key=secret)
 

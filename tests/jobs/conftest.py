@@ -19,7 +19,7 @@ from jobs.batches import validation
 from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.settings import Settings
-from jobs.states import BatchState
+from jobs.states import BatchState, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
 
@@ -52,7 +52,7 @@ def session(maker: sessionmaker[Session]) -> Iterator[Session]:
 
 @pytest.fixture
 def tenant(session: Session) -> Tenant:
-    tenant = tenants.create_tenant(session, "acme")
+    tenant = tenants.create_tenant(session, "acme", best_priority=Priority.URGENT)
     session.commit()
     return tenant
 

@@ -19,6 +19,7 @@ from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import Settings
+from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 
@@ -67,7 +68,7 @@ SubmitLines = Callable[..., str]
 def tenant(maker: sessionmaker[Session]) -> Tenant:
     with maker.begin() as session:
         served_models.add_model(session, "demo", str(DEMO_MODEL))
-        return tenants.create_tenant(session, "acme", limit_tokens=1_000_000)
+        return tenants.create_tenant(session, "acme", limit_tokens=1_000_000, best_priority=Priority.URGENT)
 
 
 @pytest.fixture

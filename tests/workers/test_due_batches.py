@@ -142,7 +142,7 @@ def test_better_batches_pass_two_long_validations(
     start: Start, held: HeldWork, submit: Submit, line: MakeLine, maker: sessionmaker[Session]
 ) -> None:
     with maker.begin() as session:
-        other = tenants.create_tenant(session, "other", limit_tokens=1_000_000)
+        other = tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=Priority.URGENT)
     bulk = [submit([line(0)], priority=BULK) for _ in range(4)]
     looking = start(held.do, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
     assert set(held.until_begun(2)) == set(bulk[:2])

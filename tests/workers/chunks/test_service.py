@@ -131,7 +131,7 @@ def make_service(
 @pytest.fixture
 def other_tenant(maker: sessionmaker[Session]) -> Tenant:
     with maker.begin() as session:
-        return tenants.create_tenant(session, "other", limit_tokens=1_000_000)
+        return tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=Priority.URGENT)
 
 
 class Watch:
