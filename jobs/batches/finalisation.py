@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import text
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import lock_batch, move_batch
 from jobs.batches.missing_inputs import name_missing_input
+from jobs.batches.scan import whole_file_problem
 from jobs.chunks import checkpoints
 from jobs.chunks.recording import LineResult, copy_errors
 from jobs.database import stream, try_advisory_lock
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 _ROWS_A_FETCH = 100
 _ERRORS_A_BLOCK = 1000
 _MAX_LINE_BYTES = 64 * MIB  # far above any setting; only custom_ids are read of these lines
+_MAX_NAMELESS = 1000  # error lines for lines that are no requests: 20 bytes must not become 200 without end
 _WHY_NOT_RUN = {
     BatchState.EXPIRED: ("batch_expired", "the batch's window of {window} ended before this line was run"),
     BatchState.CANCELLED: ("batch_cancelled", "the batch was cancelled before this line was run"),
@@ -60,11 +63,11 @@ def finalise_batch(session: Session, storage: Storage, batch_id: str) -> BatchSt
         return None
     if _has_open_chunk(session, batch_id):
         return None
+    session.refresh(batch)  # what the last chunk brought while it was open is in the counters only now
     outcome = BatchState.CANCELLED if batch.state == BatchState.CANCELLING else BatchState(batch.outcome or "")
-    num_missing = batch.num_requests - batch.num_completed - batch.num_failed
-    num_added = _add_missing(session, storage, batch, outcome=outcome, num_missing=num_missing) if num_missing else 0
-    output, errors = _write_files(session, storage, batch, num_failed=batch.num_failed + num_added)
-    _end(session, batch_id, outcome, num_added=num_added, output=output, errors=errors)
+    added = _add_missing(session, storage, batch, outcome=outcome)
+    output, errors = _write_files(session, storage, batch, num_failed=batch.num_failed + added.num_lines)
+    _end(session, batch_id, outcome, added=added, output=output, errors=errors)
     checkpoints.drop_all(session, batch_id)
     return outcome
 
@@ -77,29 +80,56 @@ def _has_open_chunk(session: Session, batch_id: str) -> bool:
 # --- requests that were not run --------------------------------------------------------------------------------------
 
 
-def _add_missing(session: Session, storage: Storage, batch: Batch, *, outcome: BatchState, num_missing: int) -> int:
-    """Insert an error result for every request without one; return how many: fewer only where the input is lost.
+@dataclass(slots=True)
+class _Added:
+    """Error results of requests that were not run."""
 
-    Holds one byte a line, and a block of results.
+    num_lines: int = 0
+    is_input_lost: bool = False
+    num_nameless: int = 0
+    """Lines without a custom_id, of an input that was never validated."""
+
+
+def _add_missing(session: Session, storage: Storage, batch: Batch, *, outcome: BatchState) -> _Added:
+    """Insert an error result for every request without one: fewer only where the input is lost.
+
+    Nobody has counted the requests of a batch that ended before it was validated: every line is one, but for nameless
+    ones beyond a few, which only say that this is no input. Holds one byte a line, and a block of results.
     """
+    added = _Added()
+    num_missing = batch.num_requests - batch.num_completed - batch.num_failed
+    is_counted = batch.num_requests > 0 or outcome is BatchState.FAILED
+    if is_counted and not num_missing:
+        return added
     if outcome is BatchState.COMPLETED:
         raise CountsDisagreeError(f"batch {batch.id} is to complete, and {num_missing} of its requests have no result")
     base = batch.num_completed + batch.num_failed
-    missing = _missing_results(session, storage, batch, outcome=outcome)
-    num_added = 0
+    max_nameless = None if is_counted else _MAX_NAMELESS
+    missing = _missing_results(session, storage, batch, outcome=outcome, added=added, max_nameless=max_nameless)
     try:
         while block := list(islice(missing, _ERRORS_A_BLOCK)):
-            copy_errors(session, batch, block, base=base + num_added)
-            num_added += len(block)
+            copy_errors(session, batch, block, base=base + added.num_lines)
+            added.num_lines += len(block)
     except NotFoundError as error:
         log.error("files lack requests, their input is lost batch_id=%s error=%s", batch.id, error)
-        return num_added
-    if num_added != num_missing:
-        raise CountsDisagreeError(f"batch {batch.id} lacks {num_missing} results, and {num_added} lines have none")
-    return num_added
+        added.is_input_lost = True
+        return added
+    if is_counted and added.num_lines != num_missing:
+        raise CountsDisagreeError(
+            f"batch {batch.id} lacks {num_missing} results, and {added.num_lines} lines have none"
+        )
+    return added
 
 
-def _missing_results(session: Session, storage: Storage, batch: Batch, *, outcome: BatchState) -> Iterator[LineResult]:
+def _missing_results(
+    session: Session,
+    storage: Storage,
+    batch: Batch,
+    *,
+    outcome: BatchState,
+    added: _Added,
+    max_nameless: int | None,
+) -> Iterator[LineResult]:
     code, message = _WHY_NOT_RUN[outcome]
     message = message.format(window=batch.completion_window)
     done = _lines_with_result(session, batch)
@@ -107,6 +137,9 @@ def _missing_results(session: Session, storage: Storage, batch: Batch, *, outcom
     for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=_MAX_LINE_BYTES):
         if line.line_no >= len(done) or not done[line.line_no]:
             custom_id = custom_id_of(line.content)
+            added.num_nameless += custom_id is None
+            if custom_id is None and max_nameless is not None and added.num_nameless > max_nameless:
+                continue
             content = error_line(batch.id, line.line_no, custom_id, code=code, message=message)
             yield LineResult(line_no=line.line_no, line=content, status_code=None)
 
@@ -181,13 +214,18 @@ def _named(session: Session, batch: Batch, written: _LazyFile, *, title: str) ->
 
 
 def _end(
-    session: Session, batch_id: str, outcome: BatchState, *, num_added: int, output: File | None, errors: File | None
+    session: Session, batch_id: str, outcome: BatchState, *, added: _Added, output: File | None, errors: File | None
 ) -> None:
     """Name the files on the batch, give back what is left of its reservation, and move it to its outcome."""
     batch = lock_batch(session, batch_id)
     assert batch is not None
-    batch.num_failed += num_added
-    if batch.num_completed + batch.num_failed < batch.num_requests:
+    batch.num_failed += added.num_lines
+    if not batch.num_requests:
+        batch.num_requests = added.num_lines
+        if added.num_nameless > _MAX_NAMELESS:
+            message = f"{added.num_nameless} lines have no custom_id, and {_MAX_NAMELESS} of them are in the error file"
+            batch.errors = [whole_file_problem("too_many_invalid_lines", message)]
+    if added.is_input_lost:
         name_missing_input(batch)
     batch.output_file_id = output.id if output else None
     batch.error_file_id = errors.id if errors else None

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import retention
 from jobs.accounts import budgets
-from jobs.batches import lifecycle, sweeps
+from jobs.batches import finalisation, lifecycle, sweeps
 from jobs.batches.finalisation import CountsDisagreeError, finalise_batch
 from jobs.batches.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
 from jobs.chunks import leasing
@@ -207,15 +207,6 @@ def test_a_cancelled_batch_lists_what_was_not_run(
     assert session.scalar(select(func.max(Result.result_no))) == 3
 
 
-def test_a_batch_cancelled_before_validation_has_no_files(
-    session: Session, submit: Run, finalise: Finalise, request_line: Callable[..., str]
-) -> None:
-    batch = submit([request_line("a")])
-    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
-    assert finalise(batch) is BatchState.CANCELLED
-    assert (batch.output_file_id, batch.error_file_id, batch.num_requests) == (None, None, 0)
-
-
 def test_files_expire_when_the_batch_asked_for_it(session: Session, run: Run, finalise: Finalise) -> None:
     batch = run(1, output_expires_after_seconds=3600)
     run_to_end(session, batch)
@@ -379,3 +370,81 @@ def test_nothing_is_left_open_behind_a_finished_batch(session: Session, run: Run
     finalise(batch)
     assert set(session.scalars(select(Chunk.state))) == {"done"}
     assert session.scalars(select(Checkpoint)).all() == []
+
+
+@pytest.mark.parametrize("outcome", [BatchState.CANCELLED, BatchState.EXPIRED])
+def test_a_batch_that_ends_before_it_is_validated_has_every_request_in_its_error_file(
+    session: Session,
+    storage: Storage,
+    submit: Callable[..., Batch],
+    *,
+    request_line: Callable[..., str],
+    finalise: Finalise,
+    outcome: BatchState,
+) -> None:
+    batch = submit([request_line("a"), "", request_line("b"), "no request"])
+    if outcome is BatchState.CANCELLED:
+        lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    else:
+        batch.expires_at = datetime.now(UTC) - timedelta(seconds=1)
+        session.flush()
+        sweeps.expire_overdue(session)
+    assert finalise(batch) is outcome
+    assert (batch.num_requests, batch.num_completed, batch.num_failed, batch.errors) == (3, 0, 3, None)
+    key = session.get_one(File, batch.error_file_id).object_key
+    lines = [json.loads(line) for line in b"".join(storage.iter_chunks(key)).splitlines()]
+    assert [line["custom_id"] for line in lines] == ["a", "b", None]
+    assert {line["error"]["code"] for line in lines} == {f"batch_{outcome}"}
+
+
+def test_lines_that_are_no_requests_do_not_become_error_lines_without_end(
+    session: Session,
+    submit: Callable[..., Batch],
+    request_line: Callable[..., str],
+    *,
+    finalise: Finalise,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finalisation, "_MAX_NAMELESS", 2)
+    batch = submit([*"1" * 5, request_line("a")])
+    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    finalise(batch)
+    assert (batch.num_requests, batch.num_failed) == (3, 3)
+    assert batch.errors is not None
+    assert "5 lines have no custom_id" in batch.errors[0]["message"]
+
+
+def test_an_input_lost_before_validation_is_named(
+    session: Session,
+    storage: Storage,
+    submit: Callable[..., Batch],
+    *,
+    request_line: Callable[..., str],
+    finalise: Finalise,
+) -> None:
+    batch = submit([request_line("a")])
+    storage.delete(session.get_one(File, batch.input_file_id).object_key)
+    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    assert finalise(batch) is BatchState.CANCELLED
+    assert batch.errors is not None
+    assert batch.errors[0]["code"] == "file_not_found"
+
+
+def test_results_that_the_last_chunk_brings_while_it_is_looked_at_are_counted(
+    session: Session, maker: sessionmaker[Session], run: Run, *, finalise: Finalise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = run(4)
+    (claim,) = claim_all(session)
+    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    session.commit()
+    plain = finalisation._has_open_chunk
+
+    def end_the_chunk_first(session: Session, batch_id: str) -> bool:
+        with maker.begin() as own:
+            leasing.flush(own, claim, [answer(batch.id, 0)], flush_no=0, lease=LEASE)
+            leasing.release(own, claim)
+        return plain(session, batch_id)
+
+    monkeypatch.setattr(finalisation, "_has_open_chunk", end_the_chunk_first)
+    assert finalise(batch) is BatchState.CANCELLED
+    assert (batch.num_completed, batch.num_failed) == (1, 3)
