@@ -98,7 +98,7 @@ def _add_missing(session: Session, storage: Storage, batch: Batch, *, outcome: B
     """
     added = _Added()
     num_missing = batch.num_requests - batch.num_completed - batch.num_failed
-    is_counted = batch.num_requests > 0 or outcome is BatchState.FAILED
+    is_counted = batch.num_requests > 0 or outcome not in (BatchState.CANCELLED, BatchState.EXPIRED)
     if is_counted and not num_missing:
         return added
     if outcome is BatchState.COMPLETED:
