@@ -5,6 +5,8 @@ Knows no HTTP and no contents of lines. Locks in the order chunk → batch → b
 
 from __future__ import annotations
 
+import logging
+
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
@@ -22,6 +24,8 @@ from jobs.partitions import batch_day, ensure_result_partition
 from jobs.settings import Settings
 from jobs.states import BatchState, IllegalMoveError, require_move, sources_of
 from jobs.tables import Batch, File, Tenant
+
+log = logging.getLogger(__name__)
 
 _RETRY_MINUTES = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
 _MOMENT: dict[BatchState, str] = {
@@ -42,6 +46,7 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
     _wait_for_twins(session, tenant.id, wanted, fingerprint=fingerprint)
     earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
     if earlier is not None:
+        log.info("create repeated batch_id=%s retry_count=%d", earlier.id, wanted.retry_count)
         return earlier
     check_priority(tenant, wanted.priority)
     file = _share_input(session, tenant.id, wanted.input_file_id)

@@ -375,3 +375,14 @@ def test_a_file_is_not_deleted_while_a_batch_is_being_made_of_it(
             session.rollback()
     thread.join()
     assert len(refused) == 1
+
+
+def test_a_create_that_is_taken_for_a_repeated_one_is_logged(
+    session: Session, tenant: Tenant, make_file: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = make_file()
+    with caplog.at_level("INFO", logger="jobs.batches.lifecycle"):
+        first = create(session, tenant, file)
+        assert caplog.messages == []
+        assert create(session, tenant, file, retry_count=1) is first
+    assert caplog.messages == [f"create repeated batch_id={first.id} retry_count=1"]
