@@ -78,6 +78,8 @@ class Settings(BaseSettings):
     """Uploads of a tenant at once, in each API process."""
     tenant_downloads: int = Field(default=32, ge=0)
     """Downloads of a tenant at once, in each API process."""
+    tenant_urgent_tokens: int = Field(default=65_536, ge=0)
+    """Estimated tokens of a tenant's urgent work that run first, per model; what is beyond counts as normal work."""
     max_open_batches: int = Field(default=50_000, gt=0)
     """Batches of all tenants that have not ended: the depth of the queue."""
 

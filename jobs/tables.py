@@ -87,6 +87,7 @@ class Tenant(Base):
     retention_days: Mapped[int | None] = mapped_column(Integer)  # of its results; null: the service's
     # The best class that its batches may ask for. The default is for rows from before there was such a right.
     best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
+    max_urgent_tokens: Mapped[int | None]  # one of the limits above
 
 
 class ApiKey(Base):

@@ -106,7 +106,11 @@ class Dispatcher:
             allowance = fleet.hint_allowance(session, model, again_seconds=self._settings.hint_again_seconds)
             if allowance > 0:
                 chunk_ids = fairshare.pick_ready(
-                    session, model=model, limit=allowance, again_seconds=self._settings.hint_again_seconds
+                    session,
+                    model=model,
+                    limit=allowance,
+                    again_seconds=self._settings.hint_again_seconds,
+                    urgent_tokens=self._settings.tenant_urgent_tokens,
                 )
                 picked.extend((model, chunk_id) for chunk_id in chunk_ids)
         return picked

@@ -38,6 +38,8 @@ class Limits:
     """At once, in one API process."""
     downloads: int
     """At once, in one API process."""
+    urgent_tokens: int
+    """Estimated tokens of one model's urgent work that runs; what is beyond takes its turn as normal work."""
 
 
 NAMES = tuple(field.name for field in fields(Limits))

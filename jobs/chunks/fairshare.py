@@ -7,8 +7,9 @@ queueing: Goyal, Vin, Cheng, SIGCOMM 1996. Each model is a server with clocks of
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -34,6 +35,9 @@ Bulk is what may wait for the night, but with 3 to 4 chunks an hour a 24 h windo
 """
 _AGES = {Priority.URGENT: timedelta.max, Priority.NORMAL: AGE_OF_NORMAL, Priority.BULK: AGE_OF_BULK}
 
+LOWERED = Priority.NORMAL
+"""The class in which urgent chunks take their turn once so many tokens of their tenant run as it may have first."""
+
 MIN_FETCHED = 4
 """Chunks read per queue at least; more than its fair part of `limit`, as shares are seldom even."""
 
@@ -42,6 +46,16 @@ MIN_FETCHED = 4
 class QueuedChunk:
     id: int
     estimated_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """How much of a tenant's urgent queue goes first, and where the rest stands in the next class."""
+
+    room: int
+    """Tokens; a chunk is within it where any is left."""
+    lower_virtual_time: float = 0.0
+    lower_served_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +74,56 @@ class Queue:
     """Under way to workers and not charged yet."""
     has_more: bool = False
     """Chunks beyond these were not read."""
+    cap: Cap | None = None
+
+
+def lower_capped(queues: Sequence[Queue]) -> list[Queue]:
+    """Put what is beyond a tenant's cap before its queue of the next class, so that it takes turns with others there.
+
+    A tenant without such a queue stands at max(own, least) of that class, as one that becomes active does.
+    """
+    lower = {queue.tenant_id: queue for queue in queues if queue.priority is LOWERED}
+    least = min((queue.virtual_time for queue in lower.values()), default=0.0)
+    kept = [queue for queue in queues if queue.priority is not LOWERED]
+    for index, queue in enumerate(kept):
+        num = _num_first(queue)
+        if queue.cap is not None and num < len(queue.chunks):
+            lower[queue.tenant_id] = _lowered(queue, queue.cap, lower.get(queue.tenant_id), first=num, least=least)
+            kept[index] = replace(queue, chunks=queue.chunks[:num], has_more=False)
+    return [*kept, *lower.values()]
+
+
+def _num_first(queue: Queue) -> int:
+    room = math.inf if queue.cap is None else queue.cap.room
+    for num, chunk in enumerate(queue.chunks):
+        if room <= 0:
+            return num
+        room -= chunk.estimated_tokens
+    return len(queue.chunks)
+
+
+def _lowered(queue: Queue, cap: Cap, own: Queue | None, *, first: int, least: float) -> Queue:
+    if own is None:
+        # Not the service as urgent alone: with a cap of zero there is none, and each chunk would count as aged.
+        since = max(queue.waiting_since, cap.lower_served_at or queue.waiting_since)
+        own = replace(
+            queue,
+            priority=LOWERED,
+            chunks=(),
+            virtual_time=max(cap.lower_virtual_time, least),
+            waiting_since=since,
+            hinted_tokens=0,
+            has_more=False,
+            cap=None,
+        )
+    chunks = queue.chunks[first:]
+    return replace(
+        own,
+        # Where more of it was not read, the tenant's other work is not next yet.
+        chunks=chunks if queue.has_more else [*chunks, *own.chunks],
+        has_more=queue.has_more or own.has_more,
+        hinted_tokens=own.hinted_tokens + min(queue.hinted_tokens, max(0, -cap.room)),
+    )
 
 
 def order(queues: Iterable[Queue], *, now: datetime, limit: int) -> list[int]:
@@ -135,9 +199,12 @@ class _Turn:
         return (self.rank, 1, self.virtual_time, self.queue.tenant_id, self.queue.priority)
 
 
-def pick_ready(session: Session, *, model: str, limit: int, again_seconds: float) -> list[int]:
+def pick_ready(
+    session: Session, *, model: str, limit: int, again_seconds: float, urgent_tokens: int | None = None
+) -> list[int]:
     """Choose the chunks to hint next and note the moment; those hinted within `again_seconds` are left out."""
-    picked = next_chunks(session, model=model, limit=limit, hint_again=timedelta(seconds=again_seconds))
+    again = timedelta(seconds=again_seconds)
+    picked = next_chunks(session, model=model, limit=limit, hint_again=again, urgent_tokens=urgent_tokens)
     if picked:
         session.execute(_NOTE_HINT, {"ids": picked})
     return picked
@@ -150,8 +217,12 @@ def next_chunks(
     limit: int,
     classes: Collection[Priority] = CLASSES,
     hint_again: timedelta | None = None,
+    urgent_tokens: int | None = None,
 ) -> list[int]:
-    """Return the next chunks in turn, of these classes; those hinted lately are left out when `hint_again` is given."""
+    """Return the next chunks in turn, of these classes; those hinted lately are left out when `hint_again` is given.
+
+    `urgent_tokens` is the cap of tenants that have none of their own; None is no cap.
+    """
     if limit <= 0:
         return []
     values = {
@@ -161,12 +232,14 @@ def next_chunks(
         "min_fetched": MIN_FETCHED,
         # Without hints nothing counts as hinted lately: no hint lies in the future.
         "again": hint_again or timedelta(days=-1),
+        "urgent_tokens": urgent_tokens,
     }
     rows = session.execute(_READ_QUEUES, values).all()
     if not rows:
         return []
     queues = [_queue(list(group)) for _, group in groupby(rows, key=lambda row: (row.priority, row.tenant_id))]
-    return order(queues, now=rows[0].now, limit=limit)
+    allowed = [queue for queue in lower_capped(queues) if queue.priority in classes]
+    return order(allowed, now=rows[0].now, limit=limit)
 
 
 def charge(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:
@@ -187,7 +260,17 @@ def activate(session: Session, *, model: str, priority: str, tenant_id: str) -> 
     Where nobody is active, the largest virtual time of all stands in for the least active: it is where the clock
     stood when the last one left. Call before the tenant's chunks are written.
     """
-    session.execute(_ACTIVATE, {"model": model, "priority": priority, "tenant_id": tenant_id})
+    values = {"model": model, "priority": priority, "tenant_id": tenant_id, "is_new": True}
+    session.execute(_ACTIVATE, values)
+
+
+def keep_up(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
+    """Before a chunk is charged in a class it was lowered to: bring its tenant to max(own, least active) there.
+
+    Where nobody is active it keeps its own time: it is no newcomer at each chunk to others that are lowered.
+    """
+    values = {"model": model, "priority": priority, "tenant_id": tenant_id, "is_new": False}
+    session.execute(_ACTIVATE, values)
 
 
 def _queue(rows: Sequence[Any]) -> Queue:
@@ -202,7 +285,14 @@ def _queue(rows: Sequence[Any]) -> Queue:
         chunks=[QueuedChunk(id=row.id, estimated_tokens=row.estimated_tokens) for row in rows],
         hinted_tokens=int(first.hinted_tokens),
         has_more=len(rows) == first.num_fetched,
+        cap=_cap(first),
     )
+
+
+def _cap(row: Any) -> Cap | None:
+    if row.room is None:
+        return None
+    return Cap(room=int(row.room), lower_virtual_time=row.lower_virtual_time, lower_served_at=row.lower_served_at)
 
 
 # The recursion jumps from one (class, tenant) to the next through the partial index of ready chunks: its cost follows
@@ -226,15 +316,28 @@ _READ_QUEUES = text("""
         WHERE state = 'ready' AND hinted_at IS NOT NULL AND model = :model
             AND hinted_at > clock_timestamp() - CAST(:again AS interval)
         GROUP BY priority, tenant_id
+    ), urgent AS (
+        SELECT tenant_id, sum(estimated_tokens) AS tokens FROM chunk
+        WHERE state = 'leased' AND model = :model AND priority = 'urgent'
+            AND 'urgent' = ANY(CAST(:classes AS text[]))
+        GROUP BY tenant_id
     )
     SELECT queue.priority, queue.tenant_id, tenant.weight, coalesce(share.virtual_time, 0) AS virtual_time,
         share.served_at, coalesce(hinted.tokens, 0) AS hinted_tokens, fetched.num AS num_fetched,
-        head.id, head.estimated_tokens, head.created_at, clock_timestamp() AS now
+        head.id, head.estimated_tokens, head.created_at, clock_timestamp() AS now,
+        CASE WHEN queue.priority = 'urgent' THEN
+            coalesce(tenant.max_urgent_tokens, CAST(:urgent_tokens AS bigint))
+                - coalesce(urgent.tokens, 0) - coalesce(hinted.tokens, 0)
+        END AS room,
+        coalesce(lower.virtual_time, 0) AS lower_virtual_time, lower.served_at AS lower_served_at
     FROM queue
     JOIN tenant ON tenant.id = queue.tenant_id
     CROSS JOIN fetched
     LEFT JOIN fair_share AS share
         ON share.model = :model AND share.priority = queue.priority AND share.tenant_id = queue.tenant_id
+    LEFT JOIN fair_share AS lower
+        ON lower.model = :model AND lower.priority = 'normal' AND lower.tenant_id = queue.tenant_id
+    LEFT JOIN urgent ON urgent.tenant_id = queue.tenant_id
     LEFT JOIN hinted ON hinted.priority = queue.priority AND hinted.tenant_id = queue.tenant_id
     CROSS JOIN LATERAL (
         SELECT id, estimated_tokens, created_at, expires_at FROM chunk
@@ -271,7 +374,12 @@ _ACTIVATE = text("""
     )
     INSERT INTO fair_share (model, priority, tenant_id, virtual_time)
     SELECT :model, :priority, :tenant_id,
-        coalesce(min(virtual_time) FILTER (WHERE is_active), max(virtual_time), 0) FROM share
+        coalesce(
+            min(virtual_time) FILTER (WHERE is_active),
+            max(virtual_time) FILTER (WHERE CAST(:is_new AS boolean)),
+            0
+        )
+    FROM share
     HAVING NOT coalesce(bool_or(is_active) FILTER (WHERE tenant_id = :tenant_id), false)
     ON CONFLICT (model, priority, tenant_id) DO UPDATE
     SET virtual_time = greatest(fair_share.virtual_time, excluded.virtual_time)

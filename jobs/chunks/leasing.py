@@ -57,12 +57,15 @@ class FlushOutcome:
     """False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
 
 
-def claim_chunk(session: Session, chunk_id: int, *, worker_id: str, lease: timedelta) -> ClaimedChunk | None:
+def claim_chunk(
+    session: Session, chunk_id: int, *, worker_id: str, lease: timedelta, urgent_tokens: int | None = None
+) -> ClaimedChunk | None:
     """Take a ready chunk, or None: a repeated hint, an ended batch, or a suspect that has to wait.
 
-    Charges the tenant's virtual time with the estimate. Claims of one worker pass one by one.
+    Charges the tenant's virtual time with the estimate. Claims of one worker pass one by one. Where the tenant has
+    `urgent_tokens`, or its own number of them, running as urgent, the chunk runs in the next class.
     """
-    return _claim_first(session, [chunk_id], worker_id=worker_id, lease=lease)
+    return _claim_first(session, [chunk_id], worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
 
 
 def claim_next(
@@ -72,6 +75,7 @@ def claim_next(
     worker_id: str,
     lease: timedelta,
     classes: Collection[Priority] = fairshare.CLASSES,
+    urgent_tokens: int | None = None,
 ) -> ClaimedChunk | None:
     """Take the chunk of these classes that is next in turn, passing over those that others are claiming.
 
@@ -79,10 +83,12 @@ def claim_next(
     """
     num_passed_over = 0
     for limit in _CANDIDATES:
-        chunk_ids = fairshare.next_chunks(session, model=model, limit=limit, classes=classes)
+        chunk_ids = fairshare.next_chunks(
+            session, model=model, limit=limit, classes=classes, urgent_tokens=urgent_tokens
+        )
         if len(chunk_ids) <= num_passed_over:
             return None
-        claim = _claim_first(session, chunk_ids, worker_id=worker_id, lease=lease)
+        claim = _claim_first(session, chunk_ids, worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
         if claim is not None:
             return claim
         num_passed_over = len(chunk_ids)
@@ -201,7 +207,7 @@ def correct_share(session: Session, chunk: ChunkRef) -> None:
 
 
 def _claim_first(
-    session: Session, chunk_ids: Sequence[int], *, worker_id: str, lease: timedelta
+    session: Session, chunk_ids: Sequence[int], *, worker_id: str, lease: timedelta, urgent_tokens: int | None
 ) -> ClaimedChunk | None:
     advisory_lock(session, f"claim {worker_id}")
     values = {
@@ -211,12 +217,15 @@ def _claim_first(
         "after": ChunkState.LEASED.value,
         "sources": sources_of(ChunkState.LEASED),
         "suspect": SUSPECT_LOST_LEASES,
+        "urgent_tokens": urgent_tokens,
     }
     row = session.execute(_CLAIM, values).one_or_none()
     if row is None:
         return None
+    # From here to the commit claims for one tenant wait for each other.
+    if row.is_lowered:
+        fairshare.keep_up(session, model=row.model, priority=fairshare.LOWERED, tenant_id=row.tenant_id)
     claim = _claimed(row._asdict())
-    # Last: claims for one tenant wait for each other from here to the commit.
     fairshare.charge(
         session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id, tokens=claim.estimated_tokens
     )
@@ -224,6 +233,8 @@ def _claim_first(
 
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
+    if row.pop("is_lowered"):
+        row["priority"] = fairshare.LOWERED.value  # for its slot, its engine and its share; the chunk's own stays
     prices = Prices(input_micros=row.pop("input_price_micros"), output_micros=row.pop("output_price_micros"))
     return ClaimedChunk(**row, prices=prices)
 
@@ -311,7 +322,14 @@ _CLAIM = text(f"""
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
         AND file.id = batch.input_file_id AND model.name = chunk.model
     RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros, batch.uncovered_lines,
-        (SELECT limit_tokens IS NOT NULL FROM budget WHERE budget.tenant_id = chunk.tenant_id) AS is_limited
+        (SELECT limit_tokens IS NOT NULL FROM budget WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
+        CASE WHEN chunk.priority = 'urgent' THEN coalesce((
+            SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other
+            WHERE other.state = 'leased' AND other.priority = 'urgent' AND other.model = chunk.model
+                AND other.tenant_id = chunk.tenant_id
+        ) >= (
+            SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) FROM tenant WHERE id = chunk.tenant_id
+        ), FALSE) ELSE FALSE END AS is_lowered
 """)
 
 _EXTEND = text("""

@@ -123,14 +123,25 @@ class Claimer:
             with transaction(self._sessions) as session:
                 claim = None if hint is None else self._claim_hinted(session, hint.chunk_id)
                 return claim or leasing.claim_next(
-                    session, model=self._model, worker_id=self._worker_id, lease=self._settings.lease, classes=classes
+                    session,
+                    model=self._model,
+                    worker_id=self._worker_id,
+                    lease=self._settings.lease,
+                    classes=classes,
+                    urgent_tokens=self._settings.tenant_urgent_tokens,
                 )
         finally:
             if hint is not None:
                 hint.is_answered.set()
 
     def _claim_hinted(self, session: Session, chunk_id: int) -> ClaimedChunk | None:
-        return leasing.claim_chunk(session, chunk_id, worker_id=self._worker_id, lease=self._settings.lease)
+        return leasing.claim_chunk(
+            session,
+            chunk_id,
+            worker_id=self._worker_id,
+            lease=self._settings.lease,
+            urgent_tokens=self._settings.tenant_urgent_tokens,
+        )
 
     def _next_hint(self) -> _Hint | None:
         """Return a hint if there is one and a slot for whatever class its chunk is of."""

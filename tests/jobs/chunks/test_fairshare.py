@@ -314,6 +314,7 @@ def test_each_model_has_its_own_clock(session: Session, tenant: Tenant, second: 
 def buffers_of_reading(session: Session, classes: Sequence[str]) -> tuple[int, int]:
     """Return the pages that a look at the queues touches, and the chunks that it finds."""
     values = {"model": "m", "limit": 20, "classes": list(classes), "min_fetched": 4, "again": timedelta(seconds=10)}
+    values["urgent_tokens"] = 100
     plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(fairshare._READ_QUEUES)), values)
     assert isinstance(plan, list)
     assert "Seq Scan on chunk" not in str(plan)

@@ -223,6 +223,7 @@ def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run:
         "after": "leased",
         "sources": ["ready"],
         "suspect": 2,
+        "urgent_tokens": 100,
     }
     plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(leasing._CLAIM)), values)
     assert isinstance(plan, list)
