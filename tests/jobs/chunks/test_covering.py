@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -28,8 +27,8 @@ from jobs.lines.output_lines import output_line
 from jobs.states import UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Tenant
+from tests.jobs.chunks.builders import Run
 
-Run = Callable[..., Batch]
 LEASE = timedelta(seconds=20)
 
 

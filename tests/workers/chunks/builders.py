@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
@@ -20,7 +21,14 @@ from workers.chunks.run import ChunkRun
 from workers.engine_host import Owner
 
 CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
+RESULTS = "SELECT line_no, status_code FROM result ORDER BY line_no"
+BILLED = """
+    SELECT count(*) FILTER (WHERE output_tokens > 0)::int, coalesce(sum(output_tokens), 0)::int FROM result
+    WHERE (SELECT sum(output_tokens) FROM ledger) = (SELECT sum(output_tokens) FROM result)
+"""
 
+MakeLine = Callable[..., dict[str, Any]]
+SubmitLines = Callable[..., str]
 
 LOGPROBS = TokenLogprobs(logprob=-1.0, rank=1, top_token_ids=[], top_logprobs=[])
 
@@ -114,6 +122,10 @@ class Bench:
         self.parts = parts
         self.maker = maker
         self.thread: threading.Thread | None = None
+
+    def change_parts(self, **changes: Any) -> None:
+        """Let the chunks that are started from now on have other parts."""
+        self.parts = replace(self.parts, **changes)
 
     def claim(self) -> ClaimedChunk:
         with self.maker.begin() as session:

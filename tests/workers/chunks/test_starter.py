@@ -19,10 +19,7 @@ from jobs.lines.reading import InputLine
 from jobs.states import UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
-from tests.workers.chunks.builders import CHUNKS, Bench, FakeHost
-
-MakeLine = Callable[..., dict[str, Any]]
-SubmitLines = Callable[..., str]
+from tests.workers.chunks.builders import CHUNKS, Bench, FakeHost, MakeLine, SubmitLines
 
 NUM_LINES = 34
 DENSE = "qxzj" * 110  # a token a character, which bytes ÷ 4 take for a quarter

@@ -1,0 +1,162 @@
+"""Lines that take long to prepare: their lease is held, and nobody waits for what is no longer wanted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from jobs.batches import lifecycle
+from jobs.lines.reading import InputLine
+from jobs.tables import Tenant
+from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, MakeLine, SubmitLines
+from workers.chunks.ends import STALL_SECONDS
+from workers.chunks.feeder import LONG_LINE_BYTES
+from workers.chunks.room import ROOM_BYTES
+from workers.prompts import PreparedLine, PromptMaker
+
+
+class SlowPrompts(PromptMaker):
+    """Begins to prepare a line, and goes on once it may."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
+        self.began, self.may_go_on, self.ended = (threading.Event() for _ in range(3))
+        self.was_wanted: bool | None = None
+
+    def prepare(
+        self,
+        line: InputLine,
+        *,
+        endpoint: str,
+        batch_id: str,
+        tenant: str = "",
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> PreparedLine:
+        self.began.set()
+        assert self.may_go_on.wait(20)
+        self.was_wanted = is_wanted()
+        self.ended.set()
+        return super().prepare(line, endpoint=endpoint, batch_id=batch_id, tenant=tenant, is_wanted=is_wanted)
+
+
+class LeapingClock:
+    """The real one, ahead by what it was told to leap; `wait_for_looks` until it has been looked at so often."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds, self._num_looks = 0.0, 0
+        self._looked = threading.Condition()
+
+    def __call__(self) -> float:
+        with self._looked:
+            self._num_looks += 1
+            self._looked.notify_all()
+            return time.monotonic() + self._ahead_seconds
+
+    def leap(self, seconds: float) -> None:
+        with self._looked:
+            self._ahead_seconds += seconds
+
+    def wait_for_looks(self, count: int) -> None:
+        with self._looked:
+            wanted = self._num_looks + count
+            assert self._looked.wait_for(lambda: self._num_looks >= wanted, timeout=20)
+
+
+@pytest.fixture
+def slow_prompts(bench: Bench, tokenizer: Any) -> SlowPrompts:
+    prompts = SlowPrompts(tokenizer)
+    bench.change_parts(prompts=prompts)
+    return prompts
+
+
+def long_line(line: MakeLine) -> dict[str, Any]:
+    return line(0, messages=[{"role": "user", "content": "x" * LONG_LINE_BYTES}])
+
+
+def line_with_a_grammar(line: MakeLine) -> dict[str, Any]:
+    return line(0, guided_regex="a+")
+
+
+def test_the_lease_is_held_while_a_long_line_is_prepared(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([long_line(line)])
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    bench.age_lease()
+    bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+    slow_prompts.may_go_on.set()
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+    assert bench.rows(RESULTS) == [(0, 400)]  # longer than the context
+
+
+def test_the_lease_of_a_line_that_never_gets_prepared_is_left_to_end(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([long_line(line)])
+    clock = LeapingClock()
+    bench.change_parts(monotonic=clock)
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    clock.leap(STALL_SECONDS + 1)
+    clock.wait_for_looks(4)  # an extension that was under way has landed
+    with bench.maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))
+    clock.wait_for_looks(4)
+    assert bench.rows("SELECT lease_until > now() + interval '10 seconds' FROM chunk") == [(False,)]
+    slow_prompts.may_go_on.set()
+    bench.join()
+
+
+@pytest.mark.parametrize("slow_line", [long_line, line_with_a_grammar])
+def test_a_slow_line_of_a_cancelled_batch_is_not_waited_for(
+    bench: Bench,
+    slow_prompts: SlowPrompts,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    tenant: Tenant,
+    slow_line: Callable[[MakeLine], dict[str, Any]],
+) -> None:
+    batch_id = submit_valid([slow_line(line)])
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    with bench.maker.begin() as session:
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
+    bench.join()
+    assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    slow_prompts.may_go_on.set()
+    assert slow_prompts.ended.wait(20)
+    assert slow_prompts.was_wanted is False, "it would go on for nobody"
+
+
+def test_a_worker_that_stops_does_not_wait_for_a_long_line(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([long_line(line)])
+    bench.start(bench.claim())
+    assert slow_prompts.began.wait(20)
+    bench.parts.drain.begin(grace_seconds=0)
+    bench.join()
+    assert bench.rows("SELECT state FROM chunk") == [("ready",)]
+    slow_prompts.may_go_on.set()
+    assert slow_prompts.ended.wait(20)
+    assert slow_prompts.was_wanted is False
+
+
+def test_a_long_line_waits_for_room_beside_the_others_and_leaves_the_queue_when_cancelled(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: True):
+        batch_id = submit_valid([long_line(line)])
+        bench.start(bench.claim())
+        with bench.maker.begin() as session:
+            lifecycle.cancel_batch(session, tenant.id, batch_id)
+        bench.join()
+        assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    assert not slow_prompts.began.is_set()
