@@ -114,11 +114,19 @@ def _add_missing(session: Session, storage: Storage, batch: Batch, *, outcome: B
         log.error("files lack requests, their input is lost batch_id=%s error=%s", batch.id, error)
         added.is_input_lost = True
         return added
-    if is_counted and added.num_lines != num_missing:
+    if is_counted and added.num_lines < num_missing and _is_truncated(session, storage, batch):
+        log.error("files lack requests, their input is truncated batch_id=%s", batch.id)
+        added.is_input_lost = True
+    elif is_counted and added.num_lines != num_missing:
         raise CountsDisagreeError(
             f"batch {batch.id} lacks {num_missing} results, and {added.num_lines} lines have none"
         )
     return added
+
+
+def _is_truncated(session: Session, storage: Storage, batch: Batch) -> bool:
+    file = session.get_one(File, batch.input_file_id)
+    return storage.size(file.object_key) < file.size_bytes
 
 
 def _missing_results(

@@ -147,7 +147,7 @@ def _return(session: Session, lost: LostLease) -> Reaped:
 def _read_lines(storage: Storage, suspect: LostLease) -> list[RawLine] | None:
     """Return the lines of a chunk; None where the store has lost them. Raises ServiceError."""
     try:
-        return suspect.split(storage.read_range(suspect.object_key, suspect.byte_start, suspect.byte_end))
+        return suspect.split(suspect.read(storage))
     except NotFoundError:
         return None
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from typing import ClassVar
 
+from jobs.errors import NotFoundError
 from jobs.lines.reading import RawLine, split_lines
 from jobs.partitions import batch_day
+from jobs.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,16 @@ class ChunkRef:
     def batch_day(self) -> date:
         """Return the day that the batch's results are filed under."""
         return batch_day(self.batch_created_at)
+
+    def read(self, storage: Storage) -> bytes:
+        """Return the bytes of the chunk's lines. Raises ServiceError, or NotFoundError where not all are there."""
+        content = storage.read_range(self.object_key, self.byte_start, self.byte_end)
+        if len(content) < self.byte_end - self.byte_start:
+            message = (
+                f"the object {self.object_key!r} ends before byte {self.byte_end}, where chunk {self.chunk_id} does"
+            )
+            raise NotFoundError(message, code="object_truncated")
+        return content
 
     def split(self, content: bytes) -> list[RawLine]:
         """Return the request lines of the chunk's byte range, numbered and placed as in the file."""

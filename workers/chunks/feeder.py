@@ -65,10 +65,8 @@ class ChunkFeeder:
         self._starter.start()
 
     def _read_content(self) -> bytes:
-        claim = self._claim
-        read = functools.partial(self._parts.storage.read_range, claim.object_key, claim.byte_start, claim.byte_end)
         try:
-            return self._ends.hold_lease_during(read)
+            return self._ends.hold_lease_during(functools.partial(self._claim.read, self._parts.storage))
         except ServiceError as error:
             # Given back and not left to expire: a store that is away must not count as a loss of these lines.
             time.sleep(RETRY_SECONDS)

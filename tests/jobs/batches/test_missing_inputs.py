@@ -17,7 +17,7 @@ from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
-from jobs.errors import FencedOutError
+from jobs.errors import FencedOutError, NotFoundError
 from jobs.lines.output_lines import output_line
 from jobs.states import BatchState
 from jobs.storage import Storage
@@ -31,11 +31,24 @@ def lose_input(session: Session, storage: Storage, batch: Batch) -> None:
     storage.delete(session.get_one(File, batch.input_file_id).object_key)
 
 
+def truncate_input(session: Session, storage: Storage, batch: Batch, *, num_lines: int) -> None:
+    key = session.get_one(File, batch.input_file_id).object_key
+    lines = b"".join(storage.iter_chunks(key)).splitlines(keepends=True)
+    storage.put(key, b"".join(lines[:num_lines]))
+
+
 def claim(session: Session) -> ClaimedChunk:
     claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
     session.commit()
     assert claim is not None
     return claim
+
+
+def lose_lease(session: Session, chunk_id: int) -> None:
+    leasing.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE)
+    over = "UPDATE chunk SET started_fence = fence, lease_until = clock_timestamp() WHERE state = 'leased'"
+    session.execute(text(over))
+    session.commit()
 
 
 def answer_first(session: Session, claim: ClaimedChunk) -> leasing.FlushOutcome:
@@ -134,13 +147,52 @@ def test_a_lost_lease_without_its_input_does_not_wait_for_ever(
     assert first is not None
     lose_input(session, storage, batch)
     for expected in ([Reaped.READY], [Reaped.WITHDRAWN], []):
-        leasing.claim_chunk(session, first, worker_id="w", lease=LEASE)
-        session.execute(
-            text("UPDATE chunk SET started_fence = fence, lease_until = clock_timestamp() WHERE state = 'leased'")
-        )
-        session.commit()
+        lose_lease(session, first)
         reaped = reap_expired(session, lease=timedelta(0))
         session.commit()
         assert reaped + reap_suspects(maker, storage, lease=timedelta(0)) == expected
     assert codes(session, batch) == ["file_not_found"]
     assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+
+
+def test_a_chunk_behind_the_end_of_its_input_misses_it(session: Session, storage: Storage, run: Run) -> None:
+    batch = run(6)
+    whole, cut = claim(session), claim(session)
+    truncate_input(session, storage, batch, num_lines=cut.first_line + 1)
+    assert len(whole.split(whole.read(storage))) == whole.num_lines
+    with pytest.raises(NotFoundError, match="ends before byte"):
+        cut.read(storage)
+
+
+def test_a_truncated_input_ends_its_batch_with_the_lines_that_are_left(
+    session: Session, storage: Storage, run: Run
+) -> None:
+    batch = run(6, reserved_tokens=1000)
+    running, cut = claim(session), claim(session)
+    answer_first(session, running)
+    truncate_input(session, storage, batch, num_lines=cut.first_line + 1)
+    missing_inputs.give_up_claim(session, cut)
+    leasing.release(session, running)
+    session.commit()
+    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    session.commit()
+    assert codes(session, batch) == ["file_not_found"]
+    assert custom_ids(session, storage, batch.output_file_id) == ["a0"]
+    assert custom_ids(session, storage, batch.error_file_id) == [f"a{n}" for n in range(1, cut.first_line + 1)]
+    session.commit()
+    assert audit(session, storage=storage) == []
+
+
+def test_a_lost_lease_on_a_truncated_input_does_not_wait_for_ever(
+    session: Session, maker: sessionmaker[Session], storage: Storage, run: Run
+) -> None:
+    batch = run(6)
+    first = session.scalars(select(Chunk.id).order_by(Chunk.id)).first()
+    assert first is not None
+    truncate_input(session, storage, batch, num_lines=1)
+    for expected in ([Reaped.READY], [Reaped.WITHDRAWN]):
+        lose_lease(session, first)
+        reaped = reap_expired(session, lease=timedelta(0))
+        session.commit()
+        assert reaped + reap_suspects(maker, storage, lease=timedelta(0)) == expected
+    assert codes(session, batch) == ["file_not_found"]
