@@ -22,7 +22,7 @@ _PARALLEL_FROM = 32_768  # elements; below, starting the second thread costs mor
 DTYPES = (torch.float32, torch.bfloat16)
 _BLOCK = Block(
     """
-    key* tokens chunk kv_heads head_dim key_stride key_head_stride
+    key* tokens per_task kv_heads head_dim key_stride key_head_stride
     query* cos_sin* positions* heads query_stride query_head_stride half num_positions
     value* key_cache* value_cache* slots* value_stride value_head_stride num_slots block_size group_size
     """
@@ -86,12 +86,12 @@ def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
 def _tokens(p: Any, key: Any, key_cache: Any) -> None:
     query, value = pointer_like(key, p[_AT.query]), pointer_like(key, p[_AT.value])
     value_cache = pointer_like(key_cache, p[_AT.value_cache])
-    tokens, chunk, half, block_size = p[_AT.tokens], p[_AT.chunk], p[_AT.half], p[_AT.block_size]
+    tokens, per_task, half, block_size = p[_AT.tokens], p[_AT.per_task], p[_AT.half], p[_AT.block_size]
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
             break
-        for token in range(task * chunk, min((task + 1) * chunk, tokens)):
+        for token in range(task * per_task, min((task + 1) * per_task, tokens)):
             if half > 0:
                 _rotate_token(p, token, query, key)
             if block_size > 0:
@@ -159,14 +159,14 @@ def _write_words(value: Tensor, cache: LayerCache, slots: Tensor) -> tuple[int, 
 def _run(key: Tensor, heads: int, rotation: tuple[int, ...], write: tuple[int, ...], cache_dtype: torch.dtype) -> None:
     """Run the halves of the work whose words are given: the rotation of so many heads, the write, or both."""
     tokens, kv_heads, head_dim = key.shape
-    chunk = max(1, -(-tokens // 8))
+    per_task = max(1, -(-tokens // 8))
     words = (
-        key.data_ptr(), tokens, chunk, kv_heads, head_dim, key.stride(0), key.stride(1),
+        key.data_ptr(), tokens, per_task, kv_heads, head_dim, key.stride(0), key.stride(1),
         *rotation,
         *write,
     )  # fmt: skip
     is_parallel = tokens * (heads + 2 * kv_heads) * head_dim >= _PARALLEL_FROM
-    if _KERNELS[key.dtype, cache_dtype](-(-tokens // chunk), words, parallel=is_parallel):
+    if _KERNELS[key.dtype, cache_dtype](-(-tokens // per_task), words, parallel=is_parallel):
         limits = _BLOCK.named(words)
         raise KernelInputError(
             f"a position or slot points out of range: positions must lie in [0, {limits.num_positions}), "

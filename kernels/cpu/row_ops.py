@@ -88,21 +88,21 @@ class _SquareSum:
             self.builder.store(added, total)
 
 
-_RMS_BLOCK = Block("x* weight* out* rows inner row_stride inner_stride dim chunk eps:f64")
+_RMS_BLOCK = Block("x* weight* out* rows inner row_stride inner_stride dim per_task eps:f64")
 _RMS_AT = _RMS_BLOCK.at
 
 
 @jit
 def _rms_rows(p: Any, x: Any) -> None:
     weight, out = pointer_like(x, p[_RMS_AT.weight]), pointer_like(x, p[_RMS_AT.out])
-    rows, inner, dim, chunk = p[_RMS_AT.rows], p[_RMS_AT.inner], p[_RMS_AT.dim], p[_RMS_AT.chunk]
+    rows, inner, dim, per_task = p[_RMS_AT.rows], p[_RMS_AT.inner], p[_RMS_AT.dim], p[_RMS_AT.per_task]
     row_stride, inner_stride = p[_RMS_AT.row_stride], p[_RMS_AT.inner_stride]
     eps = np.float32(bits_to_float64(p[_RMS_AT.eps]))
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
             break
-        for row in range(task * chunk, min((task + 1) * chunk, rows)):
+        for row in range(task * per_task, min((task + 1) * per_task, rows)):
             start = (row // inner) * row_stride + (row % inner) * inner_stride
             scale = np.float32(1.0) / np.sqrt(_square_sum(x, start, dim) / np.float32(dim) + eps)
             for i in range(dim):
@@ -129,10 +129,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     dim = x.shape[-1]
     inner, inner_stride = (x.shape[1], x.stride(1)) if x.dim() == 3 else (1, 0)
     rows = x.shape[0] * inner
-    chunk = _rows_per_task(rows, dim)
+    per_task = _rows_per_task(rows, dim)
     _RMS_NORM[x.dtype](
-        -(-rows // chunk),
-        (x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, inner, x.stride(0), inner_stride, dim, chunk, eps),
+        -(-rows // per_task),
+        (x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, inner, x.stride(0), inner_stride, dim, per_task, eps),
         parallel=rows * dim >= _PARALLEL_FROM,
     )
     return out
@@ -141,7 +141,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 _ADD_RMS_BLOCK = Block(
     """
     x* residual* weight* normed* total*
-    rows x_stride residual_stride dim chunk eps:f64
+    rows x_stride residual_stride dim per_task eps:f64
     """
 )
 _ADD_RMS_AT = _ADD_RMS_BLOCK.at
@@ -151,14 +151,14 @@ _ADD_RMS_AT = _ADD_RMS_BLOCK.at
 def _add_rms_rows(p: Any, x: Any) -> None:
     residual, weight = pointer_like(x, p[_ADD_RMS_AT.residual]), pointer_like(x, p[_ADD_RMS_AT.weight])
     normed, total = pointer_like(x, p[_ADD_RMS_AT.normed]), pointer_like(x, p[_ADD_RMS_AT.total])
-    rows, dim, chunk = p[_ADD_RMS_AT.rows], p[_ADD_RMS_AT.dim], p[_ADD_RMS_AT.chunk]
+    rows, dim, per_task = p[_ADD_RMS_AT.rows], p[_ADD_RMS_AT.dim], p[_ADD_RMS_AT.per_task]
     x_stride, residual_stride = p[_ADD_RMS_AT.x_stride], p[_ADD_RMS_AT.residual_stride]
     eps = np.float32(bits_to_float64(p[_ADD_RMS_AT.eps]))
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
             break
-        for row in range(task * chunk, min((task + 1) * chunk, rows)):
+        for row in range(task * per_task, min((task + 1) * per_task, rows)):
             for i in range(dim):
                 added = load(x, row * x_stride + i) + load(residual, row * residual_stride + i)
                 store(total, row * dim + i, added)
@@ -185,31 +185,31 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """Run `add_rms_norm` for 2-D tensors, only the last axis contiguous."""
     rows, dim = x.shape
     normed, total = (keep(torch.empty((rows, dim), dtype=x.dtype)) for _ in range(2))
-    chunk = _rows_per_task(rows, dim)
+    per_task = _rows_per_task(rows, dim)
     words = (
         x.data_ptr(), residual.data_ptr(), weight.data_ptr(), normed.data_ptr(), total.data_ptr(),
-        rows, x.stride(0), residual.stride(0), dim, chunk, eps,
+        rows, x.stride(0), residual.stride(0), dim, per_task, eps,
     )  # fmt: skip
-    _ADD_RMS_NORM[x.dtype](-(-rows // chunk), words, parallel=rows * dim >= _PARALLEL_FROM)
+    _ADD_RMS_NORM[x.dtype](-(-rows // per_task), words, parallel=rows * dim >= _PARALLEL_FROM)
     return normed, total
 
 
 # SiLU · mul -------------------------------------------------------------------------------------------------------
 
 
-_SILU_BLOCK = Block("gate_up* out* rows stride width chunk")
+_SILU_BLOCK = Block("gate_up* out* rows stride width per_task")
 _SILU_AT = _SILU_BLOCK.at
 
 
 @jit
 def _silu_rows(p: Any, gate_up: Any) -> None:
     out = pointer_like(gate_up, p[_SILU_AT.out])
-    rows, stride, width, chunk = p[_SILU_AT.rows], p[_SILU_AT.stride], p[_SILU_AT.width], p[_SILU_AT.chunk]
+    rows, stride, width, per_task = p[_SILU_AT.rows], p[_SILU_AT.stride], p[_SILU_AT.width], p[_SILU_AT.per_task]
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
             break
-        for row in range(task * chunk, min((task + 1) * chunk, rows)):
+        for row in range(task * per_task, min((task + 1) * per_task, rows)):
             for i in range(width):
                 gate = load(gate_up, row * stride + i)
                 up = load(gate_up, row * stride + width + i)
@@ -234,10 +234,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """Run `silu_mul` for a 2-D tensor, only the last axis contiguous."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = keep(torch.empty((rows, width), dtype=gate_up.dtype))
-    chunk = _rows_per_task(rows, 2 * width)
+    per_task = _rows_per_task(rows, 2 * width)
     _SILU_MUL[gate_up.dtype](
-        -(-rows // chunk),
-        (gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), width, chunk),
+        -(-rows // per_task),
+        (gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), width, per_task),
         parallel=rows * width >= _PARALLEL_FROM // 2,
     )
     return out

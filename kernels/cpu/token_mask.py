@@ -29,19 +29,19 @@ def _mask_rows(p: Any, logits: Any) -> None:
     num_rows, row_stride, words, vocab = p[_AT.num_rows], p[_AT.row_stride], p[_AT.mask_words], p[_AT.vocab]
     minus_infinity = np.float32(-np.inf)
     while True:
-        line = fetch_add(p, 1)
-        if line >= p[NUM_TASKS]:
+        mask_row = fetch_add(p, 1)
+        if mask_row >= p[NUM_TASKS]:
             break
-        row = rows[line]
+        row = rows[mask_row]
         if row < 0 or row >= num_rows:
             p[FAULT] = 1
             continue
-        for place in range(words):
-            word = mask[line * words + place]
+        for index in range(words):
+            word = mask[mask_row * words + index]
             if word == -1:
                 continue
-            start = row * row_stride + place * 32
-            count = min(32, vocab - place * 32)
+            start = row * row_stride + index * 32
+            count = min(32, vocab - index * 32)
             if word == 0:
                 for bit in range(count):
                     store(logits, start + bit, minus_infinity)
@@ -66,7 +66,7 @@ _TOKEN_MASK = {
 
 
 def apply_token_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
-    """Run `apply_token_mask`; a task is a line of the mask. Raises `KernelInputError` for a row outside the logits."""
+    """Run `apply_token_mask`; a task is a row of the mask. Raises `KernelInputError` for a row outside the logits."""
     masked, mask_words = mask.shape
     words = (
         logits.data_ptr(), mask.data_ptr(), rows.data_ptr(),

@@ -1,8 +1,8 @@
 """Memory for packed weights on huge pages, where the system gives any. Knows no layer.
 
 A product over few rows is a walk through hundreds of MB, and with pages of 4 KiB much of it waits for address lookups:
-README.md has the timings. Most weights are smaller than a huge page, so they share chunks. A chunk's memory is taken
-page by page as it is written, and goes when the last tensor in it has gone; the newest chunk stays for what comes next.
+README.md has the timings. Most weights are smaller than a huge page, so they share regions. A region's memory is taken
+page by page as it is written, and goes when the last tensor in it has gone; the newest stays for what comes next.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 _HUGE_PAGE_BYTES = 2**21
-_CHUNK_BYTES = 2**26
+_REGION_BYTES = 2**26
 _ALIGN_BYTES = 64  # a cache line
 
 _lock = threading.Lock()
-_newest = torch.empty(0, dtype=torch.uint8)  # what is left of the newest chunk
+_newest = torch.empty(0, dtype=torch.uint8)  # what is left of the newest region
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -30,17 +30,17 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _carve(size: int) -> Tensor:
-    global _newest  # noqa: PLW0603  weights of many layers share one chunk
-    if size > _CHUNK_BYTES // 2:
-        return _new_chunk(size)
+    global _newest  # noqa: PLW0603  weights of many layers share one region
+    if size > _REGION_BYTES // 2:
+        return _new_region(size)
     with _lock:
         if size > _newest.shape[0]:
-            _newest = _new_chunk(_CHUNK_BYTES)
+            _newest = _new_region(_REGION_BYTES)
         taken, _newest = _newest[:size], _newest[size:]
     return taken
 
 
-def _new_chunk(size: int) -> Tensor:
+def _new_region(size: int) -> Tensor:
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
     # Shared memory, the default of `mmap`, would come under another setting of the kernel's, which is mostly off.
@@ -49,6 +49,6 @@ def _new_chunk(size: int) -> Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
-    chunk = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -chunk.data_ptr() % _HUGE_PAGE_BYTES
-    return chunk[start : start + size]
+    region = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -region.data_ptr() % _HUGE_PAGE_BYTES
+    return region[start : start + size]

@@ -23,8 +23,8 @@ def test_tensors_are_zero_aligned_and_apart() -> None:
         assert tensor.eq(mark + 1).all()
 
 
-def test_chunks_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "_CHUNK_BYTES", 1024)
+def test_regions_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "_REGION_BYTES", 1024)
     monkeypatch.setattr(huge_pages, "_newest", torch.empty(0, dtype=torch.uint8))
     tensors = [huge_pages.zeros((count,), torch.int32) for count in (100, 100, 120, 128, 129, 8)]
     for mark, tensor in enumerate(tensors):
