@@ -94,9 +94,9 @@ class _RowsCode:
 
     def _add_pair(self, pair: Any, words: list[Any]) -> None:
         builder = self._builder
-        line = builder.mul(pair, v.I64(2 * PANEL_COLUMNS))
-        places = [builder.add(line, v.I64(2 * v.LANES * vector)) for vector in range(_VECTORS)]
-        weights = [builder.load(self._vector_at(self._weight, place, v.WORDS), align=4) for place in places]
+        start = builder.mul(pair, v.I64(2 * PANEL_COLUMNS))
+        offsets = [builder.add(start, v.I64(2 * v.LANES * vector)) for vector in range(_VECTORS)]
+        weights = [builder.load(self._vector_at(self._weight, offset, v.WORDS), align=4) for offset in offsets]
         for row, word in zip(self._totals, words, strict=True):
             pair_of_x = v.spread(builder, word, v.WORDS)
             for total, weight in zip(row, weights, strict=True):

@@ -81,13 +81,13 @@ def put_key(  # noqa: PLR0917  compiled
     """Copy the key at source[at] to its place as `token` of the groups that begin at target[start]."""
     pair = pair_of(target)
     whole = dim - dim % pair
-    place = start + token // LANES * LANES * padded(target, dim) + token % LANES * pair
+    offset = start + token // LANES * LANES * padded(target, dim) + token % LANES * pair
     for d in range(0, whole, pair):
         for half in range(pair):
-            _move(target, place + d * LANES + half, source, at + d + half)
+            _move(target, offset + d * LANES + half, source, at + d + half)
     if whole < dim:
-        _move(target, place + whole * LANES, source, at + whole)
-        store(target, place + whole * LANES + 1, np.float32(0.0))
+        _move(target, offset + whole * LANES, source, at + whole)
+        store(target, offset + whole * LANES + 1, np.float32(0.0))
 
 
 @jit
@@ -96,9 +96,9 @@ def put_value(  # noqa: PLR0917  compiled
 ) -> None:
     """Copy the value at source[at] to its place as `token` of the groups that begin at target[start]."""
     pair = pair_of(target)
-    place = start + token // LANES * LANES * padded(target, dim) + token % LANES // pair * pair * dim + token % pair
+    offset = start + token // LANES * LANES * padded(target, dim) + token % LANES // pair * pair * dim + token % pair
     for d in range(dim):
-        _move(target, place + d * pair, source, at + d)
+        _move(target, offset + d * pair, source, at + d)
 
 
 @jit

@@ -149,8 +149,8 @@ class _Scores:
                 self.products.prefetch(builder.add(at, line), 1)
         for row, sums in enumerate(totals):
             for group, total in zip(groups, sums, strict=True):
-                place = builder.add(builder.mul(group, v.I64(v.LANES)), v.I64(row * ROUND_KEYS))
-                v.store_floats(builder, builder.load(total), self.scores, place)
+                offset = builder.add(builder.mul(group, v.I64(v.LANES)), v.I64(row * ROUND_KEYS))
+                v.store_floats(builder, builder.load(total), self.scores, offset)
 
 
 @intrinsic
@@ -212,14 +212,14 @@ class _Sums:
         for row, sums in enumerate(totals):
             factor = v.spread(builder, builder.load(builder.gep(self.factors, [v.I64(row)])))
             for vector, total in enumerate(sums):
-                old = v.load_vector(builder, self.sums, self._place(row, vector, start), v.FLOATS)
+                old = v.load_vector(builder, self.sums, self._offset(row, vector, start), v.FLOATS)
                 builder.store(builder.fmul(old, factor), total)
         self._add_groups(totals, builder.mul(start, v.I64(self.products.pair)), width)
         for row, sums in enumerate(totals):
             for vector, total in enumerate(sums):
-                v.store_floats(builder, builder.load(total), self.sums, self._place(row, vector, start))
+                v.store_floats(builder, builder.load(total), self.sums, self._offset(row, vector, start))
 
-    def _place(self, row: int, vector: int, start: Any) -> Any:
+    def _offset(self, row: int, vector: int, start: Any) -> Any:
         builder = self.builder
         return builder.add(builder.mul(self.stride, v.I64(row)), builder.add(start, v.I64(v.LANES * vector)))
 

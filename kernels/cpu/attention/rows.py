@@ -194,16 +194,16 @@ def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> 
     _, first, last, position = member_of(p, tile, turn[1])
     start, stop = keys_of_turn(p, tile, turn)
     group, before = p[AT.heads_per_kv], first - tile.first
-    together, chunks = max(MAX_ROWS // group, 1), (group + MAX_ROWS - 1) // MAX_ROWS
+    together, parts = max(MAX_ROWS // group, 1), (group + MAX_ROWS - 1) // MAX_ROWS
     for token in range(0, last - first, together):
         count = min(last - first - token, together)
         low = max(first_key(p, position + token) - start, 0)
         high = min(position + token + count, stop) - start
         if low >= high:
             continue
-        for chunk in range(chunks):
-            head = chunk * group // chunks
-            heads = (chunk + 1) * group // chunks - head
+        for part in range(parts):
+            head = part * group // parts
+            heads = (part + 1) * group // parts - head
             run = (before + token) * group + head, count * heads, position - start - before
             _fold_rows(p, (*pointers, *rounds), run, (low, high), scratch)
 

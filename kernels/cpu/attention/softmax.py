@@ -83,11 +83,11 @@ class _Softmax:
             builder.store(far_down, top)
         for group, row in self._groups_and_rows():
             first, end = spans[row]
-            place = builder.add(group, v.I64(row * ROUND_KEYS))
-            score = builder.fmul(v.load_vector(builder, self.scores, place, v.FLOATS), scale)
+            offset = builder.add(group, v.I64(row * ROUND_KEYS))
+            score = builder.fmul(v.load_vector(builder, self.scores, offset, v.FLOATS), scale)
             is_key = v.lanes_within(builder, builder.sub(first, group), builder.sub(end, first))
             score = builder.select(is_key, score, far_down)
-            v.store_floats(builder, score, self.scores, place)
+            v.store_floats(builder, score, self.scores, offset)
             builder.store(v.larger(builder, score, builder.load(tops[row])), tops[row])
         return [v.largest_lane(builder, builder.load(top)) for top in tops]
 
@@ -97,9 +97,9 @@ class _Softmax:
         for total in totals:
             builder.store(v.zeros(), total)
         for group, row in self._groups_and_rows():
-            place = builder.add(group, v.I64(row * ROUND_KEYS))
-            score = v.load_vector(builder, self.scores, place, v.FLOATS)
-            share = self._store_share(v.exp2(builder, builder.fsub(score, tops[row])), place)
+            offset = builder.add(group, v.I64(row * ROUND_KEYS))
+            score = v.load_vector(builder, self.scores, offset, v.FLOATS)
+            share = self._store_share(v.exp2(builder, builder.fsub(score, tops[row])), offset)
             builder.store(builder.fadd(builder.load(totals[row]), share), totals[row])
         return [v.sum_of_lanes(builder, builder.load(total)) for total in totals]
 
