@@ -30,16 +30,18 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
     The objects may be deleted once this is committed. Its input stays: other batches may read it. Raises
     NotFoundError, or ConflictError where the batch has not ended.
     """
-    lifecycle.get_batch(session, tenant_id, batch_id)
-    outputs = _lock_outputs(session, batch_id)
-    batch = lifecycle.lock_batch(session, batch_id)
-    if batch is None or batch.deleted_at is not None:
-        raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
+    batch = lifecycle.get_batch(session, tenant_id, batch_id)
+    session.refresh(batch)
+    # Before its files are locked: one that is finalizing has none yet, and may have them once it is locked itself.
     if BatchState(batch.state) not in TERMINAL_BATCH_STATES:
         raise ConflictError(
             f"Cannot delete a batch with status '{batch.state}'. Cancel it or wait for its end, then delete it.",
             code="batch_not_deletable",
         )
+    outputs = _lock_outputs(session, batch_id)
+    locked = lifecycle.lock_batch(session, batch_id)
+    if locked is None or locked.deleted_at is not None:
+        raise NotFoundError(f"No batch found with id {batch_id!r}.", param="batch_id")
     files.mark_deleted(session, outputs, by=by)
     files.delete_results(session, Batch.id == batch_id, by=by)
     emptied = {"request_metadata": null(), "errors": null(), "idempotency_key": None, "deleted_at": func.now()}

@@ -28,7 +28,7 @@ from jobs.tables import Batch, Deletion, File, Result, Tenant
 
 LEASE = timedelta(seconds=20)
 MONTH = timedelta(days=30)
-EndedBatch = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def other(session: Session) -> Tenant:
 
 
 @pytest.fixture
-def ended(session: Session, storage: Storage, run: Callable[..., Batch]) -> EndedBatch:
-    """Run a batch of two lines, the second with an error, to its end; keywords override its columns."""
+def ran(session: Session, run: Callable[..., Batch]) -> MakeBatch:
+    """Run the two lines of a batch, the second with an error, and leave it finalizing; keywords are its columns."""
 
-    def ended(**columns: Any) -> Batch:
+    def ran(**columns: Any) -> Batch:
         batch = run(2, **columns)
         claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE)
         assert claim is not None
@@ -56,6 +56,18 @@ def ended(session: Session, storage: Storage, run: Callable[..., Batch]) -> Ende
         leasing.complete(session, claim)
         finish_ready(session)
         session.commit()
+        session.refresh(batch)
+        return batch
+
+    return ran
+
+
+@pytest.fixture
+def ended(session: Session, storage: Storage, ran: MakeBatch) -> MakeBatch:
+    """Run a batch as `ran` does, and to its end."""
+
+    def ended(**columns: Any) -> Batch:
+        batch = ran(**columns)
         finalise_batch(session, storage, batch.id)
         session.commit()
         session.refresh(batch)
@@ -92,7 +104,7 @@ def holds(session: Session, storage: Storage, batch: Batch) -> tuple[int, list[b
 
 @pytest.mark.parametrize("kind", ["output_file_id", "error_file_id"])
 def test_with_its_output_or_error_file_go_the_results_of_a_batch(
-    session: Session, maker: sessionmaker[Session], storage: Storage, ended: EndedBatch, kind: str
+    session: Session, maker: sessionmaker[Session], storage: Storage, ended: MakeBatch, kind: str
 ) -> None:
     batch, kept = ended(), ended()
     file_id = getattr(batch, kind)
@@ -112,7 +124,7 @@ def test_with_its_output_or_error_file_go_the_results_of_a_batch(
 
 
 def test_a_deleted_batch_is_gone_and_its_bill_stays(
-    session: Session, maker: sessionmaker[Session], tenant: Tenant, storage: Storage, ended: EndedBatch
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, storage: Storage, ended: MakeBatch
 ) -> None:
     batch, kept = ended(request_metadata={"a": "b"}), ended()
     spent = budgets.quota(session, tenant.id).spent
@@ -148,13 +160,41 @@ def test_a_batch_that_runs_cannot_be_deleted(session: Session, tenant: Tenant, r
     assert caught.value.code == "batch_not_deletable"
 
 
-def test_another_tenants_batch_cannot_be_deleted(session: Session, other: Tenant, ended: EndedBatch) -> None:
+def test_a_batch_that_is_writing_its_files_cannot_be_deleted(
+    session: Session,
+    maker: sessionmaker[Session],
+    tenant: Tenant,
+    *,
+    storage: Storage,
+    ran: MakeBatch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end is committed between the moments at which its files and the batch itself are locked."""
+    finalizing = ran()
+    lock_batch = lifecycle.lock_batch
+
+    def end_first(own: Session, batch_id: str) -> Batch | None:
+        if own is session:
+            with maker.begin() as other_session:
+                finalise_batch(other_session, storage, batch_id)
+        return lock_batch(own, batch_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lifecycle, "lock_batch", end_first)
+        with pytest.raises(ConflictError, match="finalizing"):
+            deletion.delete_batch(session, tenant.id, finalizing.id, by="key_1")
+    with maker.begin() as other_session:
+        finalise_batch(other_session, storage, finalizing.id)
+    assert len(deletion.delete_batch(session, tenant.id, finalizing.id, by="key_1")) == 2, "seen afresh"
+
+
+def test_another_tenants_batch_cannot_be_deleted(session: Session, other: Tenant, ended: MakeBatch) -> None:
     with pytest.raises(NotFoundError):
         deletion.delete_batch(session, other.id, ended().id, by="key_1")
 
 
 def test_an_idempotency_key_of_a_deleted_batch_makes_a_new_one(
-    session: Session, tenant: Tenant, settings: Settings, ended: EndedBatch
+    session: Session, tenant: Tenant, settings: Settings, ended: MakeBatch
 ) -> None:
     batch = ended(idempotency_key="k")
     deletion.delete_batch(session, tenant.id, batch.id, by="key_1")
@@ -174,7 +214,7 @@ def test_a_deleted_tenant_loses_everything_but_its_bill_and_others_nothing(
     *,
     other: Tenant,
     storage: Storage,
-    ended: EndedBatch,
+    ended: MakeBatch,
     run: Callable[..., Batch],
 ) -> None:
     theirs, batch = ended(tenant_id=other.id), ended()
