@@ -19,7 +19,7 @@ from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES
-from jobs.tables import Batch, File
+from jobs.tables import Batch, File, Tenant
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
@@ -120,13 +120,19 @@ def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:
 
 
 def condemn(session: Session, keys: Collection[str]) -> set[str]:
-    """Return those of these object keys that no file names, and see to it that none ever will."""
+    """Return those of these object keys that no file names, and see to it that none ever will.
+
+    Objects of tenants that this database does not know are another's, or those of a dump that is yet to be restored.
+    """
+    tenant_ids = {key: key.partition("/")[0] for key in keys}
+    ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(tenant_ids.values())))))
+    keys = [key for key in keys if tenant_ids[key] in ours]
     free = [key for key in sorted(keys) if try_advisory_lock(session, f"object {key}")]
     named = session.scalars(select(File.object_key).where(File.object_key.in_(free), File.purged_at.is_(None)))
     unnamed = set(free).difference(named)
     known = {key for key in unnamed if deletions.find(session, Deleted.OBJECT, key) is not None}
     new = sorted(unnamed - known)
-    deletions.record(session, Deleted.OBJECT, [(key, key.partition("/")[0]) for key in new], by=deletions.SWEEP)
+    deletions.record(session, Deleted.OBJECT, [(key, tenant_ids[key]) for key in new], by=deletions.SWEEP)
     return unnamed
 
 

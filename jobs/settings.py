@@ -32,7 +32,8 @@ class Settings(BaseSettings):
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
-    """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`."""
+    """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`. Two databases must not share one:
+    each sweeps the objects of its tenants that it has no file for, also where one was restored from the other."""
     storage_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long an object store may be silent before a request to it has failed."""
     storage_retries: int = Field(default=3, ge=0)

@@ -47,15 +47,14 @@ Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PAS
 def variables() -> dict[str, str]:
     """Return every variable with what it does."""
     fields = Settings.model_fields.items()
-    settings = {PREFIX + name.upper(): field.description or "" for name, field in fields}
+    settings = {PREFIX + name.upper(): " ".join((field.description or "").split()) for name, field in fields}
     return settings | STACK | CLIENT | COMPOSE
 
 
 def configuration_page() -> str:
-    rows = [
-        f"| `{PREFIX}{name.upper()}` | `{shown(field.default)}` | {field.description} |"
-        for name, field in Settings.model_fields.items()
-    ]
+    meanings = variables()
+    defaults = {PREFIX + name.upper(): shown(field.default) for name, field in Settings.model_fields.items()}
+    rows = [f"| `{name}` | `{default}` | {meanings[name]} |" for name, default in defaults.items()]
     parts = [
         HEAD,
         ROLES,

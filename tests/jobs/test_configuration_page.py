@@ -18,6 +18,11 @@ def test_every_variable_says_what_it_does(name: str) -> None:
     assert variables()[name].endswith(".")
 
 
+@pytest.mark.parametrize("name", variables())
+def test_every_variable_has_a_whole_row(name: str) -> None:
+    assert re.search(rf"^\| `{name}` \| .*\. \|$", configuration_page(), re.MULTILINE)
+
+
 def test_every_variable_that_is_named_anywhere_is_on_the_page() -> None:
     files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.suffix in ("", ".py")]
     files += [ROOT / "docker-compose.yml", ROOT / ".env.example"]

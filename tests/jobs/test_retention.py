@@ -16,6 +16,7 @@ from jobs.batches.results import read_finished_lines
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import GoneError, NotFoundError, ServiceError
+from jobs.ids import new_id
 from jobs.storage import Storage
 from jobs.tables import Batch, Deletion, File, Result, Tenant
 from tests.s3_server import Mood, S3Server
@@ -273,6 +274,19 @@ def test_objects_in_an_s3_are_swept_too(
     storage.put(leftover, b"x")
     assert retention.sweep_objects(maker, storage, age=DAY) == 1  # that server calls all objects old
     assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
+
+
+def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
+) -> None:
+    """Those of another deployment, or of a database whose dump is yet to be restored."""
+    theirs, leftover = files.new_object_key(new_id("tenant")), files.new_object_key(tenant.id)
+    aged(tmp_path, theirs)
+    aged(tmp_path, leftover)
+    storage = Storage(tmp_path.as_uri())
+    assert retention.sweep_objects(maker, storage, age=DAY) == 1
+    assert [found.name for found in storage.iter_objects()] == [theirs]
+    assert [entry.subject_id for entry in session.scalars(select(Deletion))] == [leftover]
 
 
 def test_an_object_that_is_being_named_is_not_swept(
