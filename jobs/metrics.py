@@ -49,10 +49,16 @@ def read_samples(session: Session) -> list[Sample | HistogramSample]:
 
 _LIVE = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
 
+# Two reads: no one index has all three states, and the table has every chunk there ever was.
 _OPEN_CHUNKS = text("""
     SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
         sum(estimated_tokens) AS num_tokens, extract(epoch FROM now() - min(created_at)) AS oldest_seconds
-    FROM chunk WHERE state IN ('ready', 'leased', 'waiting')
+    FROM (
+        SELECT model, priority, state, num_requests, estimated_tokens, created_at
+        FROM chunk WHERE state IN ('ready', 'leased')
+        UNION ALL
+        SELECT model, priority, state, num_requests, estimated_tokens, created_at FROM chunk WHERE state = 'waiting'
+    ) AS open
     GROUP BY model, priority, state ORDER BY model, priority, state
 """)
 
