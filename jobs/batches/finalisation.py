@@ -142,7 +142,8 @@ def _missing_results(
     message = message.format(window=batch.completion_window)
     done = _lines_with_result(session, batch)
     file = session.get_one(File, batch.input_file_id)
-    for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=_MAX_LINE_BYTES):
+    pieces = _keeping_awake(session, storage.iter_chunks(file.object_key))
+    for line in iter_lines(pieces, max_line_bytes=_MAX_LINE_BYTES):
         if line.line_no >= len(done) or not done[line.line_no]:
             custom_id = custom_id_of(line.content)
             added.num_nameless += custom_id is None
@@ -150,6 +151,13 @@ def _missing_results(
                 continue
             content = error_line(batch.id, line.line_no, custom_id, code=code, message=message)
             yield LineResult(line_no=line.line_no, line=content, status_code=None)
+
+
+def _keeping_awake(session: Session, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield pieces of an object, with a statement after each: a transaction that says nothing for minutes is ended."""
+    for piece in pieces:
+        session.execute(text("SELECT 1"))
+        yield piece
 
 
 def _lines_with_result(session: Session, batch: Batch) -> bytearray:

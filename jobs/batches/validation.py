@@ -26,7 +26,7 @@ from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 
-_LOOK_UP_BYTES = 64 * MIB
+_LOOK_UP_BYTES = 4 * MIB
 """Between two looks at the batch while its input is read; also keeps the transaction from being idle for minutes."""
 _ERRORS_A_BLOCK = 1000  # error results held before they are written
 

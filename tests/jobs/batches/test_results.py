@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -233,6 +234,30 @@ def test_a_hint_while_another_worker_finalises_does_nothing(
         assert try_advisory_lock(other, f"finalise {batch.id}")
         assert finalise(batch) is None
     assert finalise(batch) is BatchState.COMPLETED
+
+
+def test_a_slow_store_does_not_end_the_transaction_that_reads_from_it(
+    session: Session, storage: Storage, run: Run
+) -> None:
+    class Slow(Storage):
+        def __init__(self) -> None:
+            pass
+
+        def iter_chunks(self, key: str, *args: Any, **options: Any) -> Any:
+            for line in b"".join(storage.iter_chunks(key)).splitlines(keepends=True):
+                time.sleep(0.3)
+                yield line
+
+        def writer(self, key: str) -> Any:
+            return storage.writer(key)
+
+    batch = run(4)
+    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    session.commit()
+    session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '800ms'"))
+    assert finalise_batch(session, Slow(), batch.id) is BatchState.CANCELLED
+    session.commit()
+    assert batch.num_failed == 4
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
