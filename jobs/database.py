@@ -55,7 +55,13 @@ def connect(database_url: str, *, connections: int = 4) -> Engine:
     url = parse_url(database_url)
     arguments = {name: value for name, value in _CONNECT_ARGS.items() if name not in url.query}
     engine = create_engine(
-        url, connect_args=arguments, pool_pre_ping=True, pool_size=connections, max_overflow=0, pool_timeout=10
+        url,
+        connect_args=arguments,
+        pool_pre_ping=True,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=10,
+        hide_parameters=True,  # what tenants wrote must not reach the log with an error
     )
     own = {name: value for name, value in _SESSION_SETTINGS.items() if name not in str(url.query.get("options", ""))}
     event.listen(engine, "connect", partial(_set_up, own))
