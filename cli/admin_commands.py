@@ -131,15 +131,29 @@ def _limit_of(given: str) -> tuple[str, int | None]:
 @tenants_app.command("retention")
 def tenants_retention(
     name: Annotated[str, typer.Argument(help="Name or id.")],
-    days: Annotated[int | None, typer.Argument(metavar="[DAYS]", help="Leave out for the service's own.")] = None,
+    days: Annotated[str | None, typer.Argument(metavar="[DAYS|default]", help="Leave out to see them.")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Set for how many days a tenant's results can be read one by one."""
+    """Show or set for how many days a tenant's results can be read one by one."""
     from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
-        tenants.set_retention(session, tenants.find_tenant(session, name), days)
-    print("as TOKENMILL_RETENTION_DAYS says" if days is None else f"{days} days")
+        tenant = tenants.find_tenant(session, name)
+        if days is not None:
+            tenants.set_retention(session, tenant, _whole_days(days))
+        kept = tenant.retention_days
+    print("as TOKENMILL_RETENTION_DAYS says" if kept is None else f"{kept} days")
+
+
+def _whole_days(given: str) -> int | None:
+    """Return the number of days, None for the service's own."""
+    if given == "default":
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        message = f"DAYS is {given!r}; give a whole number of days, or `default` for TOKENMILL_RETENTION_DAYS"
+        raise InputError(message, param="days") from None
 
 
 @tenants_app.command("delete")
