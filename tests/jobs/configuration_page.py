@@ -40,7 +40,8 @@ where no URL names one, and hands all the rest on. Limits are inclusive, sizes a
 
 COMPOSED = """## docker compose
 
-Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PASSWORD` and `TORCH`.
+Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PASSWORD` and `TORCH`. Every other setting
+in `.env` reaches all containers, but for the three URLs, which compose sets itself.
 """
 
 
