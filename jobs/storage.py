@@ -47,7 +47,7 @@ class Storage:
     """One object store, `file:///directory`, `s3://bucket/prefix` or `memory://` (this object's own, for tests).
 
     Thread-safe. Every method raises ServiceError in one sentence when the store fails (full, no rights, not reachable,
-    silent for `timeout_seconds`), and may take some times as long; so none is called in a transaction.
+    silent for `timeout_seconds`), and may take some times as long: call none while a row is locked.
     """
 
     def __init__(self, url: str, *, timeout_seconds: float = 10.0, max_retries: int = 3) -> None:
