@@ -246,10 +246,15 @@ def _end(
     batch.output_file_id = output.id if output else None
     batch.error_file_id = errors.id if errors else None
     move_batch(session, batch, outcome)
+    # No chunk is open, so no line runs; dispatchers and workers of an older release end chunks and leave their cover.
+    session.execute(_END_COVER, {"batch_id": batch_id})
+    batch.covered_tokens = 0
     budgets.release(session, batch)
 
 
 _OPEN_CHUNK = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id AND state = ANY(:states))")
+
+_END_COVER = text("UPDATE chunk SET covered_tokens = 0 WHERE batch_id = :batch_id AND covered_tokens > 0")
 
 _LINE_NUMBERS = text("SELECT line_no FROM result WHERE batch_day = :day AND batch_id = :batch_id")
 
