@@ -16,7 +16,7 @@ from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from api.spending import SpendingDep
-from jobs.batches import deletion, lifecycle, queue_limits
+from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import (
     MAX_METADATA_KEY,
@@ -113,8 +113,7 @@ def create(
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
-    batch = lifecycle.create_batch(session, tenant, wanted, services.settings)
-    spending.tokens = queue_limits.estimated_tokens(session, batch)
+    batch = lifecycle.create_batch(session, tenant, wanted, services.settings, spend=spending.spend)
     return _shown(session, batch)
 
 

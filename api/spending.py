@@ -20,22 +20,26 @@ from jobs.errors import RateLimitError
 
 @dataclass(slots=True)
 class Spending:
-    """The endpoint adds the estimated tokens that it has accepted."""
+    """The estimated tokens that the endpoint accepts, of a tenant whose rates were these when it asked."""
 
+    rates: Rates | None
     tokens: int = 0
+
+    def spend(self, tokens: int) -> None:
+        """Raise RateLimitError while the tenant is in debt."""
+        if self.rates is not None and self.rates.tokens <= 0:
+            seconds = self.rates.seconds_to_tokens
+            raise RateLimitError(
+                f"You submit tokens too fast: {self.rates.limits.tokens_per_minute:,} tokens a minute are allowed, "
+                f"and more were submitted. Wait {seconds:.1f} s.",
+                retry_after_seconds=seconds,
+            )
+        self.tokens += tokens
 
 
 async def spend_tokens(request: Request, services: ServicesDep, *, tenant: TenantDep) -> AsyncIterator[Spending]:
-    """Refuse while the tenant is in debt; take what the endpoint has accepted once that is committed."""
-    rates: Rates | None = request.state.rates
-    if rates is not None and rates.tokens <= 0:
-        seconds = rates.seconds_to_tokens
-        raise RateLimitError(
-            f"You submit tokens too fast: {rates.limits.tokens_per_minute:,} tokens a minute are allowed, and "
-            f"more were submitted. Wait {seconds:.1f} s.",
-            retry_after_seconds=seconds,
-        )
-    spending = Spending()
+    """Take what the endpoint has accepted once that is committed."""
+    spending = Spending(request.state.rates)
     yield spending
     if spending.tokens:
         await services.rates.take(tenant.id, limits_of(tenant, services.settings), tokens=spending.tokens)

@@ -6,6 +6,7 @@ Knows no HTTP and no contents of lines. Locks in the order chunk → batch → b
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
@@ -34,12 +35,21 @@ _MOMENT: dict[BatchState, str] = {
 _NEEDS_OUTCOME = BatchState.FINALIZING
 
 
-def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> Batch:
+def create_batch(
+    session: Session,
+    tenant: Tenant,
+    wanted: CreateBatch,
+    settings: Settings,
+    *,
+    spend: Callable[[int], None] = lambda tokens: None,
+) -> Batch:
     """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
 
     Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
-    that it retries. Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError,
-    NotFoundError, or ConflictError where the key was used for another request.
+    that it retries. `spend` is told the tokens of a batch that is new, and may refuse them.
+
+    Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
+    ConflictError where the key was used for another request.
     """
     check_request(wanted)
     fingerprint = wanted.fingerprint()
@@ -52,6 +62,7 @@ def create_batch(session: Session, tenant: Tenant, wanted: CreateBatch, settings
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
     queue_limits.check_queue(session, settings)
+    spend(_estimated_tokens(file))
     limits = limits_of(tenant, settings)
     return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint, limits=limits)
 
@@ -163,7 +174,7 @@ def _insert(
     now = session.scalar(select(func.now()))
     assert now is not None
     ensure_result_partition(session, batch_day(now))
-    tokens = (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
+    tokens = _estimated_tokens(file)
     budgets.reserve(session, tenant_id, tokens)
     queue_limits.check_tenant(session, tenant_id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
@@ -187,6 +198,10 @@ def _insert(
     session.flush()
     session.refresh(batch)
     return batch
+
+
+def _estimated_tokens(file: File) -> int:
+    return (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
 
 
 def _not_found(batch_id: str) -> NotFoundError:

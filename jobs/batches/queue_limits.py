@@ -57,12 +57,6 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
         )
 
 
-def estimated_tokens(session: Session, batch: Batch) -> int:
-    """Return what the input of a batch was estimated at when it was uploaded."""
-    file = session.get_one(File, batch.input_file_id)
-    return (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
-
-
 def _is_open() -> ColumnElement[bool]:
     # As literals: the partial indexes are used for nothing else.
     states = [state.value for state in BatchState if state not in TERMINAL_BATCH_STATES]

@@ -74,6 +74,24 @@ def test_tokens_beyond_a_minutes_are_paid_back_before_the_next_batch(
         assert len(client.batches.list().data) == 1
 
 
+def test_a_repeated_create_is_answered_in_debt_and_charged_once(
+    deployment: Any, input_lines: Callable[..., bytes]
+) -> None:
+    with client_of(deployment, max_retries=0) as client:
+        file = client.files.create(file=("a.jsonl", input_lines(500)), purpose="batch")
+        wanted: Any = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        keyed = wanted | {"metadata": {"second": "yes"}, "extra_headers": {"Idempotency-Key": "a"}}
+        client.batches.create(**wanted)
+        with pytest.raises(openai.RateLimitError) as before:
+            client.batches.create(**keyed)
+        repeated = client.batches.create(**wanted, extra_headers={"x-stainless-retry-count": "1"})
+        assert [batch.id for batch in client.batches.list().data] == [repeated.id]
+        with pytest.raises(openai.RateLimitError) as after:
+            client.batches.create(**keyed)
+    waits = [int(caught.value.response.headers["retry-after"]) for caught in (before, after)]
+    assert waits[1] <= waits[0]
+
+
 def test_downloads_at_once_are_bounded_and_end_with_their_reader(deployment: Any) -> None:
     with client_of(deployment, max_retries=0) as client:
         file = client.files.create(file=("a.bin", bytes(20_000_000)), purpose="user_data")
