@@ -115,14 +115,14 @@ def purge_results(maker: sessionmaker[Session], *, retention: timedelta) -> int:
             batch = session.scalar(select(Batch).where(*_IS_DUE).order_by(Batch.results_deleted_at).limit(1))
         if batch is None:
             return num_purged
-        _purge_rows(maker, {"day": batch_day(batch.created_at), "batch_id": batch.id, "limit": _ROWS})
-        num_purged += 1
+        num_purged += _purge_rows(maker, {"day": batch_day(batch.created_at), "batch_id": batch.id, "limit": _ROWS})
 
 
-def _purge_rows(maker: sessionmaker[Session], values: dict[str, object]) -> None:
+def _purge_rows(maker: sessionmaker[Session], values: dict[str, object]) -> bool:
+    """Delete the rows of a batch; False where some are left: another deleted those that this one waited for."""
     _repeat(maker, lambda session: len(session.execute(_DELETE_ROWS, values).all()))
     with transaction(maker) as session:
-        session.execute(_NOTE_PURGED, values)
+        return session.execute(_NOTE_PURGED, values).first() is not None
 
 
 def _repeat(maker: sessionmaker[Session], work: Callable[[Session], int]) -> None:
@@ -164,4 +164,8 @@ _DELETE_ROWS = text("""
     ) RETURNING 1
 """)
 
-_NOTE_PURGED = text("UPDATE batch SET results_purged_at = now() WHERE id = :batch_id")
+_NOTE_PURGED = text("""
+    UPDATE batch SET results_purged_at = now() WHERE id = :batch_id
+        AND NOT EXISTS (SELECT FROM result WHERE batch_day = :day AND batch_id = :batch_id)
+    RETURNING 1
+""")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ from tests.s3_server import Mood, S3Server
 
 Make = Callable[..., Any]
 MONTH = timedelta(days=30)
+COPIES = """
+    INSERT INTO result (batch_day, batch_id, line_no, result_no, is_error, input_tokens, cached_tokens,
+        output_tokens, line)
+    SELECT batch_day, batch_id, number, number + 1, false, 0, 0, 0, ''
+    FROM result, generate_series(1, 6) AS number WHERE batch_id = :id
+"""
 
 
 @pytest.fixture
@@ -215,19 +222,34 @@ def test_rows_are_purged_in_pieces_and_only_those_of_the_batch(
 ) -> None:
     monkeypatch.setattr(retention, "_ROWS", 2)
     batch, kept = answered(session, make_batch), answered(session, make_batch)
-    copies = """
-        INSERT INTO result (batch_day, batch_id, line_no, result_no, is_error, input_tokens, cached_tokens,
-            output_tokens, line)
-        SELECT batch_day, batch_id, number, number + 1, false, 0, 0, 0, ''
-        FROM result, generate_series(1, 6) AS number WHERE batch_id = :id
-    """
-    session.execute(text(copies), {"id": batch.id})
+    session.execute(text(COPIES), {"id": batch.id})
     session.commit()
     with transaction(maker) as own:
         files.delete_results(own, Batch.id == batch.id, by="key_1")
     assert retention.purge_results(maker, retention=MONTH) == 1
     assert kept_results(session) == {kept.id}
     assert retention.purge_results(maker, retention=MONTH) == 0
+
+
+def test_two_who_purge_the_same_rows_leave_none(
+    session: Session, maker: sessionmaker[Session], make_batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for rows that the other deletes finds none of them: that says nothing about the rest."""
+    monkeypatch.setattr(retention, "_ROWS", 2)
+    batch = answered(session, make_batch)
+    session.execute(text(COPIES), {"id": batch.id})
+    files.delete_results(session, Batch.id == batch.id, by="key_1")
+    session.commit()
+    values = {"day": partitions.batch_day(batch.created_at), "batch_id": batch.id, "limit": 2}
+    session.execute(retention._DELETE_ROWS, values)
+    with ThreadPoolExecutor(1) as threads:
+        purging = threads.submit(retention.purge_results, maker, retention=MONTH)
+        with maker() as watching:
+            while not watching.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
+                assert not purging.done()
+        session.commit()
+        assert purging.result(timeout=60) == 1
+    assert kept_results(session) == set()
 
 
 # Objects without a file
