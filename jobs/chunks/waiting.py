@@ -62,8 +62,25 @@ def wake(session: Session) -> int:
         }
         num_woken += len(session.execute(_WAKE, values).all())
         session.execute(_NOTE_LEAST, values)
-    for batch in session.execute(_IDLE, {"limit": _BATCHES}).all():
+    idle = session.execute(_IDLE, {"limit": _BATCHES}).all()
+    num_woken += _wake_untried(session)
+    for batch in idle:  # last: it locks budgets
         budgets.release_free(session, batch.id, batch.tenant_id)
+    return num_woken
+
+
+def _wake_untried(session: Session) -> int:
+    """Return a chunk that nobody has tried to each batch that runs nothing and has some room; return how many.
+
+    What such a chunk needs is a guess, the average of its lines: one of them may fit, and if none does its next wait
+    is for what it needs indeed. Each chunk is tried once in this way.
+    """
+    num_woken = 0
+    for batch in session.execute(_UNTRIED, {"limit": _BATCHES}).all():
+        values = {"batch_id": batch.id, "after": ChunkState.READY.value, "sources": sources_of(ChunkState.READY)}
+        fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
+        num_woken += len(session.execute(_WAKE_UNTRIED, values).all())
+        session.execute(_NOTE_LEAST, values)
     return num_woken
 
 
@@ -138,6 +155,27 @@ _WAKE = text("""
                 ORDER BY waits_for_tokens, id LIMIT :limit
             ) AS first
         ) AS summed WHERE CAST(:room AS bigint) IS NULL OR tokens <= :room
+    )
+    RETURNING id
+""")
+
+# Nothing of the batch runs or is about to: nobody else would find out whether a smaller line fits.
+_UNTRIED = text(f"""
+    SELECT batch.id, batch.tenant_id, batch.model, batch.priority
+    FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
+    WHERE batch.state = 'in_progress' AND batch.waits_for_tokens > {_ROOM} AND {_ROOM} > 0
+        AND NOT EXISTS (
+            SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
+        )
+        AND EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting' AND fence = 0)
+    ORDER BY batch.expires_at, batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+""")
+
+_WAKE_UNTRIED = text("""
+    UPDATE chunk SET state = :after, waits_for_tokens = NULL
+    WHERE state = ANY(:sources) AND id = (
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'waiting' AND fence = 0
+        ORDER BY waits_for_tokens, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
     )
     RETURNING id
 """)
