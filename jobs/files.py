@@ -126,14 +126,18 @@ def condemn(session: Session, keys: Collection[str]) -> set[str]:
     """
     tenant_ids = {key: key.partition("/")[0] for key in keys}
     ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(tenant_ids.values())))))
-    keys = [key for key in keys if tenant_ids[key] in ours]
-    free = [key for key in sorted(keys) if try_advisory_lock(session, f"object {key}")]
-    named = session.scalars(select(File.object_key).where(File.object_key.in_(free), File.purged_at.is_(None)))
-    unnamed = set(free).difference(named)
+    candidates = _unnamed(session, {key for key in keys if tenant_ids[key] in ours})
+    free = {key for key in sorted(candidates) if try_advisory_lock(session, f"object {key}")}
+    unnamed = _unnamed(session, free)  # one may have been named until its lock was free
     known = {key for key in unnamed if deletions.find(session, Deleted.OBJECT, key) is not None}
     new = sorted(unnamed - known)
     deletions.record(session, Deleted.OBJECT, [(key, tenant_ids[key]) for key in new], by=deletions.SWEEP)
     return unnamed
+
+
+def _unnamed(session: Session, keys: set[str]) -> set[str]:
+    named = select(File.object_key).where(File.object_key.in_(keys), File.purged_at.is_(None))
+    return keys.difference(session.scalars(named))
 
 
 def list_files(
@@ -228,7 +232,9 @@ def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
     No lock is held while the objects are deleted: two who do it do no harm.
     """
     is_due = File.purge_again_at.is_(None) | (File.purge_again_at <= func.now())
-    due = select(File.id, File.object_key).where(File.deleted_at.is_not(None), File.purged_at.is_(None), is_due)
+    is_over = func.least(File.expires_at, File.deleted_at) <= func.now()  # of every deleted one: what the index is by
+    is_deleted = File.deleted_at.is_not(None) & File.purged_at.is_(None)
+    due = select(File.id, File.object_key).where(is_over, is_deleted, is_due)
     rows = session.execute(due.order_by(File.purge_again_at.asc().nulls_first(), File.deleted_at).limit(limit))
     return {row.id: row.object_key for row in rows}
 

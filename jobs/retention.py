@@ -141,8 +141,13 @@ def _delete_overdue(session: Session, *, retention: timedelta) -> int:
         return 0
     end_of_day = func.date_trunc("day", Batch.created_at, "UTC") + timedelta(days=1)
     is_overdue = Batch.results_deleted_at.is_(None) & (Batch.created_at >= days[0]) & (end_of_day + kept <= func.now())
+    # Implied, and what the index is by: no batch is overdue that is younger than the shortest retention.
+    shortest = select(func.least(func.make_interval(0, 0, 0, func.min(Tenant.retention_days)), retention))
+    is_old = Batch.created_at <= func.now() - shortest.scalar_subquery()
     has_ended = Batch.state.in_([state.value for state in TERMINAL_BATCH_STATES])
-    query = select(Batch.id).join(Tenant, Tenant.id == Batch.tenant_id).where(is_overdue, has_ended).limit(_BATCHES)
+    query = (
+        select(Batch.id).join(Tenant, Tenant.id == Batch.tenant_id).where(is_overdue, is_old, has_ended).limit(_BATCHES)
+    )
     overdue = session.scalars(query).all()
     files.delete_results(session, Batch.id.in_(overdue), by=deletions.RETENTION)
     return len(overdue)

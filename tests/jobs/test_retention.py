@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files, partitions, retention
@@ -175,6 +175,54 @@ def test_an_output_that_expires_takes_the_results_with_it(
     entry = deletions.find(session, Deleted.FILE, output.id)
     assert entry is not None
     assert (entry.tenant_id, entry.deleted_by) == (output.tenant_id, deletions.EXPIRY)
+
+
+# What it costs
+
+
+@pytest.fixture
+def statements(engine: Engine) -> list[tuple[str, Any]]:
+    """Every statement that is sent from here on, with its values."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
+        sent.append((statement, values))
+
+    event.listen(engine, "before_cursor_execute", note)
+    return sent
+
+
+def index_conditions(session: Session, statement: str, values: Any) -> str:
+    """Return how a statement finds its rows in an index, where it can."""
+    connection = session.connection()
+    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+    plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
+    return "\n".join(line for line in plan if "Index Cond" in line)
+
+
+def test_what_is_due_is_found_in_an_index(
+    session: Session, maker: sessionmaker[Session], make_batch: Make, statements: list[tuple[str, Any]]
+) -> None:
+    answered(session, make_batch)
+    statements.clear()
+    files.due_for_purge(session, limit=1)
+    assert "LEAST(expires_at, deleted_at) <=" in index_conditions(session, *statements[-1])
+    session.rollback()
+    statements.clear()
+    retention.purge_results(maker, retention=MONTH)
+    overdue = next(sent for sent in statements if "date_trunc" in sent[0])
+    assert "created_at <=" in index_conditions(session, *overdue)
+
+
+def test_a_sweep_locks_only_what_no_file_names(
+    maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path, make_file: Make, statements: list[tuple[str, Any]]
+) -> None:
+    named = [make_file(object_key=files.new_object_key(tenant.id)).object_key for _ in range(3)]
+    for key in (*named, files.new_object_key(tenant.id)):
+        aged(tmp_path, key)
+    statements.clear()
+    assert retention.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY) == 1
+    assert sum("pg_try_advisory" in statement for statement, _ in statements) == 1
 
 
 # Results
