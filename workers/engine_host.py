@@ -242,7 +242,7 @@ class EngineHost:
                 if flight is None:
                     continue  # aborted meanwhile
                 if delta.finish_reason is not None:
-                    if delta.finish_reason is not FinishReason.ERROR:
+                    if flight.is_probe or delta.finish_reason is not FinishReason.ERROR:  # a refused probe is answered
                         self._num_fruitless_deaths = 0
                     # An error ends the whole request; otherwise each of its n children ends by itself.
                     flight.open_children -= 1
@@ -260,7 +260,8 @@ class EngineHost:
         log.error(
             "engine died, restarting exit_code=%s requests=%d reason=%s", death.exit_code, num_requests, death.reason
         )
-        self._num_fruitless_deaths += 1
+        if num_requests:  # an engine that dies idle has failed at nothing
+            self._num_fruitless_deaths += 1
         if self._num_fruitless_deaths >= MAX_FRUITLESS_DEATHS:
             self._on_gone(f"the engine died {self._num_fruitless_deaths} times without one finished request: {death}")
             return False
@@ -283,16 +284,20 @@ class EngineHost:
 
     def _regroup(self, interrupted: list[_Flight]) -> None:
         """Decide how requests that a death interrupted run again: all together once, then in halves, at last alone."""
+        is_probe_due = self._num_fruitless_deaths == MAX_FRUITLESS_DEATHS - 1
         if len(interrupted) == 1 and interrupted[0].crashes >= MAX_CRASHES:
             self._give_up(interrupted[0])
         elif interrupted and max(flight.crashes for flight in interrupted) == 1:
             # A first death says little of the requests: it may have been a kill from outside.
-            for flight in interrupted:
-                self._add(flight)
+            if is_probe_due:  # it runs before them, or a request that kills engines would be taken for a broken engine
+                self._suspects.appendleft(interrupted)
+            else:
+                for flight in interrupted:
+                    self._add(flight)
         else:
             middle = (len(interrupted) + 1) // 2
             self._suspects.extendleft(group for group in (interrupted[middle:], interrupted[:middle]) if group)
-        if self._num_fruitless_deaths == MAX_FRUITLESS_DEATHS - 1:
+        if is_probe_due:
             self._suspects.appendleft([self._make_probe()])
         self._next_suspects()
 

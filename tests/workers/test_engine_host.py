@@ -132,6 +132,16 @@ class Stage:
         submit(self.host, token, recorder)
         return recorder
 
+    def kill_and_wait(self) -> None:
+        """Let the engine die, and return when it starts again."""
+        wanted = len(self.engine.generations) + 1
+        self.engine.kill()
+        for _ in range(1000):
+            if len(self.engine.generations) == wanted:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError("the engine never started again")
+
     def run_until_done(self, recorders: Iterable[Recorder]) -> None:
         for recorder in recorders:
             for _ in range(100):
@@ -238,6 +248,47 @@ def test_a_lone_request_that_kills_engines_fails_and_the_engine_stays(stage: Sta
     innocent = stage.submit(5)
     stage.run_until_done([innocent])
     assert innocent.wait().token_ids == [5]
+
+
+def test_a_deadly_request_after_the_death_of_another_is_not_taken_for_a_broken_engine(stage: Stage) -> None:
+    """The probe runs before the second one runs again: it shows that the engine works."""
+    first_id = submit(stage.host, POISON, Recorder())
+    stage.kill_and_wait()
+    stage.host.abort([first_id])
+    second = stage.submit(POISON)
+    stage.run_until_done([second])
+    assert second.wait().finish_reason is FinishReason.ERROR
+    assert stage.gone == []
+
+
+def test_an_engine_that_dies_idle_has_failed_at_nothing(stage: Stage) -> None:
+    for _ in range(MAX_FRUITLESS_DEATHS + 1):
+        stage.kill_and_wait()
+    assert stage.gone == []
+    recorder = stage.submit(5)
+    stage.run_until_done([recorder])
+    assert recorder.wait().token_ids == [5]
+
+
+class RefusingEngine(FakeEngine):
+    """Has no room for the prompt of a probe, and answers so."""
+
+    def poll(self, timeout_seconds: float) -> Progress | None:
+        for request_id, prompt in list(self._requests.items()):
+            if len(prompt) > 1:
+                del self._requests[request_id]
+                refusal = TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error="too long")
+                return Progress([refusal], EngineStats(), 1, [])
+        return super().poll(timeout_seconds)
+
+
+def test_an_engine_that_refuses_a_probe_answers_and_is_not_to_blame() -> None:
+    stage = Stage(RefusingEngine())
+    poison = stage.submit(POISON)
+    stage.run_until_done([poison])
+    assert poison.wait().finish_reason is FinishReason.ERROR
+    assert stage.gone == []
+    stage.host.close()
 
 
 def test_deaths_between_which_requests_finish_are_not_added_up(stage: Stage) -> None:
