@@ -39,6 +39,9 @@ from workers.prompts import PromptMaker
 
 log = logging.getLogger(__name__)
 
+_HOLD_CONNECTIONS = 2
+"""For leases and heartbeats. Flushes may all wait for one tenant's locked row; no other tenant's lease ends of that."""
+
 
 class GpuWorkerApp(Celery):
     """A Celery app that carries the chunk service to its pool."""
@@ -54,13 +57,16 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     """
     logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
+    hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     # Resolved once: an engine that starts again has the same files, whatever a hub has by then.
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
     worker_id = new_id("worker")
     leaving = Leaving()
     host = EngineHost(EngineProcess(config), on_gone=leaving)
-    make_parts = _parts_maker(host, folder, model=model, sessions=maker, settings=settings, leaving=leaving)
+    make_parts = _parts_maker(
+        host, folder, model=model, sessions=maker, hold_sessions=hold_maker, settings=settings, leaving=leaving
+    )
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
             served_models.put_model(session, model, path)
@@ -71,6 +77,7 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
         host=host,
         make_parts=make_parts,
         sessions=maker,
+        hold_sessions=hold_maker,
         settings=settings,
     )
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
@@ -103,7 +110,14 @@ class Leaving:
 
 
 def _parts_maker(
-    host: EngineHost, folder: Path, *, model: str, sessions: sessionmaker[Session], settings: Settings, leaving: Leaving
+    host: EngineHost,
+    folder: Path,
+    *,
+    model: str,
+    sessions: sessionmaker[Session],
+    hold_sessions: sessionmaker[Session],
+    settings: Settings,
+    leaving: Leaving,
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
     tokenizer = _tokenizer(folder)
     fingerprint = fingerprint_of(folder)  # before the engine loads them: files may change meanwhile
@@ -116,6 +130,7 @@ def _parts_maker(
             answers=AnswerMaker(tokenizer, model=model),
             tokenizer=tokenizer,
             sessions=sessions,
+            hold_sessions=hold_sessions,
             storage=Storage.of(settings),
             settings=settings,
             drain=drain,

@@ -43,11 +43,14 @@ class ChunkLease:
         claim: ClaimedChunk,
         *,
         sessions: sessionmaker[Session],
+        hold_sessions: sessionmaker[Session],
         settings: Settings,
         monotonic: Callable[[], float],
     ) -> None:
+        """`hold_sessions` have connections of their own: the lease is held however many flushes wait for one."""
         self._claim = claim
         self._sessions = sessions
+        self._hold_sessions = hold_sessions
         self._settings = settings
         self._monotonic = monotonic
         self._extended_at = monotonic()
@@ -81,7 +84,9 @@ class ChunkLease:
 
     def extend(self) -> None:
         """Extend the lease between flushes: the chunk's heartbeat."""
-        outcome = self.run(lambda session, claim: leasing.extend(session, claim, lease=self._settings.lease))
+        outcome = self._run(
+            lambda session, claim: leasing.extend(session, claim, lease=self._settings.lease), self._hold_sessions
+        )
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 
     def run(self, work: Callable[[Session, ClaimedChunk], T]) -> T:
@@ -89,10 +94,13 @@ class ChunkLease:
 
         Until it passes the lease is held: whoever makes it wait for a lock must not cost the chunk.
         """
+        return self._run(work, self._sessions)
+
+    def _run(self, work: Callable[[Session, ClaimedChunk], T], sessions: sessionmaker[Session]) -> T:
         deadline = self._monotonic() + self._settings.lease_seconds
         while True:
             try:
-                with transaction(self._sessions) as session:
+                with transaction(sessions) as session:
                     return work(session, self._claim)
             except FencedOutError:
                 raise _another_owns_it() from None
@@ -107,7 +115,7 @@ class ChunkLease:
     def _hold(self) -> bool:
         """Extend the lease if the database allows; this locks nothing that others hold for long."""
         try:
-            with transaction(self._sessions) as session:
+            with transaction(self._hold_sessions) as session:
                 outcome = leasing.extend(session, self._claim, lease=self._settings.lease)
         except FencedOutError:
             raise _another_owns_it() from None

@@ -27,6 +27,8 @@ class WorkerParts:
     answers: AnswerMaker
     tokenizer: Any
     sessions: sessionmaker[Session]
+    hold_sessions: sessionmaker[Session]
+    """For leases and heartbeats alone, on connections of their own: they wait for nobody's flush."""
     storage: Storage
     settings: Settings
     drain: Drain

@@ -23,7 +23,13 @@ class ChunkRun:
     def __init__(self, claim: ClaimedChunk, parts: WorkerParts) -> None:
         self._claim = claim
         self._parts = parts
-        lease = ChunkLease(claim, sessions=parts.sessions, settings=parts.settings, monotonic=parts.monotonic)
+        lease = ChunkLease(
+            claim,
+            sessions=parts.sessions,
+            hold_sessions=parts.hold_sessions,
+            settings=parts.settings,
+            monotonic=parts.monotonic,
+        )
         lines = EngineLines(claim, parts)
         results = ChunkResults(claim, parts, lease=lease, lines=lines)
         ends = ChunkEnds(parts, lease=lease, lines=lines, results=results)

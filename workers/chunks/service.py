@@ -39,15 +39,20 @@ class ChunkService:
         host: EngineHost,
         make_parts: Callable[[EngineInfo, Drain], WorkerParts],
         sessions: sessionmaker[Session],
+        hold_sessions: sessionmaker[Session],
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`make_parts` is called once the engine is ready, with what it said of itself."""
+        """`make_parts` is called once the engine is ready, with what it said of itself.
+
+        `hold_sessions` are for the heartbeat, which waits for no chunk's connection.
+        """
         self._worker_id = worker_id
         self._model = model
         self._host = host
         self._make_parts = make_parts
         self._sessions = sessions
+        self._hold_sessions = hold_sessions
         self._settings = settings
         self._parts: WorkerParts | None = None
         self._drain = Drain(monotonic)
@@ -108,7 +113,7 @@ class ChunkService:
         """Write the heartbeat row; a database that is away costs a warning."""
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
-                with transaction(self._sessions) as session:
+                with transaction(self._hold_sessions) as session:
                     fleet.heartbeat(session, self._worker_id, engine_stats=engine_metrics(self._host.stats))
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)

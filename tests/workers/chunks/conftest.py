@@ -36,6 +36,7 @@ def bench(
         answers=AnswerMaker(tokenizer, model="demo"),
         tokenizer=tokenizer,
         sessions=maker,
+        hold_sessions=maker,
         storage=storage,
         settings=settings,
         drain=drain,

@@ -82,6 +82,23 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
     bench.join()
 
 
+def test_the_lease_is_held_while_other_chunks_have_every_connection_of_the_flushes(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, database_url: str
+) -> None:
+    flushes = connect(database_url, connections=1)
+    bench.change_parts(sessions=sessions(flushes))
+    submit_valid([line(0)])
+    bench.start(bench.claim())
+    host.wait_for(1)
+    with flushes.connect():
+        bench.age_lease()
+        bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+        host.answer(1)
+    bench.join()
+    flushes.dispose()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+
+
 def test_a_break_of_the_database_connection_is_survived(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineInfo, EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
 from jobs.accounts import tenants
+from jobs.database import connect, sessions
 from jobs.settings import Settings
 from jobs.states import Priority
 from jobs.storage import Storage
@@ -97,7 +98,9 @@ def make_service(
     made: list[ChunkService] = []
     any_host: Any = host
 
-    def make(num_slots: int, *, claim_alone_seconds: float = NEVER) -> ChunkService:
+    def make(
+        num_slots: int, *, claim_alone_seconds: float = NEVER, flushes: sessionmaker[Session] | None = None
+    ) -> ChunkService:
         chosen = settings.model_copy(
             update={"worker_chunks": num_slots, "claim_alone_seconds": claim_alone_seconds, "drain_seconds": 60.0}
         )
@@ -109,6 +112,7 @@ def make_service(
                 answers=AnswerMaker(tokenizer, model="demo"),
                 tokenizer=tokenizer,
                 sessions=maker,
+                hold_sessions=maker,
                 storage=storage,
                 settings=chosen,
                 drain=drain,
@@ -116,7 +120,13 @@ def make_service(
             )
 
         service = ChunkService(
-            worker_id="w", model="demo", host=any_host, make_parts=make_parts, sessions=maker, settings=chosen
+            worker_id="w",
+            model="demo",
+            host=any_host,
+            make_parts=make_parts,
+            sessions=maker if flushes is None else flushes,
+            hold_sessions=maker,
+            settings=chosen,
         )
         made.append(service)
         return service
@@ -298,3 +308,21 @@ def test_a_database_that_is_away_costs_a_worker_only_the_time_until_it_is_back(
     submit_valid(lines(2))
     make_service(1, claim_alone_seconds=0.02).start()
     watch.until(STATES, [("done", 2)])
+
+
+@pytest.fixture
+def flushes(database_url: str) -> Iterator[Engine]:
+    """The connections of chunks: a single one. Outlives the services that are drained at the end."""
+    engine = connect(database_url, connections=1)
+    yield engine
+    engine.dispose()
+
+
+def test_the_heart_beats_while_chunks_have_every_connection_of_the_flushes(
+    flushes: Engine, make_service: MakeService, watch: Watch, maker: sessionmaker[Session]
+) -> None:
+    make_service(1, flushes=sessions(flushes)).start()
+    with flushes.connect():
+        with maker.begin() as session:
+            session.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
+        watch.until("SELECT heartbeat_at > now() - interval '30 minutes' FROM worker", [(True,)])
