@@ -42,6 +42,8 @@ class PromptLengths:
         usual. Raises Unwanted soon after `is_wanted` says so.
         """
         if self._tokenizer is None or len(text) <= self._max_unchecked:
+            if not is_wanted():
+                raise Unwanted
             return
         num_tokens = 0
         for start in range(0, len(text), PIECE_CHARACTERS):

@@ -149,7 +149,9 @@ class PromptMaker:
         if not isinstance(prompt, str):
             return list(prompt)
         check(prompt)
-        return self._tokenizer.encode(prompt)
+        token_ids = self._tokenizer.encode(prompt)
+        self._lengths.check([token_ids], None, param="prompt")  # before the next one is encoded
+        return token_ids
 
     def _echoes(self, request: Request) -> tuple[str, ...] | None:
         """Return each prompt as text, token ids decoded, where the answers are to begin with it."""

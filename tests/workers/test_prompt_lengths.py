@@ -75,6 +75,41 @@ def test_of_a_text_that_is_too_long_only_the_beginning_is_tokenised(
     assert 0 < counting.backend_tokenizer.num_letters <= PIECE_CHARACTERS
 
 
+class CountingEncodes:
+    """Count the prompts that a tokenizer encodes."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.num_prompts = 0
+
+    def encode(self, text: str, **how: Any) -> list[int]:
+        self.num_prompts += 1
+        found: list[int] = self._tokenizer.encode(text, **how)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def test_of_many_prompts_none_is_encoded_after_one_that_is_too_long(tokenizer: Any) -> None:
+    counting = CountingEncodes(tokenizer)
+    maker = PromptMaker(counting, max_model_len=1024, vocab_size=1024)
+    prompts = ["word", "word " * 3000, *["word " * 3000] * 50]
+    with pytest.raises(BodyError, match="this model's context is 1024"):
+        maker.prepare(a_line(prompt=prompts), endpoint=COMPLETION_ENDPOINT, batch_id="b")
+    assert counting.num_prompts == 2
+
+
+def test_of_many_prompts_none_is_encoded_that_nobody_wants_any_more(tokenizer: Any) -> None:
+    counting, answers = CountingEncodes(tokenizer), iter([True, True, False])
+    maker = PromptMaker(counting, max_model_len=1024, vocab_size=1024)
+    with pytest.raises(Unwanted):
+        maker.prepare(
+            a_line(prompt=["word"] * 50), endpoint=COMPLETION_ENDPOINT, batch_id="b", is_wanted=lambda: next(answers)
+        )
+    assert counting.num_prompts == 2
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_refused_unread_has_as_many_tokens_as_it_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_lengths, "PIECE_CHARACTERS", 4096)
