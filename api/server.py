@@ -1,6 +1,7 @@
 """Serve the application over HTTP/1.1 to peers that may be slow, many or hostile.
 
-Knows sockets, timers and descriptors; no route, no tenant. Why it is a protocol of uvicorn's: docs/adr/0013.
+Knows sockets, timers, descriptors, and which path takes uploads; no tenant. Why it is a protocol of uvicorn's:
+docs/adr/0013.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from uvicorn.server import ServerState
 
 from api.errors import error_response, retry_later
 from api.logs import LineBudget
+from api.middleware.guard import UPLOAD_PATH
 from jobs.settings import Settings
 
 GRACEFUL_SECONDS = 5
@@ -47,7 +49,8 @@ class Connections:
         num_unsaid = self._lines.take()
         if num_unsaid is not None:
             logger.warning("connections full max_connections=%d num_unsaid=%d", self.max_connections, num_unsaid)
-        oldest = next((connection for connection in self.waiting if connection is not newcomer), None)
+        idle = (one for one in self.waiting if one is not newcomer and not one.is_sending())
+        oldest = next(idle, None)
         if oldest is None:
             return False
         oldest.drop()
@@ -125,7 +128,9 @@ class BoundedHttp(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._is_answering():
-            self._stop_awaiting()
+            self._stop_read_timer()
+            if not self._awaits_body():
+                self._shared.waiting.pop(self, None)
         elif self._read_timer is None:  # not extended by more of the same head
             self._await_request(self._shared.header_seconds)
 
@@ -133,8 +138,12 @@ class BoundedHttp(H11Protocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._abort_after_stall()
-        elif not self._is_answering():
+        elif self._is_answering():  # the next request, which came before this answer's end
+            if self._awaits_body():
+                self._shared.waiting[self] = None
+        else:
             self._shared.waiting[self] = None
+            self._watch_the_rest()
             if self.conn.their_state is not h11.IDLE:  # the rest of a body that nobody reads
                 self._await_request(self._shared.stall_seconds)
 
@@ -149,6 +158,12 @@ class BoundedHttp(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stop_write_timer()
+        if not self._is_answering():
+            self._watch_the_rest()
+
+    def is_sending(self) -> bool:
+        """Tell whether the peer has yet to take a part of its answer."""
+        return self.transport.get_write_buffer_size() > 0
 
     def drop(self) -> None:
         """End this connection at once; its peer has asked for nothing, or has not finished asking."""
@@ -159,6 +174,10 @@ class BoundedHttp(H11Protocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _awaits_body(self) -> bool:
+        """Tell whether nothing is computed yet: all but an upload are first read to the end."""
+        return bool(self.cycle.more_body) and self.cycle.scope["path"] != UPLOAD_PATH
+
     def _await_request(self, seconds: float) -> None:
         self._stop_awaiting()
         self._shared.waiting[self] = None
@@ -166,6 +185,9 @@ class BoundedHttp(H11Protocol):
 
     def _stop_awaiting(self) -> None:
         self._shared.waiting.pop(self, None)
+        self._stop_read_timer()
+
+    def _stop_read_timer(self) -> None:
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
@@ -174,13 +196,20 @@ class BoundedHttp(H11Protocol):
         self._stop_write_timer()
         self._watch_writing(self.transport.get_write_buffer_size())
 
+    def _watch_the_rest(self) -> None:
+        """Watch what is left of an answer that is complete, where it is too little for writing to be paused."""
+        if self._write_timer is None and self.is_sending():
+            self._abort_after_stall()
+
     def _watch_writing(self, num_bytes: int) -> None:
         self._write_timer = self.loop.call_later(self._shared.stall_seconds, self._abort_unless_read, num_bytes)
 
     def _abort_unless_read(self, num_bytes: int) -> None:
         """A slow reader may take as long as it likes, as long as it reads."""
         left = self.transport.get_write_buffer_size()
-        if left < num_bytes:
+        if left == 0 and not self.transport.is_closing():
+            self._stop_write_timer()
+        elif left < num_bytes:
             self._watch_writing(left)
         else:
             self.transport.abort()

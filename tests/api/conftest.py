@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from openai import OpenAI
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -26,6 +23,7 @@ from jobs.database import connect
 from jobs.served_models import add_model
 from jobs.settings import Settings
 from jobs.states import Priority
+from tests.api.waiting import running
 from tests.api.witness import Witness
 
 MODEL = "org/tiny"
@@ -49,21 +47,8 @@ def serving(settings: Settings) -> Iterator[str]:
     """Serve the app on a free port of this machine, in a thread; yield its base URL without /v1."""
     witness = Witness(create_app(settings))
     _witnesses.append(witness)
-    server = uvicorn.Server(ServerConfig(witness, connections_of(settings), port=0))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        deadline = time.monotonic() + 20
-        while not server.started:
-            assert thread.is_alive(), "the server ended while it was starting"
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
+    with running(ServerConfig(witness, connections_of(settings), port=0)) as url:
+        yield url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

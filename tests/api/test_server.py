@@ -15,9 +15,12 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from api.server import Connections, ServerConfig
 from cli.embedded.sockets import free_port
-from tests.api.waiting import wait_until_alive
+from tests.api.waiting import running, wait_until_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -156,6 +159,54 @@ def test_more_connections_than_there_may_be_displace_those_that_ask_for_nothing(
     for _ in range(5):
         assert httpx.get(f"{impatient}/healthz").status_code == 200
     assert all(map(is_closed, silent))
+
+
+@pytest.fixture(scope="module")
+def patient(serve: Callable[..., str]) -> str:
+    """The URL of a server with room for few; no timer of its ends while a test runs."""
+    return serve(database_url=UNREACHABLE, api_max_connections=8)
+
+
+def test_bodies_that_stop_are_displaced_like_those_that_ask_for_nothing(patient: str) -> None:
+    url = httpx.URL(patient)
+    with ExitStack() as stack:
+        for _ in range(40):
+            half = socket.create_connection((url.host, url.port), timeout=GUARD_SECONDS)
+            stack.enter_context(closing(half))
+            half.sendall(
+                b"POST /v1/batches HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+                b"content-length: 5\r\n\r\n{"
+            )
+        for _ in range(5):
+            assert httpx.get(f"{patient}/healthz").status_code == 200
+
+
+LARGE_BYTES = 32 * 1024 * 1024
+
+
+async def answer_much(scope: Scope, receive: Receive, send: Send) -> None:
+    """Hand `/large` over in one piece that no socket's buffer takes."""
+    if scope["type"] == "http":
+        body = bytes(LARGE_BYTES if scope["path"] == "/large" else 1)
+        await Response(body)(scope, receive, send)
+
+
+def test_an_answer_that_is_still_being_sent_is_not_displaced() -> None:
+    shared = Connections(max_connections=4, backlog=64, header_seconds=60, idle_seconds=60, stall_seconds=60)
+    config = ServerConfig(answer_much, shared, port=0)
+    config.lifespan = "off"
+    with running(config) as url, ExitStack() as stack:
+        address = (httpx.URL(url).host, httpx.URL(url).port or 0)
+        reader = stack.enter_context(closing(socket.create_connection(address, timeout=GUARD_SECONDS)))
+        reader.sendall(b"GET /large HTTP/1.1\r\nhost: test\r\n\r\n")
+        num_bytes = len(reader.recv(1))
+        for _ in range(8):
+            client = stack.enter_context(httpx.Client())
+            assert client.get(f"{url}/small").status_code == 200
+        while num_bytes < LARGE_BYTES:
+            piece = reader.recv(1024 * 1024)
+            assert piece, f"cut off after {num_bytes} bytes"
+            num_bytes += len(piece)
 
 
 @pytest.fixture(scope="module")

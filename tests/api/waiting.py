@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import uvicorn
+
+from api.server import ServerConfig
 
 
 def wait_until_alive(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -19,3 +25,22 @@ def wait_until_alive(url: str, process: subprocess.Popen[bytes], log: Path) -> N
         else:
             return
     raise AssertionError(log.read_text())
+
+
+@contextmanager
+def running(config: ServerConfig) -> Iterator[str]:
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 20
+        while not server.started:
+            assert thread.is_alive(), "the server ended while it was starting"
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
