@@ -79,14 +79,18 @@ def tenants_create(
 @tenants_app.command("limit")
 def tenants_limit(
     name: Annotated[str, typer.Argument(help="Name or id.")],
-    limit_tokens: Annotated[int | None, typer.Argument(metavar="[TOKENS]", help="Leave out for no limit.")] = None,
+    tokens: Annotated[str | None, typer.Argument(metavar="[TOKENS|none]", help="Leave out to see it.")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Set a tenant's token budget; what was accepted keeps its reservation."""
+    """Show or set a tenant's token budget; what was accepted keeps its reservation."""
     from jobs.accounts import budgets, tenants
 
     with _transaction(data_dir) as session:
-        quota = budgets.set_limit(session, tenants.find_tenant(session, name).id, limit_tokens)
+        tenant_id = tenants.find_tenant(session, name).id
+        if tokens is not None:
+            limit = _whole_number(tokens, name="TOKENS", unset="none", meaning="no limit")
+            budgets.set_limit(session, tenant_id, limit)
+        quota = budgets.quota(session, tenant_id)
     shown = "no limit" if quota.limit is None else f"limit {quota.limit}, available {quota.available}"
     print(f"{shown}, reserved {quota.reserved}, spent {quota.spent}")
 
@@ -140,20 +144,21 @@ def tenants_retention(
     with _transaction(data_dir) as session:
         tenant = tenants.find_tenant(session, name)
         if days is not None:
-            tenants.set_retention(session, tenant, _whole_days(days))
+            kept = _whole_number(days, name="DAYS", unset="default", meaning="TOKENMILL_RETENTION_DAYS")
+            tenants.set_retention(session, tenant, kept)
         kept = tenant.retention_days
     print("as TOKENMILL_RETENTION_DAYS says" if kept is None else f"{kept} days")
 
 
-def _whole_days(given: str) -> int | None:
-    """Return the number of days, None for the service's own."""
-    if given == "default":
+def _whole_number(given: str, *, name: str, unset: str, meaning: str) -> int | None:
+    """Return the number that was given, None for the word that unsets it."""
+    if given == unset:
         return None
     try:
         return int(given)
     except ValueError:
-        message = f"DAYS is {given!r}; give a whole number of days, or `default` for TOKENMILL_RETENTION_DAYS"
-        raise InputError(message, param="days") from None
+        message = f"{name} is {given!r}; give a whole number, or `{unset}` for {meaning}"
+        raise InputError(message, param=name.lower()) from None
 
 
 @tenants_app.command("delete")

@@ -214,7 +214,10 @@ def test_a_budget_is_set_and_lifted(database: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "budgeted", **admin)
     assert run("tenants", "limit", "budgeted", "500", **admin).stdout.startswith("limit 500, available 500, reserved 0")
-    assert run("tenants", "limit", "budgeted", **admin).stdout.startswith("no limit")
+    assert run("tenants", "limit", "budgeted", **admin).stdout.startswith("limit 500"), "looking changes nothing"
+    with pytest.raises(InputError, match="give a whole number, or `none`"):
+        run("tenants", "limit", "budgeted", "5e3", **admin)
+    assert run("tenants", "limit", "budgeted", "none", **admin).stdout.startswith("no limit")
     with pytest.raises(NotFoundError, match="tenants create nobody"):
         run("tenants", "limit", "nobody", "5", **admin)
 
@@ -244,7 +247,7 @@ def test_a_tenant_has_a_retention_of_its_own_and_can_be_deleted(server: Tokenmil
     secret = run("keys", "create", "leaving", **admin).stdout.strip()
     assert run("tenants", "retention", "leaving", "7", **admin).stdout == "7 days\n"
     assert run("tenants", "retention", "leaving", **admin).stdout == "7 days\n", "looking changes nothing"
-    with pytest.raises(InputError, match="give a whole number of days, or `default`"):
+    with pytest.raises(InputError, match="give a whole number, or `default`"):
         run("tenants", "retention", "leaving", "soon", **admin)
     assert "TOKENMILL_RETENTION_DAYS" in run("tenants", "retention", "leaving", "default", **admin).stdout
     assert run("tenants", "delete", "leaving", "--yes", **admin).stdout == f"deleted {made}"
