@@ -5,6 +5,7 @@ Early ends raise Abandoned, after what was finished is written and the chunk is 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
@@ -20,8 +21,8 @@ from workers.chunks.results import ChunkResults
 from workers.line_run import LineRun
 
 STALL_SECONDS = 120.0
-"""An engine silent for longer is taken for wedged, a line in preparation for one that never gets through: the leases of
-their chunks are no longer extended. A read of the object store ends before, whatever the store does."""
+"""An engine silent for longer is taken for wedged, and so is work beside a lease that has not asked for so long whether
+it is wanted: their leases are no longer extended. A read of the object store ends before, whatever the store does."""
 
 T = TypeVar("T")
 
@@ -44,15 +45,29 @@ class ChunkEnds:
         self._lease.extend()
         self.end_if_unwanted()
 
-    def hold_lease_during(self, work: Callable[[], T]) -> T:
-        """Do `work` in another thread; the lease is left to end where that never comes back."""
+    def hold_lease_during(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        """Do `work` in another thread, given what tells whether it is still wanted.
+
+        While it asks, it moves: waiting for its turn behind others' lines is no stall. The lease is left to end where
+        it asks no more and never comes back.
+        """
         parts, executor = self._parts, ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside-lease")
-        started_at, result = parts.monotonic(), executor.submit(work)
+        asked_at, is_over = parts.monotonic(), threading.Event()
+
+        def is_wanted() -> bool:
+            nonlocal asked_at
+            asked_at = parts.monotonic()
+            return not is_over.is_set()
+
+        result = executor.submit(work, is_wanted)
         executor.shutdown(wait=False)  # once this is done; the lease may be lost before, and nobody waits for it then
-        while not wait([result], timeout=parts.settings.heartbeat_seconds).done:
-            if parts.monotonic() - started_at <= STALL_SECONDS:
-                self.hold_lease_if_due()
-            self.give_back_if_drained()
+        try:
+            while not wait([result], timeout=parts.settings.heartbeat_seconds).done:
+                if parts.monotonic() - asked_at <= STALL_SECONDS:
+                    self.hold_lease_if_due()
+                self.give_back_if_drained()
+        finally:
+            is_over.set()
         return result.result()
 
     def end_if_unwanted(self) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from sqlalchemy.orm import Session
@@ -66,7 +65,7 @@ class ChunkFeeder:
 
     def _read_content(self) -> bytes:
         try:
-            return self._ends.hold_lease_during(functools.partial(self._claim.read, self._parts.storage))
+            return self._ends.hold_lease_during(lambda _is_wanted: self._claim.read(self._parts.storage))
         except ServiceError as error:
             # Given back and not left to expire: a store that is away must not count as a loss of these lines.
             time.sleep(RETRY_SECONDS)
@@ -101,25 +100,16 @@ class ChunkFeeder:
 
     def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
         """Prepare a line, beside the lease where that takes long: a long text, or a grammar that waits for its turn."""
-        claim, is_over = self._claim, threading.Event()
         is_long = size_bytes >= LONG_LINE_BYTES
 
-        def is_wanted() -> bool:
-            return not is_over.is_set()
-
-        def prepare() -> PreparedLine:
+        def prepare(is_wanted: Callable[[], bool] = lambda: True) -> PreparedLine:
             with self._parts.room.inside(size_bytes, is_wanted=is_wanted) if is_long else nullcontext():
                 return self._parts.prompts.prepare(
                     line,
-                    endpoint=claim.endpoint,
-                    batch_id=claim.batch_id,
-                    tenant=claim.tenant_id,
+                    endpoint=self._claim.endpoint,
+                    batch_id=self._claim.batch_id,
+                    tenant=self._claim.tenant_id,
                     is_wanted=is_wanted,
                 )
 
-        if not is_long and not has_structure(line.body):
-            return prepare()
-        try:
-            return self._ends.hold_lease_during(prepare)
-        finally:
-            is_over.set()
+        return self._ends.hold_lease_during(prepare) if is_long or has_structure(line.body) else prepare()

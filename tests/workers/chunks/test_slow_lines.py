@@ -114,6 +114,26 @@ def test_the_lease_of_a_line_that_never_gets_prepared_is_left_to_end(
     bench.join()
 
 
+def test_the_lease_of_a_line_that_waits_for_room_is_held_however_long(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    """Others' long lines may take minutes: what waits behind them must not count as lost."""
+    submit_valid([long_line(line)])
+    clock = LeapingClock()
+    bench.change_parts(monotonic=clock)
+    with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: True):
+        bench.start(bench.claim())
+        bench.wait_until("SELECT started_fence = fence FROM chunk", [(True,)])
+        for _ in range(3):
+            clock.leap(STALL_SECONDS + 1)
+            bench.age_lease()
+            bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+        assert not slow_prompts.began.is_set()
+    slow_prompts.may_go_on.set()
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+
+
 @pytest.mark.parametrize("slow_line", [long_line, line_with_a_grammar])
 def test_a_slow_line_of_a_cancelled_batch_is_not_waited_for(
     bench: Bench,
