@@ -1,29 +1,31 @@
 """Measure the service around the engine: many short lines, and an urgent line behind a backlog of bulk work.
 
-Run as `python -m benchmarks.service` with the exports of a running `tokenmill up`. Times are a client's, by polling.
+Times are a client's, by polling.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
-from typing import Any, Literal
-
-import openai
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.arguments import natural
 
+if TYPE_CHECKING:
+    import openai
+
 _CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 _POLL_SECONDS = 0.05
+_ENDS = ("completed", "failed", "expired", "cancelled")
 
 
 class Batches:
     """Batches of made-up lines for one served model."""
 
-    def __init__(self, model: str) -> None:
-        self._client = openai.OpenAI(base_url=os.environ["TOKENMILL_BASE_URL"], api_key=os.environ["TOKENMILL_API_KEY"])
+    def __init__(self, client: openai.OpenAI, model: str) -> None:
+        self._client = client
         self._model = model
 
     def submit(self, num_lines: int, *, max_tokens: int, priority: str) -> str:
@@ -48,16 +50,23 @@ class Batches:
             input_file_id=uploaded.id, endpoint=_CHAT, completion_window="24h", extra_body={"priority": priority}
         ).id
 
-    def wait_for(self, batch_id: str, *states: str) -> Any:
-        """Return the batch once it is in one of these states."""
-        while (batch := self._client.batches.retrieve(batch_id)).status not in states:
+    def wait_for(self, batch_id: str, status: str) -> Any:
+        """Return the batch once it is there; end the program where it ended otherwise."""
+        while (batch := self._client.batches.retrieve(batch_id)).status != status:
+            if batch.status in _ENDS:
+                reasons = "; ".join(error.message or "" for error in (batch.errors and batch.errors.data) or [])
+                raise SystemExit(f"batch {batch_id} ended as {batch.status} and not as {status}. {reasons}")
             time.sleep(_POLL_SECONDS)
         return batch
 
     def wait_for_answers(self, batch_id: str, number: int) -> None:
         """Return once so many lines have an answer."""
-        while not ((counts := self._client.batches.retrieve(batch_id).request_counts) and counts.completed >= number):
+        while not ((counts := self.wait_for(batch_id, "in_progress").request_counts) and counts.completed >= number):
             time.sleep(_POLL_SECONDS)
+
+    def is_running(self, batch_id: str) -> bool:
+        """Tell whether lines of a batch still run or wait."""
+        return self._client.batches.retrieve(batch_id).status == "in_progress"
 
     def cancel(self, batch_id: str) -> None:
         """End a batch early."""
@@ -80,21 +89,25 @@ def urgent_line(batches: Batches, num_bulk: int) -> None:
     started_at = time.monotonic()
     urgent = batches.submit(1, max_tokens=4, priority="urgent")
     batches.wait_for(urgent, "completed")
-    print(f"urgent line behind {num_bulk} bulk lines: {time.monotonic() - started_at:.2f} s to its file", flush=True)
+    seconds = time.monotonic() - started_at
+    if not batches.is_running(bulk):
+        raise SystemExit(f"the {num_bulk} bulk lines ended before the urgent one; give more --bulk-lines")
+    print(f"urgent line behind {num_bulk} bulk lines: {seconds:.2f} s to its file", flush=True)
     batches.cancel(bulk)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line's options."""
+    parser = argparse.ArgumentParser(prog="tokenmill bench service", description=__doc__)
     parser.add_argument("--model", default="demo", help="served name")
-    parser.add_argument("--short-lines", type=natural, default=20_000)
-    parser.add_argument("--bulk-lines", type=natural, default=1_500)
-    arguments = parser.parse_args()
-    batches = Batches(arguments.model)
+    parser.add_argument("--short-lines", type=natural, default=20_000, help="of one token each")
+    parser.add_argument("--bulk-lines", type=natural, default=1_500, help="of 450 tokens each, behind which one waits")
+    return parser.parse_args(arguments)
+
+
+def run(client: openai.OpenAI, arguments: argparse.Namespace) -> None:
+    """Measure the server behind `client`, which does nothing else."""
+    batches = Batches(client, arguments.model)
     short_lines(batches, 500)  # warms everything up; the next figure counts
     short_lines(batches, arguments.short_lines)
     urgent_line(batches, arguments.bulk_lines)
-
-
-if __name__ == "__main__":
-    main()

@@ -65,3 +65,18 @@ def gpu(context: typer.Context) -> None:
     from benchmarks.gpu.__main__ import main
 
     raise typer.Exit(main(context.args))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def service(context: typer.Context) -> None:
+    """Measure a running `tokenmill up` that does nothing else: short lines, and an urgent line behind bulk work.
+
+    `tokenmill bench service --help` lists its options.
+    """
+    from benchmarks.service import parse, run
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    arguments = parse(context.args)
+    client = client_from_environment()
+    with server_errors_as_sentences(client):
+        run(client, arguments)
