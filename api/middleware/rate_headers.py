@@ -1,6 +1,6 @@
 """Tell a tenant on each answer what its rates allow, under OpenAI's names.
 
-Knows no limit: what is told lies in `scope["state"]`, where signing in has put it.
+Knows no limit: what it says lies in `scope["state"]`, where signing in has put it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ LEXER_FUEL = 100_000
 """What building a grammar's regexes may cost, in llguidance's measure; its own bound is 1,000,000.
 
 Of the grammars that stay below, those with most lexemes take longest, 2,000 properties with a pattern each 0.7 s and
-twice as many four times that (llguidance 1.9.1, EPYC Zen 4, 2026-11-22). Symbols and lexer states have its own bounds.
+twice as many four times that (llguidance 1.9.1, an Intel Xeon with other work on it, 2026-11-22). Symbols and lexer
+states have its own bounds.
 """
 
 
