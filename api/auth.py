@@ -51,12 +51,12 @@ async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) ->
     async with services.session_slots:
         caller = await anyio.to_thread.run_sync(_caller_of, services, secret)
     request.state.tenant_id, request.state.key_id = caller.tenant.id, caller.key_id  # for the log
-    await _take_request(request, services, tenant=caller.tenant)
+    await _spend_request(request, services, tenant=caller.tenant)
     return caller.tenant
 
 
-async def _take_request(request: Request, services: Services, *, tenant: Tenant) -> None:
-    rates = await services.rates.take(tenant.id, limits_of(tenant, services.settings), requests=1)
+async def _spend_request(request: Request, services: Services, *, tenant: Tenant) -> None:
+    rates = await services.rates.spend(tenant.id, limits_of(tenant, services.settings), requests=1)
     request.state.rates = rates
     if rates is None:
         return

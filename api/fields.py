@@ -44,8 +44,8 @@ class StrictModel(BaseModel):
         """Make one error of all unknown keys: pydantic's own of thousands would hold the event loop for a second."""
         if isinstance(given, dict) and not given.keys() <= cls.model_fields.keys():
             unknown = [key for key in given if key not in cls.model_fields]
-            told = {"names": unknown[:_LISTED_UNKNOWN], "total": len(unknown)}
-            raise PydanticCustomError(UNKNOWN_PARAMETERS, "unknown parameters", told)
+            found = {"names": unknown[:_LISTED_UNKNOWN], "total": len(unknown)}
+            raise PydanticCustomError(UNKNOWN_PARAMETERS, "unknown parameters", found)
         return given
 
 

@@ -41,7 +41,7 @@ class WithinBudget(logging.Filter):
         self._budget = LineBudget(burst=_SERVER_BURST, lines_a_second=_SERVER_LINES_A_SECOND)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return self._budget.take() is not None
+        return self._budget.spend() is not None
 
 
 def configure() -> None:
@@ -61,7 +61,7 @@ class LineBudget:
         self._left, self._looked_at = float(burst), monotonic()
         self._num_left_out = 0
 
-    def take(self) -> int | None:
+    def spend(self) -> int | None:
         """Return how many lines were left out before this one; None where this one is to be left out too."""
         now = self._monotonic()
         self._left = min(self._burst, self._left + (now - self._looked_at) * self._lines_a_second)

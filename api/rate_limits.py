@@ -70,12 +70,12 @@ class Rates:
         per_minute = {"requests": self.limits.requests_per_minute, "tokens": self.limits.tokens_per_minute}
         burst = {"requests": max(1.0, per_minute["requests"] * BURST_SECONDS / 60), "tokens": per_minute["tokens"]}
         left = {"requests": self.requests, "tokens": self.tokens}
-        told = {}
+        headers = {}
         for kind, limit in per_minute.items():
-            told[f"x-ratelimit-limit-{kind}"] = str(limit)
-            told[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(left[kind])))
-            told[f"x-ratelimit-reset-{kind}"] = f"{_seconds(burst[kind] - left[kind], limit):.3f}s"
-        return told
+            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
+            headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(left[kind])))
+            headers[f"x-ratelimit-reset-{kind}"] = f"{_seconds(burst[kind] - left[kind], limit):.3f}s"
+        return headers
 
 
 class RateLimiter:
@@ -96,8 +96,8 @@ class RateLimiter:
         self._monotonic = monotonic
         self._paused_until = 0.0
 
-    async def take(self, tenant_id: str, limits: Limits, *, requests: int = 0, tokens: int = 0) -> Rates | None:
-        """Take `requests` if they are there, and `tokens` in any case. None where nobody can tell: let it pass."""
+    async def spend(self, tenant_id: str, limits: Limits, *, requests: int = 0, tokens: int = 0) -> Rates | None:
+        """Spend `requests` if they are there, and `tokens` in any case. None where nobody can tell: let it pass."""
         if self._monotonic() < self._paused_until:
             return None
         arguments = [limits.requests_per_minute, limits.tokens_per_minute, requests, tokens, BURST_SECONDS]

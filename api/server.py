@@ -46,7 +46,7 @@ class Connections:
 
     def make_room(self, newcomer: BoundedHttp) -> bool:
         """Close the connection that has waited longest for a request; False where there is none to close."""
-        num_unsaid = self._lines.take()
+        num_unsaid = self._lines.spend()
         if num_unsaid is not None:
             logger.warning("connections full max_connections=%d num_unsaid=%d", self.max_connections, num_unsaid)
         idle = (one for one in self.waiting if one is not newcomer and not one.is_sending())

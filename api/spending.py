@@ -42,7 +42,7 @@ async def spend_tokens(request: Request, services: ServicesDep, *, tenant: Tenan
     spending = Spending(request.state.rates)
     yield spending
     if spending.tokens:
-        await services.rates.take(tenant.id, limits_of(tenant, services.settings), tokens=spending.tokens)
+        await services.rates.spend(tenant.id, limits_of(tenant, services.settings), tokens=spending.tokens)
 
 
 # Before the session among an endpoint's parameters: then it ends after the commit.

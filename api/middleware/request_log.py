@@ -73,7 +73,7 @@ class RequestLog:
         if fields["route"] in _PROBES and status < HTTPStatus.BAD_REQUEST:
             return
         if fields["tenant_id"] is None or status == HTTPStatus.TOO_MANY_REQUESTS:
-            num_left_out = self._strangers.take()
+            num_left_out = self._strangers.spend()
             if num_left_out is None:
                 return
             if num_left_out:

@@ -46,7 +46,7 @@ def create_batch(
     """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
 
     Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
-    that it retries. `spend` is told the tokens of a batch that is new, and may refuse them.
+    that it retries. `spend` is called with the tokens of a batch that is new, and may refuse them.
 
     Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
     ConflictError where the key was used for another request.

@@ -137,11 +137,11 @@ def test_every_answer_has_an_id_of_its_own() -> None:
 def test_lines_that_anybody_may_cause_are_bounded_and_counted() -> None:
     now = 100.0
     budget = LineBudget(burst=2, lines_a_second=0.5, monotonic=lambda: now)
-    assert [budget.take() for _ in range(5)] == [0, 0, None, None, None]
+    assert [budget.spend() for _ in range(5)] == [0, 0, None, None, None]
     now += 2.0
-    assert [budget.take() for _ in range(2)] == [3, None]
+    assert [budget.spend() for _ in range(2)] == [3, None]
     now += 1000.0
-    assert [budget.take() for _ in range(3)] == [1, 0, None]
+    assert [budget.spend() for _ in range(3)] == [1, 0, None]
 
 
 def test_requests_are_counted_by_route_pattern_and_status() -> None:

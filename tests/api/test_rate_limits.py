@@ -119,9 +119,9 @@ def test_a_broker_that_refuses_or_hangs_limits_nothing_and_costs_one_wait_a_paus
         limiter = RateLimiter(redis_url, monotonic=lambda: now)
         none = limits(requests_per_minute=0)
         for _ in range(50):
-            assert await limiter.take("tenant", none, requests=1) is None
+            assert await limiter.spend("tenant", none, requests=1) is None
         now += 60.0
-        assert await limiter.take("tenant", none, requests=1) is None
+        assert await limiter.spend("tenant", none, requests=1) is None
         await limiter.close()
         return len([record for record in caplog.records if "no rate is limited" in record.message])
 
@@ -133,7 +133,7 @@ def test_a_broker_that_refuses_or_hangs_limits_nothing_and_costs_one_wait_a_paus
 def test_a_bucket_is_shared_and_a_tenants_own(valkey_url: str) -> None:
     async def passed(tenant: str, number: int) -> int:
         limiter = RateLimiter(valkey_url)
-        found = [await limiter.take(tenant, limits(requests_per_minute=6), requests=1) for _ in range(number)]
+        found = [await limiter.spend(tenant, limits(requests_per_minute=6), requests=1) for _ in range(number)]
         await limiter.close()
         return sum(rates is not None and rates.passes for rates in found)
 
