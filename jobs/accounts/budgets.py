@@ -3,8 +3,8 @@ release at the end.
 
 Holds at every commit: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ batch.reserved_tokens of its
 live batches, batch.covered_tokens = Σ of its leased chunks and at most batch.reserved_tokens; and spent + reserved ≤
-limit, or ≤ what was committed before that limit held. The budget row is always the last one locked (chunk → batch →
-budget).
+limit, or ≤ what was committed before that limit held. The budget row is always the last one waited for (chunk → batch
+→ budget).
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ _WAKE = text("""
         SELECT id FROM (
             SELECT id, sum(waits_for_tokens) OVER (ORDER BY waits_for_tokens, id) AS tokens FROM (
                 SELECT id, waits_for_tokens FROM chunk WHERE batch_id = :batch_id AND state = 'waiting'
-                ORDER BY waits_for_tokens, id LIMIT :limit
+                ORDER BY waits_for_tokens, id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
             ) AS first
         ) AS summed WHERE CAST(:room AS bigint) IS NULL OR tokens <= :room
     )
