@@ -50,7 +50,7 @@ class EngineLines:
                 prompt_token_ids=prompt,
                 params=prepared.params_of(index),
                 priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
-                deadline=self._claim.expires_at.timestamp(),
+                deadline=self._claim.expires_at.timestamp() if self._parts.engine_has_deadlines else None,
                 tenant=self._claim.tenant_id,
                 output_token_ids=prompt_run.resumed_token_ids,
             )
