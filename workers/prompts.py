@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeGuard
 
@@ -94,16 +95,20 @@ class PromptMaker:
         batch_id: str,
         tenant: str = "",
         is_wanted: Callable[[], bool] = lambda: True,
+        room: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> PreparedLine:
         """Make prompts and parameters of a line. Raises BodyError naming what is wrong, unsupported or too long.
 
-        A grammar may have to wait for its tenant's turn. Raises Unwanted once the line is no longer wanted.
+        `room` is held while its texts are tokenised, and not while its grammar waits for its tenant's turn.
+        Raises Unwanted once the line is no longer wanted.
         """
         request = parse_body(endpoint, line.body)
         asker = Asker(tenant=tenant, is_wanted=is_wanted)
         calls = self._call_reader(request)
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        prompts = self._prompts(request, functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted))
+        check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        with room():
+            prompts = self._prompts(request, check)
         self._lengths.check(prompts, request.sampling.max_tokens, param=param)
         self._check_token_ids(request)
         seeds = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from sqlalchemy.orm import Session
 
@@ -103,13 +103,16 @@ class ChunkFeeder:
         is_long = size_bytes >= LONG_LINE_BYTES
 
         def prepare(is_wanted: Callable[[], bool] = lambda: True) -> PreparedLine:
-            with self._parts.room.inside(size_bytes, is_wanted=is_wanted) if is_long else nullcontext():
-                return self._parts.prompts.prepare(
-                    line,
-                    endpoint=self._claim.endpoint,
-                    batch_id=self._claim.batch_id,
-                    tenant=self._claim.tenant_id,
-                    is_wanted=is_wanted,
-                )
+            def room() -> AbstractContextManager[None]:
+                return self._parts.room.inside(size_bytes, is_wanted=is_wanted) if is_long else nullcontext()
+
+            return self._parts.prompts.prepare(
+                line,
+                endpoint=self._claim.endpoint,
+                batch_id=self._claim.batch_id,
+                tenant=self._claim.tenant_id,
+                is_wanted=is_wanted,
+                room=room,
+            )
 
         return self._ends.hold_lease_during(prepare) if is_long or has_structure(line.body) else prepare()

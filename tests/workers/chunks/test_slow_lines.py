@@ -10,38 +10,37 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from engine.structured import StructuredOutput
 from jobs.batches import lifecycle
 from jobs.lines.reading import InputLine
 from jobs.tables import Tenant
-from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, MakeLine, SubmitLines
+from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
+from workers import structure
 from workers.chunks.ends import STALL_SECONDS
 from workers.chunks.feeder import LONG_LINE_BYTES
 from workers.chunks.room import ROOM_BYTES
-from workers.prompts import PreparedLine, PromptMaker
+from workers.prompts import PreparedLine, PromptMaker, Request
+from workers.special_tokens import Check
 
 
 class SlowPrompts(PromptMaker):
-    """Begins to prepare a line, and goes on once it may."""
+    """Begins to make a line's prompt, and goes on once it may."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
         self.began, self.may_go_on, self.ended = (threading.Event() for _ in range(3))
         self.was_wanted: bool | None = None
 
-    def prepare(
-        self,
-        line: InputLine,
-        *,
-        endpoint: str,
-        batch_id: str,
-        tenant: str = "",
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> PreparedLine:
+    def prepare(self, line: InputLine, *, is_wanted: Callable[[], bool] = lambda: True, **given: Any) -> PreparedLine:
+        self._is_wanted = is_wanted
+        return super().prepare(line, is_wanted=is_wanted, **given)
+
+    def _prompts(self, request: Request, check: Check) -> tuple[list[int], ...]:
         self.began.set()
         assert self.may_go_on.wait(20)
-        self.was_wanted = is_wanted()
+        self.was_wanted = self._is_wanted()
         self.ended.set()
-        return super().prepare(line, endpoint=endpoint, batch_id=batch_id, tenant=tenant, is_wanted=is_wanted)
+        return super()._prompts(request, check)
 
 
 class LeapingClock:
@@ -180,3 +179,30 @@ def test_a_long_line_waits_for_room_beside_the_others_and_leaves_the_queue_when_
         bench.join()
         assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
     assert not slow_prompts.began.is_set()
+
+
+def test_a_long_line_leaves_its_room_to_others_while_its_grammar_waits_for_a_turn(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def check_slowly(_: StructuredOutput) -> None:
+        began.set()
+        assert may_go_on.wait(60)
+
+    monkeypatch.setattr(structure, "check_grammar", check_slowly)
+    structure._checks.cache_clear()
+    submit_valid([line(0, guided_regex="a+", user="u" * LONG_LINE_BYTES)])
+    bench.start(bench.claim())
+    assert began.wait(20)
+    looks = iter(range(50))  # each a fifth of a second
+    try:
+        with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: next(looks, None) is not None):
+            pass
+    finally:
+        may_go_on.set()
+    host.wait_for(1)
+    host.answer(1)
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200)]
+    structure._checks.cache_clear()
