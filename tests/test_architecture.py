@@ -54,8 +54,8 @@ EXTRAS = {
 FLOORS = {
     "engine": [
         ["errors", "stats"],
-        ["outputs", "structured", "tokenizer"],
-        ["config", "params"],
+        ["outputs", "structured", "gguf"],
+        ["config", "params", "tokenizer"],
         ["intake", "text", "scheduling"],
         ["models", "child_output"],
         ["device", "speculation", "work"],
