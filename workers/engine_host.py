@@ -110,6 +110,7 @@ class EngineHost:
         self._ids = count(1)
         self._lock = threading.RLock()
         self._in_engine: dict[int, _Flight] = {}
+        self._isolated: set[int] = set()  # those of them that newcomers wait for; looking through all would take long
         self._suspects: deque[list[_Flight]] = deque()  # groups that run one after the other, each alone
         self._held: list[_Flight] = []  # newcomers wait while the engine starts again and while suspects run
         self._num_fruitless_deaths = 0  # since a request has finished
@@ -155,7 +156,7 @@ class EngineHost:
         """
         with self._lock:
             flight = _Flight(new, owner, new.params.n)
-            if self._is_restarting or self._suspects or self._is_isolating():
+            if self._is_restarting or self._suspects or self._isolated:
                 self._held.append(flight)
             else:
                 self._add(flight)
@@ -164,7 +165,7 @@ class EngineHost:
         """Drop requests: their owners hear nothing more of them."""
         wanted = set(request_ids)
         with self._lock:
-            in_engine = [request_id for request_id in wanted if self._in_engine.pop(request_id, None)]
+            in_engine = [request_id for request_id in wanted if self._remove(request_id)]
             self._held = [flight for flight in self._held if flight.request_id not in wanted]
             for group in self._suspects:
                 group[:] = [flight for flight in group if flight.request_id not in wanted]
@@ -180,17 +181,21 @@ class EngineHost:
             if request_id in self._in_engine and not self._is_restarting:
                 self._call_engine(lambda: self._engine.abort_children([(request_id, index)]))
 
-    def _is_isolating(self) -> bool:
-        return any(flight.crashes > 1 or flight.is_probe for flight in self._in_engine.values())
-
     def _add(self, flight: _Flight) -> None:
         self._in_engine[flight.request_id] = flight
+        if flight.crashes > 1 or flight.is_probe:
+            self._isolated.add(flight.request_id)
         flight.open_children = flight.request.params.n
         try:
             self._call_engine(lambda: self._engine.add(flight.request))
         except Exception:
-            del self._in_engine[flight.request_id]
+            self._remove(flight.request_id)
             raise
+
+    def _remove(self, request_id: int) -> _Flight | None:
+        """Forget a request that is in the engine; None where it is not."""
+        self._isolated.discard(request_id)
+        return self._in_engine.pop(request_id, None)
 
     def _let_in(self, flight: _Flight) -> None:
         """Hand over what had to wait; the owner hears what `submit` would have raised."""
@@ -247,7 +252,7 @@ class EngineHost:
                     # An error ends the whole request; otherwise each of its n children ends by itself.
                     flight.open_children -= 1
                     if flight.open_children == 0 or delta.finish_reason is FinishReason.ERROR:
-                        del self._in_engine[delta.request_id]
+                        self._remove(delta.request_id)
                         self._next_suspects()
             flight.owner.receive(delta)
 
@@ -276,6 +281,7 @@ class EngineHost:
             self._is_restarting = False
             interrupted = list(self._in_engine.values())
             self._in_engine.clear()
+            self._isolated.clear()
             for flight in interrupted:
                 flight.crashes += 1
                 flight.owner.start_over()
@@ -317,7 +323,7 @@ class EngineHost:
         while self._suspects and not self._in_engine:
             for flight in self._suspects.popleft():
                 self._add(flight)
-        if not self._suspects and not self._is_isolating():
+        if not self._suspects and not self._isolated:
             held, self._held = self._held, []
             for flight in held:
                 self._let_in(flight)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterable
+from types import FrameType
 
 import pytest
 
@@ -426,3 +428,53 @@ def test_one_child_is_stopped_and_its_request_goes_on(stage: Stage) -> None:
     assert stage.engine.aborted_children == [(request_id, 1)]
     stage.run_until_done([recorder])
     assert recorder.finished.is_set()
+
+
+class Calls:
+    """Counts the calls of Python functions in the thread that begins."""
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def begin(self) -> None:
+        sys.setprofile(self._count)
+
+    def end(self) -> None:
+        sys.setprofile(None)
+
+    def _count(self, _frame: FrameType, event: str, _argument: object) -> None:
+        self.num += event == "call"
+
+
+class CountingEngine(FakeEngine):
+    """Counts what the host's reader does between its polls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Calls()
+
+    def poll(self, timeout_seconds: float) -> Progress | None:
+        self.calls.end()
+        try:
+            return super().poll(timeout_seconds)
+        finally:
+            self.calls.begin()
+
+
+def test_what_a_request_costs_does_not_grow_with_those_in_the_engine() -> None:
+    engine = CountingEngine()
+    stage = Stage(engine)
+    first, last = Calls(), Calls()
+    first.begin()
+    requests = [stage.submit(3)]
+    first.end()
+    requests += [stage.submit(3) for _ in range(200)]
+    last.begin()
+    requests.append(stage.submit(3))
+    last.end()
+    assert last.num <= first.num
+    engine.work()
+    for request in requests:
+        request.wait()
+    stage.host.close()
+    assert engine.calls.num < 30 * len(requests)
