@@ -37,7 +37,7 @@ class StructuredOutput:
     choice: Sequence[str] | None = None
     """The texts that are allowed."""
     grammar: str | None = None
-    """In llguidance's form of Lark."""
+    """In llguidance's form of Lark, or in EBNF (`root ::= …`)."""
     any_whitespace: bool = False
     """Allow white space between the tokens of JSON. Without it there are fewer tokens, and whole keys are known before
     they are sampled.

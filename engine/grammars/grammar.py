@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InvalidRequestError, ModelLoadError
+from engine.grammars.ebnf import is_ebnf, lark_of
 from engine.structured import StructuredOutput
 from engine.tokenizer import load_tokenizer
 
@@ -209,9 +210,11 @@ class MaskFiller:
 def _check_size(structured: StructuredOutput) -> None:
     """Refuse what might need more stack than there is."""
     text = structured.json if structured.json is not None else structured.grammar
-    if not isinstance(text, str):
-        return
-    title = _TITLES[structured.kind]
+    if isinstance(text, str):
+        _check_text(text, title=_TITLES[structured.kind])
+
+
+def _check_text(text: str, *, title: str) -> None:
     if len(text) > MAX_CHARACTERS:
         raise InvalidRequestError(
             f"The {title} is {len(text)} characters long; {MAX_CHARACTERS} are allowed. Make it shorter."
@@ -240,7 +243,17 @@ def _source(structured: StructuredOutput) -> str:
     if structured.choice is not None:
         texts = " | ".join(json.dumps(text) for text in structured.choice)
         return str(write.grammar_from_lark(f"start: {texts}"))
-    return str(write.grammar_from_lark(structured.grammar))
+    assert structured.grammar is not None, "a structured output has one kind"
+    return str(write.grammar_from_lark(_lark(structured.grammar)))
+
+
+def _lark(grammar: str) -> str:
+    """Write a grammar in Lark, if it is not. Raises InvalidRequestError where it is wrong, or becomes too large."""
+    if not is_ebnf(grammar):
+        return grammar
+    lark = lark_of(grammar)
+    _check_text(lark, title="grammar, written with a rule for each pair of parentheses,")
+    return lark
 
 
 def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:

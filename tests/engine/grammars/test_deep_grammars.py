@@ -71,6 +71,12 @@ def rule_chain(length: int, link: str, first: str = "r") -> dict[str, Any]:
     return {"grammar": "\n".join([f"start: {first}0", *lines, f'{first}{length}: "a"'])}
 
 
+def ebnf_chain(length: int, link: str) -> dict[str, Any]:
+    """Return an EBNF grammar whose rules each name the next in the place of {}."""
+    lines = [f"a{index} ::= {link.format(f'a{index + 1}')}" for index in range(length)]
+    return {"grammar": "\n".join(["root ::= a0", *lines, f'a{length} ::= "a"'])}
+
+
 DEEP: dict[str, dict[str, Any]] = {
     "objects": schema_chain(6_000, lambda rest: {"type": "object", "properties": {"x": rest}}),
     "arrays": schema_chain(9_000, lambda rest: {"type": "array", "items": rest}),
@@ -82,6 +88,9 @@ DEEP: dict[str, dict[str, Any]] = {
     "rules in parentheses": rule_chain(680, "(" * 28 + "{}" + ")" * 28),
     "terminals": rule_chain(19_900, "{}", "R"),
     "negated terminals": rule_chain(6_600, '~("b" {})', "R"),
+    "EBNF rules": ebnf_chain(9_900, "{}+"),
+    "EBNF parentheses": ebnf_chain(340, "(" * 28 + "{}" + ")*" * 28),
+    "EBNF parentheses in one another": {"grammar": "root ::= " + "(" * 9_900 + '"a"' + ")" * 9_900},
 }
 
 
