@@ -62,7 +62,7 @@ def db_upgrade(data_dir: DataDirOption = None) -> None:
 def tenants_create(
     name: Annotated[str, typer.Argument()],
     weight: Annotated[float, typer.Option(help="Share of the GPUs against other tenants.")] = 1.0,
-    limit_tokens: Annotated[int | None, typer.Option(help="Token budget [default: none]")] = None,
+    budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Token budget [default: no limit]")] = None,
     best_priority: Annotated[Priority, typer.Option(help="The best class its batches may ask for.")] = Priority.NORMAL,
     data_dir: DataDirOption = None,
 ) -> None:
@@ -70,14 +70,12 @@ def tenants_create(
     from jobs.accounts import tenants
 
     with _transaction(data_dir) as session:
-        tenant = tenants.create_tenant(
-            session, name, weight=weight, limit_tokens=limit_tokens, best_priority=best_priority
-        )
+        tenant = tenants.create_tenant(session, name, weight=weight, limit_tokens=budget, best_priority=best_priority)
         print(tenant.id)
 
 
-@tenants_app.command("limit")
-def tenants_limit(
+@tenants_app.command("budget")
+def tenants_budget(
     name: Annotated[str, typer.Argument(help="Name or id.")],
     tokens: Annotated[str | None, typer.Argument(metavar="[TOKENS|none]", help="Leave out to see it.")] = None,
     data_dir: DataDirOption = None,
@@ -210,7 +208,7 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
             refused = budgets.refused_input(session, tenant.id)
             amounts = (quota.limit, quota.reserved, quota.spent, refused.lines, refused.size_bytes)
             rows.append((tenant.id, tenant.name, tenant.weight, tenant.best_priority, *amounts))
-    columns = ("id", "name", "weight", "best priority", "limit", "reserved", "spent", "refused lines", "refused bytes")
+    columns = ("id", "name", "weight", "best priority", "budget", "reserved", "spent", "refused lines", "refused bytes")
     print_table(columns, rows)
 
 

@@ -212,14 +212,17 @@ def test_a_revoked_key_opens_nothing(server: Tokenmill, database: str) -> None:
 
 def test_a_budget_is_set_and_lifted(database: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
-    run("tenants", "create", "budgeted", **admin)
-    assert run("tenants", "limit", "budgeted", "500", **admin).stdout.startswith("limit 500, available 500, reserved 0")
-    assert run("tenants", "limit", "budgeted", **admin).stdout.startswith("limit 500"), "looking changes nothing"
+    run("tenants", "create", "budgeted", "--budget", "700", **admin)
+    assert run("tenants", "budget", "budgeted", **admin).stdout.startswith("limit 700")
+    assert run("tenants", "budget", "budgeted", "500", **admin).stdout.startswith(
+        "limit 500, available 500, reserved 0"
+    )
+    assert run("tenants", "budget", "budgeted", **admin).stdout.startswith("limit 500"), "looking changes nothing"
     with pytest.raises(InputError, match="give a whole number, or `none`"):
-        run("tenants", "limit", "budgeted", "5e3", **admin)
-    assert run("tenants", "limit", "budgeted", "none", **admin).stdout.startswith("no limit")
+        run("tenants", "budget", "budgeted", "5e3", **admin)
+    assert run("tenants", "budget", "budgeted", "none", **admin).stdout.startswith("no limit")
     with pytest.raises(NotFoundError, match="tenants create nobody"):
-        run("tenants", "limit", "nobody", "5", **admin)
+        run("tenants", "budget", "nobody", "5", **admin)
 
 
 def test_limits_of_a_tenant_are_shown_set_and_given_back(database: str) -> None:
@@ -272,7 +275,7 @@ def test_a_new_tenant_may_not_be_urgent_until_the_operator_says_so(database: str
 
 def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
-    run("tenants", "create", "small", "--limit-tokens", "1000", "--weight", "0.5", **admin)
+    run("tenants", "create", "small", "--budget", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
     assert ["small", "0.5", "normal", "1000", "0", "0", "0", "0"] in rows
     assert "tiny\t/models/tiny\t0\t0\n" in run("models", "list", **admin).stdout
