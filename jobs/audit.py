@@ -33,7 +33,8 @@ def audit(session: Session, *, batch_id: str | None = None, storage: Storage | N
     """Check one batch or all of them, and then the budgets too; with `storage`, output files are read and counted.
 
     The session must be fresh: its transaction becomes a REPEATABLE READ snapshot. Results that were deleted, or whose
-    retention has ended, are not missed. Raises NotFoundError where there is no such batch.
+    retention has ended, are not missed: what the batch counted stands for them, and its bill is compared with that.
+    Raises NotFoundError where there is no such batch.
     """
     session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
     if batch_id is not None and session.get(Batch, batch_id) is None:
@@ -62,6 +63,8 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
 
 
 def _lines(row: Row[Any]) -> Iterator[str]:
+    if row.is_day_dropped:  # what there is to say of its lines was said while they were there
+        return
     is_written = row.state in {BatchState.COMPLETED, BatchState.EXPIRED, BatchState.CANCELLED}
     if is_written and row.num_results < row.num_requests:
         yield (
@@ -161,25 +164,25 @@ def _measure(storage: Storage, key: str) -> tuple[int, int]:
     return num_lines, size_bytes
 
 
+_IS_DAY_DROPPED = "CAST(batch.created_at AT TIME ZONE 'UTC' AS date) <> ALL(CAST(:days AS date[]))"
+_IS_ASKED = "(CAST(:batch_id AS text) IS NULL OR batch.id = :batch_id)"
 # Batches whose day was dropped when retention ended have no results to compare with.
-_IN_SCOPE = """
-    (CAST(:batch_id AS text) IS NULL OR batch.id = :batch_id)
-    AND (CAST(batch.created_at AT TIME ZONE 'UTC' AS date) = ANY(:days) OR batch.results_deleted_at IS NOT NULL)
-"""
+_IN_SCOPE = f"{_IS_ASKED} AND (NOT ({_IS_DAY_DROPPED}) OR batch.results_deleted_at IS NOT NULL)"
+_ARE_RESULTS_GONE = f"(batch.results_deleted_at IS NOT NULL OR {_IS_DAY_DROPPED})"
 
 _BATCHES = text(f"""
     WITH results AS (
-        SELECT batch_id, count(*) AS num_results, max(result_no) AS last_result_no,
+        SELECT result.batch_id, count(*) AS num_results, max(result_no) AS last_result_no,
             count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
-            sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens
-        FROM result WHERE (CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id)
-            AND NOT EXISTS (SELECT FROM batch WHERE id = result.batch_id AND results_deleted_at IS NOT NULL)
-        GROUP BY batch_id
+            sum(result.input_tokens) AS input_tokens, sum(result.cached_tokens) AS cached_tokens,
+            sum(result.output_tokens) AS output_tokens
+        FROM result JOIN batch ON batch.id = result.batch_id WHERE {_IS_ASKED} AND NOT {_ARE_RESULTS_GONE}
+        GROUP BY result.batch_id
         UNION ALL
-        -- Deleted on purpose: what they were is what the batch counted.
+        -- Gone on purpose: what they were is what the batch counted.
         SELECT id, num_completed + num_failed, num_completed + num_failed, num_completed, num_failed,
             input_tokens, cached_tokens, output_tokens
-        FROM batch WHERE results_deleted_at IS NOT NULL
+        FROM batch WHERE {_IS_ASKED} AND {_ARE_RESULTS_GONE}
     ), entries AS (
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
             sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
@@ -217,13 +220,13 @@ _BATCHES = text(f"""
         coalesce(entries.output_tokens, 0) AS ledger_output_tokens,
         round(coalesce(entries.cost_picos, 0)) AS ledger_cost_picos,
         coalesce(entries.num_mispriced, 0) AS num_mispriced, entries.mispriced_cost_picos, entries.mispriced_due_picos,
-        coalesce(open.num_chunks, 0) AS num_open_chunks
+        coalesce(open.num_chunks, 0) AS num_open_chunks, {_IS_DAY_DROPPED} AS is_day_dropped
     FROM batch
         LEFT JOIN results ON results.batch_id = batch.id
         LEFT JOIN entries ON entries.batch_id = batch.id
         LEFT JOIN open ON open.batch_id = batch.id
         LEFT JOIN covers ON covers.batch_id = batch.id
-    WHERE {_IN_SCOPE}
+    WHERE {_IS_ASKED}
     ORDER BY batch.id
 """)
 

@@ -15,6 +15,7 @@ from jobs.errors import InputError
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+MAX_DAYS = 36_500
 EXTENSIONS_A_LEASE = 3  # at least: one that is late, or fails, must not end it
 
 
@@ -33,8 +34,9 @@ class Settings(BaseSettings):
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
-    """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`. Two databases must not share one:
-    each sweeps the objects of its tenants that it has no file for, also where one was restored from the other."""
+    """Where files are kept: `file:///absolute/directory` or `s3://bucket/prefix`. Two databases must not share one: a
+    copy purges what the first still needs. Only one of them sweeps, `tokenmill db adopt-storage` says which; copies of
+    a server's own files, such as a snapshot of its disk, are taken for it."""
     storage_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long an object store may be silent before a request to it has failed."""
     storage_retries: int = Field(default=3, ge=0)
@@ -110,8 +112,11 @@ class Settings(BaseSettings):
     leftover_hours: float = Field(default=24.0, ge=1)
     """After how long an object that no file names is deleted, and an upload under way gives up. Unfinished multipart
     uploads of an S3 are ended by a lifecycle rule of the bucket (AbortIncompleteMultipartUpload)."""
-    retention_days: int = Field(default=30, gt=0)
+    retention_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which results can be read one by one; the files of a batch have an expiry of their own."""
+    detail_days: int = Field(default=90, gt=0, le=MAX_DAYS)
+    """Days after a batch's end, and at least until its results are gone, for which its chunks and each of its ledger
+    entries are kept; then its entries become one a day, with the same sums."""
 
     @model_validator(mode="after")
     def _check_lease(self) -> Self:

@@ -177,6 +177,7 @@ class Batch(Base):
             postgresql_where=text("results_purged_at IS NULL AND results_deleted_at IS NOT NULL"),
         ),
         Index("batch_waiting_idx", "expires_at", "id", postgresql_where=text("waits_for_tokens IS NOT NULL")),
+        Index("batch_roll_up_idx", "created_at", "id", postgresql_where=text("rolled_up_at IS NULL")),
         CheckConstraint(_one_of("state", BatchState), name="state"),
         CheckConstraint(_one_of("priority", Priority), name="priority"),
         CheckConstraint(_one_of("invalid_lines", InvalidLines), name="invalid_lines"),
@@ -231,6 +232,7 @@ class Batch(Base):
     deleted_at: Mapped[datetime | None]  # nobody finds it any more; the ledger still names it
     results_deleted_at: Mapped[datetime | None]  # from then on its lines are not shown, and
     results_purged_at: Mapped[datetime | None]  # from then on they are gone
+    rolled_up_at: Mapped[datetime | None]  # from then on its chunks are gone, and its ledger entries are one a day
 
 
 class Chunk(Base):
@@ -317,7 +319,10 @@ class Checkpoint(Base):
 
 
 class Ledger(Base):
-    """Append-only usage entries, each summed from the result rows its own transaction inserted."""
+    """Usage entries, each summed from the result rows its own transaction inserted; only added to.
+
+    Long after the end of a batch `jobs.history` makes those of a day one; its key is then that of the first of them.
+    """
 
     __tablename__ = "ledger"
     __table_args__ = (
@@ -343,6 +348,7 @@ class Ledger(Base):
     cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
     input_price_micros: Mapped[int | None]  # the prices of this entry; null where a release that rounded wrote it
     output_price_micros: Mapped[int | None]
+    num_entries: Mapped[int] = mapped_column(server_default="1")  # that this one is the sum of
 
 
 class Budget(Base):
@@ -394,6 +400,15 @@ class Deletion(Base):
     tenant_id: Mapped[str | None]  # null: what many of them had
     deleted_by: Mapped[str]  # id of an API key, or one of `jobs.deletions`
     deleted_at: Mapped[datetime] = _created_at()
+
+
+class Chore(Base):
+    """Work that comes round again and that one process does for all; see `jobs.chores`."""
+
+    __tablename__ = "chore"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    due_at: Mapped[datetime]
 
 
 class Worker(Base):

@@ -86,10 +86,10 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "settings", "tables"],
-        ["deletions", "pagination", "partitions", "served_models", "storage"],
-        ["accounts", "lines"],
+        ["chores", "deletions", "pagination", "partitions", "served_models", "storage"],
+        ["accounts", "lines", "store_owner"],
         ["chunks", "files"],
-        ["batches", "audit", "metrics", "retention"],
+        ["batches", "audit", "history", "metrics", "retention"],
     ],
     "api": [
         ["fields", "in_flight", "logs", "rate_limits", "multipart", "ranges", "schemas", "store"],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +17,7 @@ from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import chores, history
 from jobs.batches.deletion import delete_left
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import DueBatch
@@ -35,7 +35,10 @@ from workers.due_batches import MAX_TRANSACTIONS, DueBatches
 log = logging.getLogger(__name__)
 
 _PURGE_SECONDS = 60.0
-_SWEEP_SECONDS = 6 * 3600.0
+_SWEEP_AGAIN = timedelta(hours=6)
+_ROLL_UP_AGAIN = timedelta(hours=1)
+_HOLD = timedelta(hours=1)
+"""After how long a chore that a worker began is begun by another, or again by this one where it failed."""
 
 
 class Control:
@@ -45,7 +48,6 @@ class Control:
         self._sessions = sessions
         self._storage = storage
         self._settings = settings
-        self._sweep_at = time.monotonic()
 
     def do(self, due: DueBatch) -> bool:
         """Validate a batch or write its files; return False where another worker is at it."""
@@ -72,12 +74,23 @@ class Control:
     def purge(self) -> None:
         """End what is kept no longer, step by step; one that fails is tried again the next time."""
         retention = timedelta(days=self._settings.retention_days)
+        detail = timedelta(days=self._settings.detail_days)
+        age = timedelta(hours=self._settings.leftover_hours)
         steps: dict[str, Callable[[], int]] = {
             "tenants": lambda: delete_left(self._sessions),
             "result days": lambda: len(drop_days(self._sessions, retention=retention)),
             "results": lambda: purge_results(self._sessions, retention=retention),
             "files": lambda: purge_files(self._sessions, self._storage),
-            "leftovers": self._sweep,
+            # Each lists the whole store, or looks at all that is kept: not each time, and one worker for all.
+            "leftovers": lambda: self._in_turn(
+                "sweep", lambda: sweep_objects(self._sessions, self._storage, age=age), again=_SWEEP_AGAIN
+            ),
+            "old batches": lambda: self._in_turn(
+                "roll up", lambda: history.roll_up(self._sessions, age=detail), again=_ROLL_UP_AGAIN
+            ),
+            "workers": lambda: self._in_turn(
+                "forget workers", lambda: history.forget_workers(self._sessions), again=_ROLL_UP_AGAIN
+            ),
         }
         for name, step in steps.items():
             try:
@@ -90,14 +103,15 @@ class Control:
                 if num_purged:
                     log.info("purged what=%s number=%d", name, num_purged)
 
-    def _sweep(self) -> int:
-        """List the whole store, so not each time."""
-        if time.monotonic() < self._sweep_at:
-            return 0
-        age = timedelta(hours=self._settings.leftover_hours)
-        num_gone = sweep_objects(self._sessions, self._storage, age=age)
-        self._sweep_at = time.monotonic() + _SWEEP_SECONDS
-        return num_gone
+    def _in_turn(self, name: str, step: Callable[[], int], *, again: timedelta) -> int:
+        """Do a step where it is due, and no other control worker has begun it."""
+        with transaction(self._sessions) as session:
+            if not chores.claim(session, name, hold=_HOLD):
+                return 0
+        num = step()
+        with transaction(self._sessions) as session:
+            chores.finish(session, name, again=again)
+        return num
 
 
 def register(app: Celery, due: DueBatches) -> None:

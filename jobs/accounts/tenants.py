@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 from jobs.accounts.budgets import check_limit
 from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
+from jobs.settings import MAX_DAYS
 from jobs.states import Priority
 from jobs.tables import ApiKey, Budget, Tenant
 
 KEY_PREFIX = "tm-"
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Tokens divided by a weight sum up to a tenant's virtual time, which must stay a number that others can reach."""
-MAX_RETENTION_DAYS = 36_500
 _SECRET_BYTES = 32
 _KEY_CHARACTERS = len(KEY_PREFIX) + 43  # 32 bytes in base64
 _HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its random characters
@@ -124,8 +124,8 @@ def revoke_keys(session: Session, tenant_id: str) -> None:
 
 def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
     """Set for how many days a tenant's results are kept line by line; None: as long as the service keeps them."""
-    if days is not None and not 1 <= days <= MAX_RETENTION_DAYS:
-        raise InputError(f"the retention is {days} days; give 1 to {MAX_RETENTION_DAYS}", param="retention_days")
+    if days is not None and not 1 <= days <= MAX_DAYS:
+        raise InputError(f"the retention is {days} days; give 1 to {MAX_DAYS}", param="retention_days")
     tenant.retention_days = days
     session.flush()
 

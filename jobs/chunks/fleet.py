@@ -36,12 +36,13 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
 
 
-def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> None:
-    """Note that the worker lives, and what its engine last said."""
+def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> bool:
+    """Note that the worker lives, and what its engine last said; False where it was forgotten: `register` it again."""
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
     if engine_stats is not None:
         values["engine_stats"] = dict(engine_stats)
-    session.execute(update(Worker).where(Worker.id == worker_id).values(values))
+    beaten = update(Worker).where(Worker.id == worker_id).values(values).returning(Worker.id)
+    return session.scalar(beaten) is not None
 
 
 def stop(session: Session, worker_id: str) -> None:

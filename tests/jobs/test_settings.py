@@ -26,3 +26,11 @@ def test_the_shortest_lease_that_is_allowed_is_the_one_that_the_refusal_names(mo
         load_settings()
     monkeypatch.setenv("TOKENMILL_LEASE_SECONDS", "6.6")
     assert load_settings().lease_seconds == 6.6
+
+
+@pytest.mark.parametrize("name", ["TOKENMILL_RETENTION_DAYS", "TOKENMILL_DETAIL_DAYS"])
+@pytest.mark.parametrize("days", ["0", "-1", "36501", "soon"])
+def test_days_that_no_date_has_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, days: str) -> None:
+    monkeypatch.setenv(name, days)
+    with pytest.raises(InputError, match=f"{name} is {days!r}"):
+        load_settings()

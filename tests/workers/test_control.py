@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.settings import Settings
-from jobs.storage import Storage
+from jobs.storage import Storage, StoredObject
 from workers.control import Control
 
 
@@ -45,3 +45,52 @@ def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
         session.execute(text("UPDATE file SET expires_at = now() - interval '1 day'"))
     control.purge()
     assert not storage.exists(key)
+
+
+class ListedStorage(Storage):
+    """Counts how often it is listed."""
+
+    num_listed = 0
+
+    def iter_objects(self) -> Iterator[StoredObject]:
+        self.num_listed += 1
+        return super().iter_objects()
+
+
+def test_one_control_worker_lists_the_store_for_all(maker: sessionmaker[Session], settings: Settings) -> None:
+    storage = ListedStorage("memory://")
+    workers = [Control(maker, storage, settings) for _ in range(3)]
+
+    def purge() -> int:
+        storage.num_listed = 0
+        for worker in workers:
+            worker.purge()
+        return storage.num_listed
+
+    purge()  # marks the store as its own
+    with maker.begin() as session:
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    assert [purge(), purge()] == [1, 0]
+    with maker.begin() as session:
+        left = text("SELECT due_at - now() > interval '5 hours' FROM chore WHERE name = 'sweep'")
+        assert session.scalar(left), "not after the hour for which it was held"
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    assert purge() == 1
+
+
+def test_a_chore_whose_worker_was_killed_is_begun_again(maker: sessionmaker[Session], settings: Settings) -> None:
+    class Killed(Exception):
+        pass
+
+    class DeadlyStorage(ListedStorage):
+        def iter_objects(self) -> Iterator[StoredObject]:
+            raise Killed
+
+    storage = DeadlyStorage("memory://")
+    Control(maker, storage, settings).purge()
+    with maker.begin() as session:
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    Control(maker, storage, settings).purge()  # it fails, and says so in the log
+    with maker.begin() as session:
+        is_held = text("SELECT due_at > now() AND due_at <= now() + interval '1 hour' FROM chore WHERE name = 'sweep'")
+        assert session.scalar(is_held)

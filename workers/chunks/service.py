@@ -55,6 +55,7 @@ class ChunkService:
         self._hold_sessions = hold_sessions
         self._settings = settings
         self._parts: WorkerParts | None = None
+        self._max_model_len = 0  # the engine says it when it starts
         self._drain = Drain(monotonic)
         self._claimer = Claimer(
             worker_id=worker_id, model=model, run=self._run, sessions=sessions, settings=settings, drain=self._drain
@@ -66,14 +67,9 @@ class ChunkService:
         """Start the engine, announce the worker, and begin to look for work. Raises EngineStartError."""
         info = self._host.start()
         self._parts = self._make_parts(info, self._drain)
+        self._max_model_len = info.max_model_len
         with transaction(self._sessions) as session:
-            fleet.register(
-                session,
-                worker_id=self._worker_id,
-                model=self._model,
-                max_chunks=self._settings.worker_chunks,
-                max_model_len=info.max_model_len,
-            )
+            self._register(session)
         self._heart.start()
         self._claimer.start()
         log.info("worker ready worker_id=%s model=%s device=%s", self._worker_id, self._model, info.device)
@@ -109,12 +105,23 @@ class ChunkService:
         assert self._parts is not None, "start() first"
         return ChunkRun(claim, self._parts).run()
 
+    def _register(self, session: Session) -> None:
+        fleet.register(
+            session,
+            worker_id=self._worker_id,
+            model=self._model,
+            max_chunks=self._settings.worker_chunks,
+            max_model_len=self._max_model_len,
+        )
+
     def _beat(self) -> None:
         """Write the heartbeat row; a database that is away costs a warning."""
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
                 with transaction(self._hold_sessions) as session:
-                    fleet.heartbeat(session, self._worker_id, engine_stats=engine_metrics(self._host.stats))
+                    stats = engine_metrics(self._host.stats)
+                    if not fleet.heartbeat(session, self._worker_id, engine_stats=stats):
+                        self._register(session)  # its machine slept for so long that it was forgotten
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)
             except Exception:

@@ -343,3 +343,12 @@ def test_the_heart_beats_while_chunks_have_every_connection_of_the_flushes(
         with maker.begin() as session:
             session.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
         watch.until("SELECT heartbeat_at > now() - interval '30 minutes' FROM worker", [(True,)])
+
+
+def test_a_worker_that_was_forgotten_announces_itself_again(
+    make_service: MakeService, watch: Watch, maker: sessionmaker[Session]
+) -> None:
+    make_service(1).start()
+    with maker.begin() as session:
+        session.execute(text("DELETE FROM worker"))
+    watch.until("SELECT model, max_chunks, max_model_len > 0 FROM worker", [("demo", 1, True)])

@@ -1,0 +1,133 @@
+"""Shorten what is kept of batches that ended long ago: their chunks go, their ledger entries become one a day.
+
+Rolls up only what nobody can write any more: a flush needs its chunk, and the chunks are gone by then. Sums stay exact,
+by batch, model and prices, so bills and audit find what they found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import transaction
+from jobs.partitions import partition_days
+from jobs.states import TERMINAL_BATCH_STATES
+
+WORKERS_KEPT = timedelta(days=7)
+"""A worker that was silent for so long is forgotten; it announces itself again should it come back."""
+_BATCHES = 100  # a transaction
+_ROWS = 10_000  # chunks a transaction, and as many ledger entries
+
+
+def roll_up(maker: sessionmaker[Session], *, age: timedelta) -> int:
+    """Shorten what is kept of batches that ended `age` ago and whose results are gone; return how many it were.
+
+    Each block is a transaction of its own: one that is cut off goes on with the next call. Two that do it at once take
+    different batches.
+    """
+    num_rolled_up = 0
+    after = (datetime.min.replace(tzinfo=UTC), "")
+    while True:
+        with transaction(maker) as session:
+            due = _lock_due(session, age=age, after=after)
+            if not due:
+                return num_rolled_up
+            is_done = _shorten(session, [batch.id for batch in due])
+        if is_done:
+            num_rolled_up += len(due)
+            after = (due[-1].created_at, due[-1].id)
+
+
+def forget_workers(maker: sessionmaker[Session]) -> int:
+    """Delete the rows of workers that have long been silent; return how many."""
+    with transaction(maker) as session:
+        return len(session.execute(_FORGET_WORKERS, {"kept": WORKERS_KEPT}).all())
+
+
+def _lock_due(session: Session, *, age: timedelta, after: tuple[datetime, str]) -> Sequence[Row[Any]]:
+    values = {
+        "age": age,
+        "ended": [state.value for state in TERMINAL_BATCH_STATES],
+        "days": partition_days(session),
+        "after_time": after[0],
+        "after_id": after[1],
+        "limit": _BATCHES,
+    }
+    return session.execute(_LOCK_DUE, values).all()
+
+
+def _shorten(session: Session, batch_ids: Sequence[str]) -> bool:
+    """Do a bounded piece of the work; return whether that was the last one."""
+    values = {"batch_ids": batch_ids, "limit": _ROWS}
+    for statement in (_DELETE_CHUNKS, _ROLL_UP):
+        if session.scalar(statement, values) == _ROWS:
+            return False
+    session.execute(_NOTE, values)
+    return True
+
+
+_LOCK_DUE = text("""
+    SELECT id, created_at FROM batch
+    WHERE rolled_up_at IS NULL AND created_at <= now() - CAST(:age AS interval)
+        AND (created_at, id) > (:after_time, :after_id)
+        AND GREATEST(created_at, completed_at, failed_at, expired_at, cancelled_at) <= now() - CAST(:age AS interval)
+        AND state = ANY(:ended)
+        AND (
+            results_purged_at IS NOT NULL
+            OR CAST(created_at AT TIME ZONE 'UTC' AS date) <> ALL(CAST(:days AS date[]))
+        )
+    ORDER BY created_at, id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+""")
+
+_DELETE_CHUNKS = text("""
+    WITH gone AS (
+        DELETE FROM chunk WHERE id IN (SELECT id FROM chunk WHERE batch_id = ANY(:batch_ids) LIMIT :limit) RETURNING 1
+    )
+    SELECT count(*) FROM gone
+""")
+
+# The first entry of a group takes the others in and keeps its key. An entry whose cost is not that of its tokens stays
+# as it is: the audit must still find it.
+_ROLL_UP = text("""
+    WITH entry AS (
+        SELECT id, first_value(id) OVER (
+            PARTITION BY batch_id, CAST(created_at AT TIME ZONE 'UTC' AS date), model,
+                input_price_micros, output_price_micros
+            ORDER BY id
+        ) AS first_id
+        FROM ledger
+        WHERE batch_id = ANY(:batch_ids) AND (
+            cost_picos = CAST(input_tokens AS numeric) * input_price_micros
+                + CAST(output_tokens AS numeric) * output_price_micros
+        ) IS NOT FALSE
+    ), following AS (
+        SELECT id, first_id FROM entry WHERE id <> first_id LIMIT :limit
+    ), gone AS (
+        DELETE FROM ledger USING following WHERE ledger.id = following.id RETURNING following.first_id, ledger.*
+    ), added AS (
+        SELECT first_id, CAST(sum(num_entries) AS bigint) AS num_entries,
+            CAST(sum(num_results) AS bigint) AS num_results, CAST(sum(input_tokens) AS bigint) AS input_tokens,
+            CAST(sum(cached_tokens) AS bigint) AS cached_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
+            CAST(sum(cost_micros) AS bigint) AS cost_micros, sum(cost_picos) AS cost_picos, count(*) AS num_gone
+        FROM gone GROUP BY first_id
+    ), summed AS (
+        UPDATE ledger SET num_entries = ledger.num_entries + added.num_entries,
+            num_results = ledger.num_results + added.num_results,
+            input_tokens = ledger.input_tokens + added.input_tokens,
+            cached_tokens = ledger.cached_tokens + added.cached_tokens,
+            output_tokens = ledger.output_tokens + added.output_tokens,
+            cost_micros = ledger.cost_micros + added.cost_micros, cost_picos = ledger.cost_picos + added.cost_picos
+        FROM added WHERE ledger.id = added.first_id RETURNING added.num_gone
+    )
+    SELECT coalesce(sum(num_gone), 0) FROM summed
+""")
+
+_NOTE = text("UPDATE batch SET rolled_up_at = now() WHERE id = ANY(:batch_ids)")
+
+_FORGET_WORKERS = text("""
+    DELETE FROM worker WHERE heartbeat_at < clock_timestamp() - CAST(:kept AS interval) RETURNING id
+""")
