@@ -16,7 +16,7 @@ from jobs.states import Priority
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-db_app = typer.Typer(help="The database's schema.", no_args_is_help=True)
+db_app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
 tenants_app = typer.Typer(help="Tenants: who owns files, batches and a budget.", no_args_is_help=True)
 keys_app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
 models_app = typer.Typer(help="Models that batches may name.", no_args_is_help=True)
@@ -56,6 +56,28 @@ def db_upgrade(data_dir: DataDirOption = None) -> None:
 
     upgrade(running_database_url(data_dir))
     print(f"the schema is at revision {head_revision()}")
+
+
+@db_app.command("adopt-storage")
+def db_adopt_storage(data_dir: DataDirOption = None) -> None:
+    """Let this database, and no other, sweep the object store of files that no row names.
+
+    For a database that was restored or moved to another server: control workers of a copy sweep nothing and say so.
+    """
+    from cli.up_command import running_database_url
+    from jobs import store_owner
+    from jobs.database import connect, sessions
+    from jobs.storage import Storage
+
+    url = _storage_url(data_dir)
+    if url is None:
+        raise InputError("the object store is not known; set TOKENMILL_STORAGE_URL as the service does, or --data-dir")
+    engine = connect(running_database_url(data_dir))
+    try:
+        former = store_owner.adopt(sessions(engine), Storage(url))
+    finally:
+        engine.dispose()
+    print(f"this database sweeps {url}" + ("" if former is None else f", and {former} no longer does"))
 
 
 @tenants_app.command("create")

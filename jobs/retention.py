@@ -23,6 +23,7 @@ from jobs.errors import ServiceError
 from jobs.partitions import batch_day, detach_before, drop_detached_before, partition_days
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
+from jobs.store_owner import may_sweep
 from jobs.tables import Batch, Tenant
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timede
     """Delete our objects, and parts of them, that are older than `age` and that no file names; return how many.
 
     Killed uploads leave them. An upload that is still under way when that happens fails: `files.condemn` has its key.
+    None are deleted where another database sweeps the store.
     """
+    if not may_sweep(maker, storage):
+        return 0
     with transaction(maker) as session:
         limit = session.scalar(select(func.now() - age))
     assert limit is not None

@@ -225,6 +225,15 @@ def test_a_budget_is_set_and_lifted(database: str) -> None:
         run("tenants", "budget", "nobody", "5", **admin)
 
 
+def test_a_store_is_adopted_by_the_database_that_shall_sweep_it(database: str, tmp_path: Path) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database, "TOKENMILL_STORAGE_URL": tmp_path.as_uri()}
+    (tmp_path / ".swept-by").write_text("7/16384")
+    assert "and 7/16384 no longer does" in run("db", "adopt-storage", **admin).stdout
+    assert "no longer" not in run("db", "adopt-storage", **admin).stdout, "it is ours by now"
+    with pytest.raises(InputError, match="TOKENMILL_STORAGE_URL"):
+        run("db", "adopt-storage", TOKENMILL_DATABASE_URL=database)
+
+
 def test_limits_of_a_tenant_are_shown_set_and_given_back(database: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database, "TOKENMILL_TENANT_FILES": "77"}
     run("tenants", "create", "limited", **admin)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,14 +11,15 @@ import pytest
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletions, files, partitions, retention
+from jobs import deletions, files, partitions, retention, store_owner
 from jobs.accounts import tenants
 from jobs.batches.results import read_finished_lines
-from jobs.database import transaction
+from jobs.database import connect, sessions, transaction
 from jobs.deletions import Deleted
 from jobs.errors import GoneError, NotFoundError, ServiceError
 from jobs.ids import new_id
 from jobs.storage import Storage
+from jobs.store_owner import MARK
 from jobs.tables import Batch, Deletion, File, Result, Tenant
 from tests.s3_server import Mood, S3Server
 
@@ -220,8 +221,9 @@ def test_a_sweep_locks_only_what_no_file_names(
     named = [make_file(object_key=files.new_object_key(tenant.id)).object_key for _ in range(3)]
     for key in (*named, files.new_object_key(tenant.id)):
         aged(tmp_path, key)
+    local = owned(maker, tmp_path.as_uri())
     statements.clear()
-    assert retention.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY) == 1
+    assert retention.sweep_objects(maker, local, age=DAY) == 1
     assert sum("pg_try_advisory" in statement for statement, _ in statements) == 1
 
 
@@ -306,6 +308,13 @@ def test_two_who_purge_the_same_rows_leave_none(
 DAY = timedelta(days=1)
 
 
+def owned(maker: sessionmaker[Session], url: str) -> Storage:
+    """Open a store that the test's database sweeps."""
+    storage = Storage(url)
+    store_owner.adopt(maker, storage)
+    return storage
+
+
 def aged(root: Path, key: str, *, age: timedelta = 2 * DAY) -> None:
     """Put a local object, or a part of one, of this age."""
     path = root / key
@@ -325,9 +334,9 @@ def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
     aged(tmp_path, named)
     aged(tmp_path, "notes/mine.txt")
     make_file(object_key=named)
-    storage = Storage(tmp_path.as_uri())
+    storage = owned(maker, tmp_path.as_uri())
     assert retention.sweep_objects(maker, storage, age=DAY) == 2
-    assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt"}
+    assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt", MARK}
     entries = session.scalars(select(Deletion)).all()
     assert {(entry.kind, entry.subject_id, entry.tenant_id, entry.deleted_by) for entry in entries} == {
         ("object", key, tenant.id, "sweep") for key in (part, whole)
@@ -338,7 +347,7 @@ def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
 def test_objects_in_an_s3_are_swept_too(
     maker: sessionmaker[Session], tenant: Tenant, s3: S3Server, make_file: Make
 ) -> None:
-    storage = Storage(s3.url)
+    storage = owned(maker, s3.url)
     leftover = files.new_object_key(tenant.id)
     kept = stored(storage, make_file, object_key=files.new_object_key(tenant.id))
     storage.put(leftover, b"x")
@@ -353,9 +362,9 @@ def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
     theirs, leftover = files.new_object_key(new_id("tenant")), files.new_object_key(tenant.id)
     aged(tmp_path, theirs)
     aged(tmp_path, leftover)
-    storage = Storage(tmp_path.as_uri())
+    storage = owned(maker, tmp_path.as_uri())
     assert retention.sweep_objects(maker, storage, age=DAY) == 1
-    assert [found.name for found in storage.iter_objects()] == [theirs]
+    assert {found.name for found in storage.iter_objects()} == {theirs, MARK}
     assert [entry.subject_id for entry in session.scalars(select(Deletion))] == [leftover]
 
 
@@ -366,7 +375,7 @@ def test_an_object_that_is_being_named_is_not_swept(
         object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
     )
     aged(tmp_path, new.object_key)
-    storage = Storage(tmp_path.as_uri())
+    storage = owned(maker, tmp_path.as_uri())
     files.create_file(session, tenant.id, new)
     assert retention.sweep_objects(maker, storage, age=DAY) == 0, "not committed yet"
     session.commit()
@@ -382,6 +391,58 @@ def test_an_object_that_was_swept_is_never_named(
         object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
     )
     aged(tmp_path, f"{new.object_key}#1")
-    assert retention.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY) == 1
+    assert retention.sweep_objects(maker, owned(maker, tmp_path.as_uri()), age=DAY) == 1
     with pytest.raises(ServiceError, match="took too long"):
         files.create_file(session, tenant.id, new)
+
+
+@pytest.fixture
+def copy(
+    maker: sessionmaker[Session], engine: Engine, new_database: Callable[[], str]
+) -> Iterator[sessionmaker[Session]]:
+    """Sessions of another database of the cluster, with the same tenants and without the files since."""
+    other = connect(new_database())
+    copied = sessions(other)
+    with maker() as source, copied.begin() as target:
+        for row in source.execute(text("SELECT id, name FROM tenant")).mappings():
+            target.execute(text("INSERT INTO tenant (id, name) VALUES (:id, :name)"), dict(row))
+    yield copied
+    other.dispose()
+
+
+def test_a_copy_of_the_database_sweeps_nothing_of_the_store_of_the_first(
+    maker: sessionmaker[Session],
+    tenant: Tenant,
+    tmp_path: Path,
+    make_file: Make,
+    copy: sessionmaker[Session],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    named = make_file(object_key=files.new_object_key(tenant.id)).object_key
+    aged(tmp_path, named)
+    storage = Storage(tmp_path.as_uri())
+    assert retention.sweep_objects(maker, storage, age=DAY) == 0, "it marks the store"
+    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert caplog.text == ""
+    assert retention.sweep_objects(copy, storage, age=DAY) == 0
+    assert storage.exists(named)
+    assert "objects are not swept, another database sweeps this store" in caplog.text
+    store_owner.adopt(copy, storage)
+    assert retention.sweep_objects(copy, storage, age=DAY) == 1
+    caplog.clear()
+    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert "adopt-storage" in caplog.text
+
+
+def test_a_store_is_swept_from_the_second_time_on(maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path) -> None:
+    """The first time marks it: of two databases that do so at once only one sweeps then."""
+    aged(tmp_path, files.new_object_key(tenant.id))
+    storage = Storage(tmp_path.as_uri())
+    assert [retention.sweep_objects(maker, storage, age=DAY) for _ in range(2)] == [0, 1]
+
+
+def test_whoever_may_use_the_schema_may_ask_for_the_name_of_the_database(maker: sessionmaker[Session]) -> None:
+    with maker() as session:
+        session.execute(text("CREATE ROLE plain"))
+        session.execute(text("SET LOCAL ROLE plain"))
+        assert "/" in session.scalar(store_owner._NAME)
