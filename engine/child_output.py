@@ -6,10 +6,12 @@ Token deltas in; knows a tokenizer's `decode`, and neither the engine that sends
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from engine.detokenizer import Tokenizer
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from engine.text import TextStream, Tokenizer
+from engine.text import TextStream
 
 
 class ChildOutput:
@@ -36,7 +38,7 @@ class ChildOutput:
         self.ended_before_engine = False
         """A stop string ended it: the engine knows nothing of those and computes on until it is told."""
         self._ends_with_stop_token = False
-        self._searched = self._new_stream() if self._params.stop else None
+        self._searched = self._new_search()
 
     def resume(self, token_ids: Sequence[int]) -> None:
         """Begin with the output of an earlier run, in which no stop string was complete."""
@@ -73,27 +75,38 @@ class ChildOutput:
 
     def text(self) -> str:
         """Return the whole text, once it has ended; without stop strings it is decoded here, by whoever asks."""
-        stream = self._searched
-        if stream is None:
-            stream = self._new_stream()
-            if stream is not None:
-                stream.push(self.token_ids, ends_with_stop_token=self._ends_with_stop_token)
-                stream.finish()
-        return "" if stream is None else stream.text
+        if self._searched is not None:
+            return self._searched.text
+        has_stop = self._params.include_stop_str_in_output
+        return self._text_of(self.token_ids if has_stop else self.shown_token_ids, self._params)
+
+    def text_with_special_tokens(self) -> str:
+        """Return the whole text, once it has ended, with all special tokens but one that ended it."""
+        return self._text_of(self.shown_token_ids, replace(self._params, skip_special_tokens=False))
+
+    def _new_search(self) -> TextStream | None:
+        if self._tokenizer is None or not self._params.stop:
+            return None
+        return TextStream(self._tokenizer, self._prompt_token_ids, self._params)
+
+    def _text_of(self, token_ids: Sequence[int], params: SamplingParams) -> str:
+        if self._tokenizer is None:
+            return ""
+        stream = TextStream(self._tokenizer, self._prompt_token_ids, params)
+        stream.push(token_ids)
+        stream.finish()
+        return stream.text
 
     def _ends_at_stop_string(self, stream: TextStream, delta: TokenDelta) -> bool:
         """Write the text of new tokens; where one completes a stop string, keep those up to it and end there."""
-        ends_with_stop_token = delta.finish_reason is FinishReason.STOP
-        last = len(delta.token_ids) - 1
-        for index, token_id in enumerate(delta.token_ids):  # one by one, so that none after a stop string is counted
-            stream.push([token_id], ends_with_stop_token=index == last and ends_with_stop_token)
-            if stream.matched_stop is not None:
-                self.token_ids += delta.token_ids[: index + 1]
-                self.logprobs += (delta.logprobs or [])[: index + 1]
-                self.finish_reason, self.stop_reason = FinishReason.STOP, stream.matched_stop
-                self.ended_before_engine = delta.finish_reason is None
-                return True
-        return False
+        count = stream.push(delta.token_ids, ends_with_stop_token=delta.finish_reason is FinishReason.STOP)
+        if stream.matched_stop is None:
+            return False
+        self.token_ids += delta.token_ids[:count]
+        self.logprobs += (delta.logprobs or [])[:count]
+        self.finish_reason, self.stop_reason = FinishReason.STOP, stream.matched_stop
+        self.ended_before_engine = delta.finish_reason is None
+        return True
 
     def _end(self, delta: TokenDelta) -> None:
         self.finish_reason, self.stop_reason, self.error = delta.finish_reason, delta.stop_reason, delta.error
@@ -102,11 +115,6 @@ class ChildOutput:
             self._searched.finish()
             if self._searched.matched_stop is not None:  # in text that was held back
                 self.finish_reason, self.stop_reason = FinishReason.STOP, self._searched.matched_stop
-
-    def _new_stream(self) -> TextStream | None:
-        if self._tokenizer is None:
-            return None
-        return TextStream(self._tokenizer, self._prompt_token_ids, self._params)
 
 
 class RequestProgress:

@@ -12,6 +12,7 @@ from typing import Any
 from engine.build import build_engine
 from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
+from engine.detokenizer import text_of_token
 from engine.errors import InvalidRequestError
 from engine.models.config import resolve_model_path
 from engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
@@ -164,7 +165,7 @@ def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Log
 
 
 def _logprob(token_id: int, value: float, *, rank: int, tokenizer: Any) -> Logprob:
-    decoded = tokenizer.decode([token_id]) if tokenizer is not None else None
+    decoded = None if tokenizer is None else text_of_token(tokenizer, token_id)
     return Logprob(logprob=value, rank=rank, decoded_token=decoded)
 
 

@@ -1,31 +1,14 @@
-"""Turn tokens into text as they come, and find stop strings in it. Knows a tokenizer's `decode`, no engine, no model.
-
-A character may need several tokens, and a tokenizer may write the same token differently after another one; so text is
-handed out only when it can no longer change, and each piece is decoded together with the tokens just before it.
-"""
+"""Show the text of an output under its request's parameters, and find stop strings in it. Knows no engine, no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from engine.detokenizer import Detokenizer, Tokenizer
 from engine.errors import InvalidParamsError
 from engine.params import SamplingParams
-
-REPLACEMENT = "\ufffd"
-_PROMPT_CONTEXT = 8
-_MAX_PROMPT_CONTEXT = 64
-_MAX_PENDING = 16
-"""Tokens after which undecodable text is handed out as it is; no character needs as many."""
-
-
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
-
-    def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
-        """Return the text of the tokens."""
-        ...
 
 
 def with_bad_words_as_tokens(params: SamplingParams, tokenizer: Any) -> SamplingParams:
@@ -45,78 +28,6 @@ def with_bad_words_as_tokens(params: SamplingParams, tokenizer: Any) -> Sampling
     return replace(params, bad_words=(), bad_words_token_ids=tuple(found))
 
 
-class Detokenizer:
-    """Decode one sequence token by token; the pieces joined are the output's text.
-
-    When the prompt ends inside a character, the output's text begins with the whole character.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True
-    ) -> None:
-        # The backend's decode is the wrapper's without its per-call overhead, which is most of the time here.
-        self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        self._skip = skip_special_tokens
-        self._window = self._prompt_end(prompt_token_ids)
-        self._num_done = len(self._window)
-        whole = self._whole_tokens()
-        self._done_text = self._decode(whole)
-        self._begins_whole = len(whole) == len(self._window)
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        """Take new tokens; return the text that is certain now, perhaps empty."""
-        self._window.extend(token_ids)
-        text = self._decode(self._window)
-        if not text.endswith(REPLACEMENT):
-            return self._hand_out(text)
-        whole = self._whole_tokens()
-        if self._num_done < len(whole) < len(self._window):
-            unfinished = self._window[len(whole) :]
-            self._window = whole
-            piece = self._hand_out(self._decode(whole))
-            self._window = self._window + unfinished
-            return piece
-        return self._hand_out(text) if len(self._window) - self._num_done >= _MAX_PENDING else ""
-
-    def finish(self) -> str:
-        """Return what is left, an incomplete character as the replacement character."""
-        if len(self._window) == self._num_done:
-            return ""
-        return self._hand_out(self._decode(self._window))
-
-    def _prompt_end(self, token_ids: Sequence[int]) -> list[int]:
-        """Return enough of the prompt's end to hold a character begun in it and to write its last word in context.
-
-        It begins with a token that is text by itself: a run of byte tokens cut inside a character is unreadable as a
-        whole to byte-fallback tokenizers.
-        """
-        start = max(0, len(token_ids) - _PROMPT_CONTEXT)
-        lowest = max(0, len(token_ids) - _MAX_PROMPT_CONTEXT)
-        while start > lowest and REPLACEMENT in self._decode([token_ids[start]]):
-            start -= 1
-        return list(token_ids[start:])
-
-    def _whole_tokens(self) -> list[int]:
-        """Return the window without the tokens of a character that it ends inside of: at most three, perhaps all."""
-        for end in range(len(self._window), max(-1, len(self._window) - 4), -1):
-            if not self._decode(self._window[:end]).endswith(REPLACEMENT):
-                return self._window[:end]
-        return self._window
-
-    def _hand_out(self, text: str) -> str:
-        piece = text[len(self._done_text) :]
-        if self._begins_whole:  # else the window would begin inside a character
-            self._window = self._window[self._num_done :] or self._window
-        self._begins_whole = True
-        self._num_done = len(self._window)
-        self._done_text = self._decode(self._window)
-        return piece
-
-    def _decode(self, token_ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip)
-        return text
-
-
 class StopMatcher:
     """Let text through up to the first stop string, and hold back what may be the beginning of one."""
 
@@ -127,13 +38,14 @@ class StopMatcher:
         self._num_exempt = 0
         self.matched: str | None = None
 
-    def exempt(self, text: str) -> str:
+    def exempt(self, text: str, *, num_open: int = 0) -> str:
         """Return the text that may be shown, of text that comes too early to end the output.
 
-        A stop string that is complete in it counts for nothing; one that begins in it may be completed later.
+        A stop string that is complete in it counts for nothing; one that begins in it may be completed later. Nor does
+        one in the `num_open` characters after it, which are pushed once they are certain.
         """
         self._held += text
-        self._num_exempt = len(self._held)
+        self._num_exempt = len(self._held) + num_open
         return self._show_all_but(self._num_possible())
 
     def push(self, text: str) -> str:
@@ -151,6 +63,12 @@ class StopMatcher:
             self._held = ""
             return shown
         return self._show_all_but(self._num_possible())
+
+    def completes(self, text: str) -> bool:
+        """Tell whether a stop string would be complete at the end of this text, were it pushed now."""
+        if self.matched is not None or len(self._held) + len(text) <= self._num_exempt:
+            return False
+        return (self._held + text).endswith(self._stops)
 
     def finish(self) -> str:
         """Return what was held back; nothing more comes."""
@@ -178,12 +96,13 @@ class StopMatcher:
 
 
 class TextStream:
-    """Tokens of one child in, showable text out, under the request's parameters."""
+    """Tokens of one child in, the text that may be shown out, under the request's parameters."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+        self._has_stops = bool(params.stop)
         self._include_stop = params.include_stop_str_in_output
-        self._num_exempt_tokens = params.min_tokens if params.stop else 0
+        self._num_exempt_tokens = params.min_tokens
         self._matcher = StopMatcher(params.stop, include_stop=self._include_stop)
         self._pieces: list[str] = []
 
@@ -197,29 +116,37 @@ class TextStream:
         """Return the stop string that ended the text, None while there is none."""
         return self._matcher.matched
 
-    def push(self, token_ids: Sequence[int], *, ends_with_stop_token: bool = False) -> str:
-        """Take new tokens; return the text that may be shown now.
+    def push(self, token_ids: Sequence[int], *, ends_with_stop_token: bool = False) -> int:
+        """Take new tokens; return how many belong to the output: all, or those up to the end of a stop string.
 
-        Tokens after a stop string give nothing, nor does a stop token, unless stops are to be included. A stop string
-        that is complete within the first `min_tokens` tokens does not count (as in vLLM).
+        A stop token gives no text, unless stops are to be included. A stop string that is complete within the first
+        `min_tokens` tokens does not count (as in vLLM).
         """
         if self.matched_stop is not None:
-            return ""
-        if ends_with_stop_token and not self._include_stop:
-            token_ids = token_ids[:-1]
-        early, others = token_ids[: self._num_exempt_tokens], token_ids[self._num_exempt_tokens :]
-        self._num_exempt_tokens -= len(early)
-        shown = self._show(self._matcher.exempt(self._detokenizer.push(early))) if early else ""
-        return shown + (self._show(self._matcher.push(self._detokenizer.push(others))) if others else "")
+            return 0
+        shown = token_ids[:-1] if ends_with_stop_token and not self._include_stop else token_ids
+        if not self._has_stops:
+            self._pieces.append(self._detokenizer.push(shown))
+            return len(token_ids)
+        for count, token_id in enumerate(shown, start=1):  # one by one, so that none after a stop string is taken
+            self._search(token_id)
+            if self.matched_stop is not None:
+                return count
+        return len(token_ids)
 
-    def finish(self) -> str:
-        """Return the rest of the text; nothing more comes."""
-        if self.matched_stop is not None:
-            return ""
-        shown = self._matcher.push(self._detokenizer.finish())
-        return self._show(shown if self.matched_stop is not None else shown + self._matcher.finish())
+    def finish(self) -> None:
+        """Show the rest of the text; nothing more comes."""
+        if self.matched_stop is None:
+            self._pieces += [self._matcher.push(self._detokenizer.rest()), self._matcher.finish()]
 
-    def _show(self, text: str) -> str:
-        if text:
-            self._pieces.append(text)
-        return text
+    def _search(self, token_id: int) -> None:
+        piece, open_text = self._detokenizer.push([token_id]), self._detokenizer.open_text
+        if self._num_exempt_tokens:
+            self._num_exempt_tokens -= 1
+            self._pieces.append(self._matcher.exempt(piece, num_open=len(open_text)))
+            return
+        self._pieces.append(self._matcher.push(piece))
+        if open_text and self._matcher.completes(open_text):
+            rest = self._detokenizer.rest()  # certain, since the output ends here
+            if self._matcher.completes(rest):
+                self._pieces.append(self._matcher.push(rest))

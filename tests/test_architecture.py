@@ -54,7 +54,7 @@ EXTRAS = {
 FLOORS = {
     "engine": [
         ["errors", "stats"],
-        ["outputs", "structured", "gguf"],
+        ["outputs", "structured", "gguf", "detokenizer"],
         ["config", "params", "tokenizer"],
         ["intake", "text", "scheduling"],
         ["models", "child_output"],

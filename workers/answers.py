@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.child_output import ChildOutput, RequestProgress
-from engine.text import StopMatcher
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.responses import (
     GeneratedChoice,
@@ -34,7 +33,6 @@ class AnswerMaker:
 
     def __init__(self, tokenizer: Any, *, model: str) -> None:
         self._shown = ShownLogprobs(tokenizer)
-        self._tokenizer = tokenizer
         self._model = model
 
     def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
@@ -90,14 +88,13 @@ class AnswerMaker:
             prompt_logprobs=prompt.ranked,
         )
 
-    def _with_calls(self, generated: GeneratedChoice, choice: ChildOutput, prepared: PreparedLine) -> GeneratedChoice:
+    @staticmethod
+    def _with_calls(generated: GeneratedChoice, choice: ChildOutput, prepared: PreparedLine) -> GeneratedChoice:
         """Move the tool calls of an output out of its text, up to the first stop string."""
         if prepared.calls is None:
             return generated
         # Some models mark calls with special tokens, which the text leaves out.
-        whole = self._tokenizer.decode(choice.shown_token_ids, skip_special_tokens=False)
-        stops = StopMatcher(prepared.params.stop, include_stop=prepared.params.include_stop_str_in_output)
-        found = prepared.calls.read(stops.push(whole) + stops.finish())
+        found = prepared.calls.read(choice.text_with_special_tokens())
         if found is None:
             return generated
         text, calls = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from engine.detokenizer import REPLACEMENT, text_of_token
 from engine.process.messages import TokenLogprobs
 from jobs.lines.responses import PromptLogprobs, RankedToken, TokenLogprob
 
@@ -63,8 +64,8 @@ def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
     Knows the two spellings of partial characters: byte-level BPE (GPT-2's table of 256 printable characters) and byte
     fallback (`<0x0A>`).
     """
-    text = _text_after_other(tokenizer, token_id)
-    if "\ufffd" not in text:
+    text = text_of_token(tokenizer, token_id)
+    if REPLACEMENT not in text:
         return text, text.encode()
     spelled: str = tokenizer.convert_ids_to_tokens(token_id)
     if spelled.startswith("<0x") and spelled.endswith(">"):
@@ -73,15 +74,6 @@ def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
     if all(character in table for character in spelled):
         return text, bytes(table[character] for character in spelled)
     return text, text.encode()
-
-
-def _text_after_other(tokenizer: Any, token_id: int) -> str:
-    """Return what a token adds to a text: SentencePiece's decoders strip the space of a token that stands first."""
-    decode = getattr(tokenizer, "backend_tokenizer", tokenizer).decode  # as the answer's text is decoded
-    before: list[int] = tokenizer.encode("a", add_special_tokens=False)
-    start: str = decode(before, skip_special_tokens=False)
-    text: str = decode([*before, token_id], skip_special_tokens=False)
-    return text.removeprefix(start) if text.startswith(start) else decode([token_id], skip_special_tokens=False)
 
 
 def _byte_level_table() -> dict[str, int]:

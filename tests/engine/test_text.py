@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.detokenizer import Detokenizer
 from engine.params import SamplingParams
-from engine.text import Detokenizer, StopMatcher, TextStream
+from engine.text import StopMatcher, TextStream
 from tests.engine.texts import SAMPLES, TOKENIZERS, match, stream_text
 
 
@@ -15,7 +16,7 @@ def test_many_tokens_at_once_that_end_inside_a_character_lose_nothing(kind: str,
     for cut in range(len(output)):
         detokenizer = Detokenizer(tokenizer, prompt)
         pieces = [detokenizer.push(output[:cut]), *(detokenizer.push([token]) for token in output[cut:])]
-        assert "".join([*pieces, detokenizer.finish()]) == tokenizer.decode(output)
+        assert "".join([*pieces, detokenizer.rest()]) == tokenizer.decode(output)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -41,8 +42,11 @@ def test_a_prompt_may_end_inside_a_character(kind: str, text: str) -> None:
 def test_nothing_incomplete_is_shown_before_the_character_is_whole(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     detokenizer = Detokenizer(tokenizer, tokenizer.encode("x").ids)
-    pieces = [detokenizer.push([token]) for token in tokenizer.encode("漢😀").ids]
-    assert [piece for piece in pieces if piece] == ["漢", "😀"]
+    shown = ""
+    for token in tokenizer.encode("字😀").ids:
+        shown += detokenizer.push([token])
+        assert shown + detokenizer.open_text in {"", "字", "字😀"}
+    assert shown + detokenizer.open_text == shown + detokenizer.rest() == "字😀"
 
 
 def test_a_character_that_never_completes_ends_as_a_replacement() -> None:
