@@ -17,7 +17,7 @@ from engine.device.energy import EnergyMeter
 from engine.errors import InvalidRequestError
 from engine.grammars import output as grammar_output
 from engine.grammars.waiting import GrammarQueue
-from engine.intake import EngineInfo, check_output_so_far, resolve_max_tokens
+from engine.intake import EngineInfo, check_output_so_far, check_weight, resolve_max_tokens
 from engine.outputs import FinishReason, TokenDelta
 from engine.pending import PendingTokens
 from engine.recorder import Recorder
@@ -78,6 +78,7 @@ class Engine:
         request_id, params = new.request_id, new.params
         try:
             max_tokens = resolve_max_tokens(new.prompt_token_ids, params, self.info)
+            check_weight(new.weight)
             check_output_so_far(new.output_token_ids, params, vocab_size=self.info.vocab_size)
         except InvalidRequestError as error:
             self._end_all(request_id, params.n, FinishReason.ERROR, error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,12 @@ def resolve_max_tokens(prompt: Sequence[int], params: SamplingParams, info: Engi
             f"the pool holds {info.num_kv_tokens}. Lower max_tokens or raise num_kv_blocks."
         )
     return max_tokens
+
+
+def check_weight(weight: float) -> None:
+    """Raise InvalidRequestError unless a tenant's turns can be counted with it."""
+    if not 0.0 < weight < math.inf:
+        raise InvalidRequestError(f"The request's weight is {weight}; it must be a number above 0.")
 
 
 def check_output_so_far(output: Sequence[int], params: SamplingParams, *, vocab_size: int) -> None:

@@ -1,6 +1,6 @@
 """Takes up the batches that wait for a control worker: by class, then fair share between tenants, then age.
 
-Two at a time, and above them better ones than the worst of those. Knows not what is done with a batch.
+Two at a time, and above them better ones than the worst of those, and newcomers. Knows not what is done with a batch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -19,16 +19,17 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.batches import sweeps
 from jobs.batches.sweeps import DueBatch
 from jobs.chunks.fairshare import effective_rank
+from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
-from jobs.states import BatchState, Priority
+from jobs.states import BatchState
 from workers.slots import MOST_ABOVE, Slots
 
 log = logging.getLogger(__name__)
 
 NUM_SLOTS = 2
-"""Batches of any class that are taken up at once. Above them is room for better ones: see `Slots`."""
+"""Batches of any class that are taken up at once. Above them is room for better ones and for newcomers: see `Slots`."""
 
 MAX_TRANSACTIONS = NUM_SLOTS + MOST_ABOVE + 1
 """At once: one a batch, which lasts as long as its input or its files, and the look for the next."""
@@ -41,13 +42,19 @@ class Turns:
         self._numbers = count(1)
         self._served: dict[str, int] = {}
 
-    def first(self, due: Iterable[DueBatch], classes: Collection[Priority]) -> DueBatch | None:
-        """Return the next batch of these classes, and take its tenant for served."""
-        allowed = (batch for batch in due if batch.priority in classes)
-        chosen = min(allowed, key=self._key, default=None)
+    def first(self, due: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
+        """Return the next batch of those that are wanted, and take its tenant for served."""
+        in_order = sorted(due, key=self._key)
+        chosen = next((batch for batch in in_order if batch.priority in wanted.classes), None)
+        chosen = chosen or self._first_newcomer(in_order, wanted)
         if chosen is not None:
             self._served[chosen.tenant_id] = next(self._numbers)
         return chosen
+
+    @staticmethod
+    def _first_newcomer(in_order: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
+        turn = next((batch for batch in in_order if batch.priority in wanted.newcomer_classes), None)
+        return None if turn is None or turn.tenant_id in wanted.present else turn
 
     def _key(self, batch: DueBatch) -> tuple[Any, ...]:
         rank = effective_rank(batch.priority, batch.waited)
@@ -107,16 +114,16 @@ class DueBatches:
             self._wake.wait(self._settings.claim_alone_seconds * random.uniform(0.5, 1.0))
 
     def _take_up_next(self) -> bool:
-        classes = self._slots.classes
-        if not classes:
+        wanted = self._slots.wanted
+        if not wanted.all_classes:
             return False
         with transaction(self._sessions) as session:
             due = sweeps.due_batches(session, but_for=self._left())
-        chosen = self._turns.first(due, classes)
+        chosen = self._turns.first(due, wanted)
         if chosen is None:
             return False
         self._leave(chosen, until=None)
-        self._slots.open(chosen.priority)
+        self._slots.open(chosen.priority, chosen.tenant_id)
         self._executor.submit(self._run, chosen)
         return True
 
@@ -142,5 +149,5 @@ class DueBatches:
         finally:
             seconds = 0.0 if is_done else self._settings.hint_again_seconds
             self._leave(batch, until=self._monotonic() + seconds)
-            self._slots.close(batch.priority)
+            self._slots.close(batch.priority, batch.tenant_id)
             self._wake.set()

@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.config import EngineConfig, PolicyName
+from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 from engine.models.config import resolve_model_path
 from engine.process.messages import EngineInfo
@@ -65,14 +65,7 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     leaving = Leaving()
     host = EngineHost(EngineProcess(config), on_gone=leaving)
     make_parts = _parts_maker(
-        host,
-        folder,
-        model=model,
-        policy=config.policy,
-        sessions=maker,
-        hold_sessions=hold_maker,
-        settings=settings,
-        leaving=leaving,
+        host, folder, model=model, sessions=maker, hold_sessions=hold_maker, settings=settings, leaving=leaving
     )
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
@@ -121,7 +114,6 @@ def _parts_maker(
     folder: Path,
     *,
     model: str,
-    policy: PolicyName,
     sessions: sessionmaker[Session],
     hold_sessions: sessionmaker[Session],
     settings: Settings,
@@ -143,7 +135,6 @@ def _parts_maker(
             settings=settings,
             drain=drain,
             model_fingerprint=fingerprint,
-            engine_has_deadlines=policy is PolicyName.DEADLINE,
         )
 
     return make

@@ -1,38 +1,42 @@
-"""How many pieces of work a process has open at once, by class: K of any, and a few above them for better ones.
+"""How many pieces of work a process has open at once: K of any, and a few above them for better ones and for newcomers.
 
-Knows nothing of what is open but its class.
+Knows nothing of what is open but its class and its tenant.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 from jobs.chunks.fairshare import CLASSES
+from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 
-MOST_ABOVE = len(CLASSES) - 1
+MOST_ABOVE = len(CLASSES)
 """Slots above K, at most."""
 
 
 class Slots:
     """K slots for work of any class, and above them one for each class between the worst that is open and a better one.
 
-    So with K slots full of bulk work, one piece of normal work starts beside it, and of urgent work up to two.
+    So with K slots full of bulk work, one piece of normal work starts beside it, and of urgent work up to two. One more
+    is for a tenant that has nothing open, for work no worse than the worst: it waits for nobody's slowest line.
     """
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots
         self._lock = threading.Lock()
-        self._open: list[int] = []  # ranks
+        self._open: list[tuple[int, str]] = []  # rank and tenant
+        self._newcomer: tuple[int, str] | None = None  # in the slot that is for them alone
 
     @property
-    def classes(self) -> Sequence[Priority]:
-        """Return the classes of which another piece of work may be opened now, best first: all, some or none."""
+    def wanted(self) -> Wanted:
+        """Return what may be opened now: anything, some or nothing."""
         with self._lock:
-            worst = max(self._open, default=0)
-            most = [self._num_slots + max(0, worst - rank) for rank in range(len(CLASSES))]
-            return [priority for rank, priority in enumerate(CLASSES) if len(self._open) < most[rank]]
+            return Wanted(
+                classes=[priority for rank, priority in enumerate(CLASSES) if self._has_room(rank)],
+                newcomer_classes=[] if self._newcomer else CLASSES[: self._worst + 1],
+                present={tenant_id for _, tenant_id in self._all},
+            )
 
     @property
     def has_room_for_all(self) -> bool:
@@ -40,12 +44,31 @@ class Slots:
         with self._lock:
             return len(self._open) < self._num_slots
 
-    def open(self, priority: Priority) -> None:
+    def open(self, priority: Priority, tenant_id: str) -> None:
         """Note that a piece of work has started."""
+        rank = CLASSES.index(priority)
         with self._lock:
-            self._open.append(CLASSES.index(priority))
+            if self._has_room(rank):
+                self._open.append((rank, tenant_id))
+            else:
+                self._newcomer = (rank, tenant_id)
 
-    def close(self, priority: Priority) -> None:
+    def close(self, priority: Priority, tenant_id: str) -> None:
         """Note that a piece of work has ended."""
+        work = (CLASSES.index(priority), tenant_id)
         with self._lock:
-            self._open.remove(CLASSES.index(priority))
+            if work == self._newcomer:
+                self._newcomer = None
+            else:
+                self._open.remove(work)
+
+    @property
+    def _all(self) -> list[tuple[int, str]]:
+        return [*self._open, self._newcomer] if self._newcomer else self._open
+
+    @property
+    def _worst(self) -> int:
+        return max((rank for rank, _ in self._all), default=0)
+
+    def _has_room(self, rank: int) -> bool:
+        return len(self._open) < self._num_slots + max(0, self._worst - rank)

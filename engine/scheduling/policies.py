@@ -10,12 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from engine.config import PolicyName
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
+from engine.scheduling.turns import TenantTurns
 from engine.scheduling.waiting import Key, KeyedQueue
 
 
@@ -98,21 +99,53 @@ class FcfsPolicy(KeyedPolicy):
         return _age(sequence)
 
 
-class PriorityPolicy(KeyedPolicy):
-    """Lowest `priority` first, then what was preempted, then the earlier deadline, then the earlier arrival.
+class PriorityPolicy(Policy):
+    """Lowest `priority` first; of one number the tenants in turns; of a tenant what was preempted, then by deadline.
 
-    A sequence of a strictly lower number takes the seat of one with a higher one. Of the running ones, the highest
-    number, then the latest arrival, is preempted first.
+    Then by arrival. A sequence of a strictly lower number takes the seat of one with a higher one. Of the running ones,
+    the highest number, then the latest arrival, is preempted first.
     """
 
-    def key(self, sequence: Sequence) -> Key:
-        return (sequence.request.priority, sequence.num_preemptions == 0, _deadline(sequence), *_age(sequence))
+    def __init__(self) -> None:
+        self._classes: dict[int, TenantTurns] = {}  # those in which somebody waits, and maybe some that are over
+        self._priorities: list[int] = []  # a heap of their numbers
+
+    def push(self, sequence: Sequence) -> None:
+        priority = sequence.request.priority
+        if priority not in self._classes:
+            self._classes[priority] = TenantTurns(_preempted_then_deadline)
+            heappush(self._priorities, priority)
+        self._classes[priority].push(sequence)
+
+    def peek(self) -> Sequence:
+        while True:
+            turns = self._classes[self._priorities[0]]
+            if turns:
+                return turns.peek()
+            # With nobody waiting there is nothing to share: what was served so far counts no more.
+            del self._classes[heappop(self._priorities)]
+
+    def discard(self, sequence: Sequence) -> None:
+        self._classes[sequence.request.priority].discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
         return (sequence.request.priority, *_age(sequence))
 
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
         return waiting.request.priority < running.request.priority
+
+    def on_seat(self, sequence: Sequence) -> None:
+        turns = self._classes.get(sequence.request.priority)
+        if turns is not None:
+            turns.charge_start(sequence)
+
+    def on_step(self, plan: StepPlan) -> None:
+        if not self._classes:
+            return
+        for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
+            turns = self._classes.get(sequence.request.priority)
+            if turns is not None:
+                turns.charge_output(sequence)
 
 
 class ShortestPolicy(KeyedPolicy):
@@ -175,58 +208,34 @@ class DeadlinePolicy(Policy):
 
 
 class FairPolicy(Policy):
-    """The tenant that was served the fewest tokens first; within a tenant the earlier arrival.
+    """The tenants in turns, whatever the priorities; within a tenant the earlier arrival.
 
-    A tenant is charged the prompt tokens not found in the cache when its request first starts, so that a burst of
-    starts is spread too, and its output tokens after each step; what a preemption makes the engine compute again is not
-    charged. A tenant that comes back after a pause is counted as if it had been served as much as the last one that was
-    picked: idle time earns nothing.
+    The tenant that was served the most for its weight is preempted first.
     """
 
     has_moving_ranks = True
 
     def __init__(self) -> None:
-        self._queues: dict[str, KeyedQueue] = {}
-        self._tenants: list[tuple[int, str]] = []
-        self._served: dict[str, int] = {}
-        self._floor = 0
+        self._turns = TenantTurns(_age)
 
     def push(self, sequence: Sequence) -> None:
-        tenant = sequence.request.tenant
-        if tenant not in self._queues:
-            self._queues[tenant] = KeyedQueue()
-            self._served[tenant] = max(self._served.get(tenant, 0), self._floor)
-            heappush(self._tenants, (self._served[tenant], tenant))
-        self._queues[tenant].push(_age(sequence), sequence)
+        self._turns.push(sequence)
 
     def peek(self) -> Sequence:
-        while True:
-            served, tenant = self._tenants[0]
-            if not self._queues[tenant]:
-                heappop(self._tenants)
-                del self._queues[tenant]
-            elif served < self._served[tenant]:
-                # Service only grows, so an old entry comes up too early and never too late.
-                heapreplace(self._tenants, (self._served[tenant], tenant))
-            else:
-                self._floor = max(self._floor, served)
-                return self._queues[tenant].peek()
+        return self._turns.peek()
 
     def discard(self, sequence: Sequence) -> None:
-        self._queues[sequence.request.tenant].discard(sequence)
+        self._turns.discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
-        return (self._served[sequence.request.tenant], *_age(sequence))
+        return (self._turns.served(sequence.request.tenant), *_age(sequence))
 
     def on_seat(self, sequence: Sequence) -> None:
-        if not sequence.num_preemptions:
-            self._served[sequence.request.tenant] += sequence.num_prompt_tokens - sequence.num_cached_tokens
-            sequence.num_charged_tokens = sequence.num_tokens
+        self._turns.charge_start(sequence)
 
     def on_step(self, plan: StepPlan) -> None:
-        for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
-            self._served[sequence.request.tenant] += sequence.num_tokens - sequence.num_charged_tokens
-            sequence.num_charged_tokens = sequence.num_tokens
+        for sequence, _ in plan.sampling():
+            self._turns.charge_output(sequence)
 
 
 class PrefixPolicy(Policy):
@@ -287,6 +296,10 @@ def make_policy(name: PolicyName) -> Policy:
 
 def _age(sequence: Sequence) -> tuple[int, int]:
     return (sequence.request.arrival, sequence.index)
+
+
+def _preempted_then_deadline(sequence: Sequence) -> Key:
+    return (sequence.num_preemptions == 0, _deadline(sequence), *_age(sequence))
 
 
 def _deadline(sequence: Sequence) -> float:

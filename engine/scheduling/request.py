@@ -49,6 +49,8 @@ class NewRequest:
     """In seconds since the epoch; of one priority the earliest runs first."""
     tenant: str = ""
     """Whom it is run for; only requests of one tenant share cached prefixes."""
+    weight: float = 1.0
+    """Of its tenant, above 0: with twice the weight of another, twice as many tokens while both wait."""
     output_token_ids: AnySequence[int] = ()
     """What an earlier run of the same request (n = 1) generated: it goes on after them and reports only what is new.
 

@@ -11,12 +11,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.chunks.wanted import ANY, Wanted
 from jobs.states import Priority
 
 CLASSES = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
@@ -126,12 +127,13 @@ def _lowered(queue: Queue, cap: Cap, own: Queue | None, *, first: int, least: fl
     )
 
 
-def order(queues: Iterable[Queue], *, now: datetime, limit: int) -> list[int]:
+def order(queues: Iterable[Queue], *, now: datetime, limit: int, after_others: Collection[str] = ()) -> list[int]:
     """Return the ids of the next chunks, at most `limit`, as if each were charged when it is picked.
 
+    Of queues that stand level, those of the tenants `after_others` are last.
     Ends early where the next chunk in turn was not read (`has_more`): the next call continues there.
     """
-    heap = [_Turn.first(queue, now) for queue in queues]
+    heap = [_Turn.first(queue, now, is_after=queue.tenant_id in after_others) for queue in queues]
     heapq.heapify(heap)
     picked: list[int] = []
     while heap and len(picked) < limit:
@@ -144,6 +146,18 @@ def order(queues: Iterable[Queue], *, now: datetime, limit: int) -> list[int]:
         picked.append(turn.queue.chunks[turn.position].id)
         heapq.heapreplace(heap, turn.following())
     return picked
+
+
+def wanted_in_order(queues: Sequence[Queue], wanted: Wanted, *, now: datetime, limit: int) -> list[int]:
+    """Return the ids of the next chunks that are wanted, at most `limit`; newcomers' as long as it is their turn."""
+    chunk_ids = order((queue for queue in queues if queue.priority in wanted.classes), now=now, limit=limit)
+    if chunk_ids:
+        return chunk_ids
+    shared = [queue for queue in queues if queue.priority in wanted.newcomer_classes]
+    newcomers = {chunk.id for queue in shared if queue.tenant_id not in wanted.present for chunk in queue.chunks}
+    # Who begins stands level with the least served: that is its turn.
+    in_turn = order(shared, now=now, limit=limit, after_others=wanted.present)
+    return list(takewhile(newcomers.__contains__, in_turn))
 
 
 def effective_rank(priority: Priority, waited: timedelta) -> int:
@@ -160,19 +174,22 @@ class _Turn:
     """A queue's position in the order: its next chunk at the virtual time it would be charged from."""
 
     queue: Queue
+    is_after: bool
+    """After those that stand level with it."""
     position: int
     virtual_time: float
     rank: int
     waiting_since: datetime | None  # only of queues that waiting has lifted: they go first in their new class
 
     @classmethod
-    def first(cls, queue: Queue, now: datetime) -> _Turn:
+    def first(cls, queue: Queue, now: datetime, *, is_after: bool) -> _Turn:
         # A hint under way is service to come: without this an aged queue would get a hint on every call.
         waited = timedelta(0) if queue.hinted_tokens else now - queue.waiting_since
         rank = effective_rank(queue.priority, waited)
         is_lifted = rank < CLASSES.index(queue.priority)
         return cls(
             queue=queue,
+            is_after=is_after,
             position=0,
             virtual_time=queue.virtual_time + queue.hinted_tokens / queue.weight,
             rank=rank,
@@ -183,6 +200,7 @@ class _Turn:
         tokens = self.queue.chunks[self.position].estimated_tokens
         return _Turn(
             queue=self.queue,
+            is_after=self.is_after,
             position=self.position + 1,
             virtual_time=self.virtual_time + tokens / self.queue.weight,
             rank=CLASSES.index(self.queue.priority),
@@ -194,9 +212,10 @@ class _Turn:
 
     @property
     def _key(self) -> tuple[Any, ...]:
+        level = (self.is_after, self.queue.tenant_id, self.queue.priority)
         if self.waiting_since is not None:
-            return (self.rank, 0, self.waiting_since.timestamp(), self.queue.tenant_id, self.queue.priority)
-        return (self.rank, 1, self.virtual_time, self.queue.tenant_id, self.queue.priority)
+            return (self.rank, 0, self.waiting_since.timestamp(), *level)
+        return (self.rank, 1, self.virtual_time, *level)
 
 
 def pick_ready(
@@ -215,11 +234,11 @@ def next_chunks(
     *,
     model: str,
     limit: int,
-    classes: Collection[Priority] = CLASSES,
+    wanted: Wanted = ANY,
     hint_again: timedelta | None = None,
     urgent_tokens: int | None = None,
 ) -> list[int]:
-    """Return the next chunks in turn, of these classes; those hinted lately are left out when `hint_again` is given.
+    """Return the next chunks in turn, of those that are wanted; `hint_again` leaves those out that were hinted lately.
 
     `urgent_tokens` is the cap of tenants that have none of their own; None is no cap.
     """
@@ -228,7 +247,7 @@ def next_chunks(
     values = {
         "model": model,
         "limit": limit,
-        "classes": [priority.value for priority in classes],
+        "classes": [priority.value for priority in wanted.all_classes],
         "min_fetched": MIN_FETCHED,
         # Without hints nothing counts as hinted lately: no hint lies in the future.
         "again": hint_again or timedelta(days=-1),
@@ -238,8 +257,7 @@ def next_chunks(
     if not rows:
         return []
     queues = [_queue(list(group)) for _, group in groupby(rows, key=lambda row: (row.priority, row.tenant_id))]
-    allowed = [queue for queue in lower_capped(queues) if queue.priority in classes]
-    return order(allowed, now=rows[0].now, limit=limit)
+    return wanted_in_order(lower_capped(queues), wanted, now=rows[0].now, limit=limit)
 
 
 def charge(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:

@@ -8,7 +8,7 @@ is not. Locks are taken in the order chunk → batch → budget. Leases run on t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,9 +21,10 @@ from jobs.accounts.prices import Prices
 from jobs.chunks import fairshare
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.recording import LineResult, Recorded, record
+from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
 from jobs.errors import FencedOutError, TokenmillError
-from jobs.states import BatchState, ChunkState, Priority, sources_of
+from jobs.states import BatchState, ChunkState, sources_of
 
 SUSPECT_LOST_LEASES = 2
 """After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
@@ -41,6 +42,8 @@ class ClaimedChunk(ChunkRef):
 
     prices: Prices
     """The model's at the time of the claim."""
+    weight: float
+    """The tenant's at the time of the claim."""
     is_limited: bool
     """That the tenant had a limit at the time of the claim: lines must be covered before they run."""
     uncovered_lines: str
@@ -74,18 +77,16 @@ def claim_next(
     model: str,
     worker_id: str,
     lease: timedelta,
-    classes: Collection[Priority] = fairshare.CLASSES,
+    wanted: Wanted = ANY,
     urgent_tokens: int | None = None,
 ) -> ClaimedChunk | None:
-    """Take the chunk of these classes that is next in turn, passing over those that others are claiming.
+    """Take the wanted chunk that is next in turn, passing over those that others are claiming.
 
     None where nothing is to be had: no chunk waits, or only such as `claim_chunk` refuses.
     """
     num_passed_over = 0
     for limit in _CANDIDATES:
-        chunk_ids = fairshare.next_chunks(
-            session, model=model, limit=limit, classes=classes, urgent_tokens=urgent_tokens
-        )
+        chunk_ids = fairshare.next_chunks(session, model=model, limit=limit, wanted=wanted, urgent_tokens=urgent_tokens)
         if len(chunk_ids) <= num_passed_over:
             return None
         claim = _claim_first(session, chunk_ids, worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
@@ -322,6 +323,7 @@ _CLAIM = text(f"""
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
         AND file.id = batch.input_file_id AND model.name = chunk.model
     RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros, batch.uncovered_lines,
+        (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
         (SELECT limit_tokens IS NOT NULL FROM budget WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
         CASE WHEN chunk.priority = 'urgent' THEN coalesce((
             SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other

@@ -62,6 +62,7 @@ class SimulatedEngine:
         priority: int = 0,
         deadline: float | None = None,
         tenant: str = "",
+        weight: float = 1.0,
         stop_token_ids: tuple[int, ...] = (),
     ) -> int:
         arrival = next(self._arrivals)
@@ -76,6 +77,7 @@ class SimulatedEngine:
             priority=priority,
             deadline=deadline,
             tenant=tenant,
+            weight=weight,
         )
         pool = self.scheduler.pool
         self.scheduler.add([Sequence(request, index, pool.chain(tenant)) for index in range(n)])

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import tenants
 from jobs.batches.sweeps import DueBatch
 from jobs.chunks.fairshare import AGE_OF_BULK
+from jobs.chunks.wanted import ANY, Wanted
 from jobs.settings import Settings
 from jobs.states import BatchState, Priority
 from jobs.storage import Storage
@@ -41,7 +42,7 @@ def due(batch_id: str, tenant_id: str = "a", priority: Priority = NORMAL, *, wai
 def taken(*batches: DueBatch) -> list[str]:
     """Return the ids in the order in which they are taken up."""
     turns, left, order = Turns(), list(batches), []
-    while (first := turns.first(left, list(Priority))) is not None:
+    while (first := turns.first(left, ANY)) is not None:
         left.remove(first)
         order.append(first.batch_id)
     return order
@@ -68,7 +69,17 @@ def test_waiting_lifts_a_batch_into_a_better_class() -> None:
 
 
 def test_only_the_allowed_classes_are_taken_up() -> None:
-    assert Turns().first([due("bulk", priority=BULK)], [URGENT, NORMAL]) is None
+    assert Turns().first([due("bulk", priority=BULK)], Wanted(classes=[URGENT, NORMAL])) is None
+
+
+def test_above_those_that_are_full_a_newcomer_is_taken_up_when_it_has_the_turn() -> None:
+    full = Wanted(classes=[URGENT], newcomer_classes=[NORMAL], present={"a"})
+    mine, other = due("mine", "a", waited=5), due("other", "b")
+    turns = Turns()
+    assert turns.first([mine], full) is None
+    assert turns.first([mine], ANY) is mine
+    assert turns.first([mine, other], full) is other
+    assert turns.first([mine, due("again", "b")], full) is None, "now it was served last"
 
 
 class HeldWork:

@@ -9,7 +9,7 @@ import logging
 import queue
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
@@ -27,7 +28,7 @@ from workers.slots import MOST_ABOVE, Slots
 log = logging.getLogger(__name__)
 
 LOOK_ABOVE_SECONDS = 0.5
-"""How often, at least, a full worker looks for work of a better class than the worst it has: what such work waits."""
+"""How often, at least, a full worker looks for better work than the worst it has, and for newcomers: what they wait."""
 _DRAIN_CHECK_SECONDS = 0.2
 
 
@@ -100,11 +101,11 @@ class Claimer:
 
     def _claim_one(self) -> bool:
         """Claim a chunk if a slot may take one, and have it run; return whether there was one."""
-        classes = self._slots.classes
-        if not classes:
+        wanted = self._slots.wanted
+        if not wanted.all_classes:
             return False
         try:
-            claim = self._claim(classes)
+            claim = self._claim(wanted)
         except ServiceError as error:
             log.warning("claiming failed error=%s", error)
             return False
@@ -113,11 +114,11 @@ class Claimer:
             return False
         if claim is None:
             return False
-        self._slots.open(Priority(claim.priority))
+        self._slots.open(Priority(claim.priority), claim.tenant_id)
         self._executor.submit(self._run_in_slot, claim)
         return True
 
-    def _claim(self, classes: Sequence[Priority]) -> ClaimedChunk | None:
+    def _claim(self, wanted: Wanted) -> ClaimedChunk | None:
         hint = self._next_hint()
         try:
             with transaction(self._sessions) as session:
@@ -127,7 +128,7 @@ class Claimer:
                     model=self._model,
                     worker_id=self._worker_id,
                     lease=self._settings.lease,
-                    classes=classes,
+                    wanted=wanted,
                     urgent_tokens=self._settings.tenant_urgent_tokens,
                 )
         finally:
@@ -156,6 +157,6 @@ class Claimer:
         except Exception:
             log.exception("chunk failed chunk_id=%s", claim.chunk_id)
         finally:
-            self._slots.close(Priority(claim.priority))
+            self._slots.close(Priority(claim.priority), claim.tenant_id)
             if is_finished:  # else something is wrong, or the worker drains: no hurry to claim it again
                 self._wake.set()

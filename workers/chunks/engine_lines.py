@@ -50,8 +50,9 @@ class EngineLines:
                 prompt_token_ids=prompt,
                 params=prepared.params_of(index),
                 priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
-                deadline=self._claim.expires_at.timestamp() if self._parts.engine_has_deadlines else None,
+                deadline=self._claim.expires_at.timestamp(),
                 tenant=self._claim.tenant_id,
+                weight=self._claim.weight,
                 output_token_ids=prompt_run.resumed_token_ids,
             )
             self._parts.host.submit(new, prompt_run)

@@ -34,8 +34,6 @@ class WorkerParts:
     drain: Drain
     model_fingerprint: str
     """Of the files that the engine loaded."""
-    engine_has_deadlines: bool = False
-    """The operator chose that they count in the engine, where a tenant with short windows is then before the others."""
     room: Room = field(default_factory=Room)
     """For long lines while they are prepared."""
     monotonic: Callable[[], float] = time.monotonic

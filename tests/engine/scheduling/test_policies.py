@@ -162,8 +162,9 @@ def test_an_idle_engine_does_not_count_the_pause_as_a_step() -> None:
     assert engine.scheduler.pace.step_seconds == pytest.approx(1.0)
 
 
-def test_a_tenant_with_many_requests_does_not_hold_up_one_with_few() -> None:
-    engine = one_seat(PolicyName.FAIR)
+@pytest.mark.parametrize("policy", [PolicyName.PRIORITY, PolicyName.FAIR])
+def test_a_tenant_with_many_requests_does_not_hold_up_one_with_few(policy: PolicyName) -> None:
+    engine = one_seat(policy)
     many = [engine.add([1] * 4, 6, tenant="many") for _ in range(6)]
     few = [engine.add([2] * 4, 6, tenant="few") for _ in range(2)]
     order = finish_order(engine)
@@ -184,6 +185,34 @@ def test_tenants_are_served_tokens_and_not_requests_in_equal_measure() -> None:
     # One unfinished request of the longer kind is the most that the two may be apart.
     assert abs(served["long"] - served["short"]) <= 40
     assert min(served.values()) > 60
+
+
+@pytest.mark.parametrize("policy", [PolicyName.PRIORITY, PolicyName.FAIR])
+def test_a_tenant_gets_tokens_by_its_weight(policy: PolicyName) -> None:
+    engine = one_seat(policy)
+    heavy = [engine.add([1] * 4, 6, tenant="heavy", weight=3.0) for _ in range(12)]
+    for _ in range(12):
+        engine.add([2] * 4, 6, tenant="light")
+    assert sum(request_id in heavy for request_id in finish_order(engine)[:12]) in (8, 9, 10)
+
+
+def test_of_one_priority_no_deadline_puts_a_tenant_before_another() -> None:
+    engine = one_seat(PolicyName.PRIORITY)
+    early = [engine.add([1] * 4, 6, tenant="early", deadline=100.0) for _ in range(6)]
+    late = [engine.add([2] * 4, 6, tenant="late", deadline=900.0) for _ in range(2)]
+    order = finish_order(engine)
+    assert order[:4] == [early[0], late[0], early[1], late[1]]
+
+
+def test_within_a_tenant_the_earlier_deadline_goes_first_and_classes_go_before_turns() -> None:
+    engine = one_seat(PolicyName.PRIORITY)
+    first = engine.add([1] * 4, 6, tenant="a", priority=1, deadline=900.0)
+    engine.step()
+    late = engine.add([1] * 4, 6, tenant="a", priority=1, deadline=900.0)
+    soon = engine.add([1] * 4, 6, tenant="a", priority=1, deadline=300.0)
+    other = engine.add([2] * 4, 6, tenant="b", priority=2)
+    urgent = engine.add([3] * 4, 6, tenant="a", priority=0)
+    assert finish_order(engine) == [urgent, first, soon, late, other]
 
 
 def test_idle_time_earns_a_tenant_nothing() -> None:

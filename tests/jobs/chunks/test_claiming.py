@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts.prices import Prices
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.wanted import Wanted
 from jobs.errors import FencedOutError
 from jobs.states import Priority
 from jobs.storage import Storage
-from jobs.tables import Chunk
+from jobs.tables import Chunk, Tenant
 from tests.jobs.chunks.builders import (
     LEASE,
     Run,
@@ -89,11 +90,23 @@ def test_chunks_that_others_are_claiming_hold_no_claim_up(
     assert claim.chunk_id == ids[10]
 
 
+def test_a_claim_for_newcomers_passes_over_tenants_that_are_present(session: Session, run: Run, tenant: Tenant) -> None:
+    normal = run(4, priority="normal")
+
+    def claimed_batch(*, present: str) -> str | None:
+        look = Wanted(classes=[], newcomer_classes=[Priority.NORMAL], present={present})
+        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE, wanted=look)
+        return None if claim is None else claim.batch_id
+
+    assert claimed_batch(present=tenant.id) is None
+    assert claimed_batch(present="another") == normal.id
+
+
 def test_a_claim_of_certain_classes_takes_no_other(session: Session, run: Run) -> None:
     bulk, urgent = run(4, priority="bulk"), run(4, priority="urgent")
 
     def claimed_batch(*classes: Priority) -> str | None:
-        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE, classes=classes)
+        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE, wanted=Wanted(classes=classes))
         return None if claim is None else claim.batch_id
 
     assert claimed_batch(Priority.NORMAL) is None

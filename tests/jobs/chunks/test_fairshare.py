@@ -14,7 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks import fairshare
-from jobs.chunks.fairshare import AGE_OF_BULK, AGE_OF_NORMAL, Queue, QueuedChunk, effective_rank, order
+from jobs.chunks.fairshare import AGE_OF_BULK, AGE_OF_NORMAL, Queue, QueuedChunk, effective_rank, order, wanted_in_order
+from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 from jobs.tables import Batch, Tenant
 
@@ -54,6 +55,21 @@ def test_each_pick_is_charged_before_the_next() -> None:
 def test_a_double_weight_gets_two_chunks_for_one() -> None:
     picked = order([queue("a", 1, 2, 3), queue("b", *range(10, 20), weight=2)], now=NOW, limit=9)
     assert sum(chunk_id >= 10 for chunk_id in picked) == 6
+
+
+def test_a_newcomer_need_not_wait_where_it_has_the_turn_and_only_there() -> None:
+    full = Wanted(classes=[Priority.URGENT], newcomer_classes=[Priority.NORMAL], present={"here"})
+    here = queue("here", 1, 2, virtual_time=150)
+
+    def wanted(*others: Queue) -> list[int]:
+        return wanted_in_order([here, *others], full, now=NOW, limit=9)
+
+    assert wanted() == []
+    assert wanted(queue("new", 10, 11, 12)) == [10, 11], "the third would be charged from beyond the other's time"
+    assert wanted(queue("level", 10, 11, virtual_time=150)) == [10]
+    assert wanted(queue("served", 10, virtual_time=200)) == []
+    assert wanted(queue("new", 10), queue("here", 20, priority=Priority.URGENT)) == [20], "better work first"
+    assert wanted(queue("bulk", 10, priority=Priority.BULK)) == []
 
 
 def test_classes_come_before_fairness() -> None:
@@ -344,5 +360,5 @@ def test_a_look_for_a_better_class_does_not_read_the_others(
     session.execute(text("ANALYZE chunk"))
     num_pages, num_rows = buffers_of_reading(session, ["urgent"])
     assert (num_pages < 100, num_rows) == (True, 1)
-    found = fairshare.next_chunks(session, model="m", limit=9, classes=[Priority.URGENT])
+    found = fairshare.next_chunks(session, model="m", limit=9, wanted=Wanted(classes=[Priority.URGENT]))
     assert found == [urgent]

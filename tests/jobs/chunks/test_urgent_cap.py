@@ -14,6 +14,7 @@ from jobs.accounts.limits import set_limits
 from jobs.chunks import fairshare, leasing
 from jobs.chunks.fairshare import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.wanted import Wanted
 from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk, Tenant
 
@@ -129,8 +130,8 @@ def test_a_tenants_own_cap_wins_and_a_look_for_urgent_work_finds_none_beyond_it(
     add_work(tenant, 3, URGENT)
     set_limits(session, tenant.id, {"urgent_tokens": 1})
     assert shown(claims(session, 1), tenant) == ["mine urgent"]
-    args = {"model": "m", "worker_id": "w", "lease": LEASE, "urgent_tokens": 10**6}
-    assert leasing.claim_next(session, classes=[URGENT], **args) is None  # type: ignore[arg-type] # mixed values
+    look = Wanted(classes=[URGENT])
+    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE, wanted=look, urgent_tokens=10**6) is None
     assert shown(claims(session, 2), tenant) == ["mine normal", "mine normal"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from sqlalchemy import make_url, text
 
 from jobs.batches import lifecycle
@@ -119,20 +118,16 @@ def test_a_break_of_the_database_connection_is_survived(
     assert bench.rows(BILLED) == [(2, 4)]
 
 
-@pytest.mark.parametrize("has_deadlines", [False, True])
-def test_priority_and_tenant_reach_the_engine_and_the_deadline_where_it_counts_there(
-    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant, *, has_deadlines: bool
+def test_priority_deadline_tenant_and_weight_reach_the_engine(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
 ) -> None:
-    """Else a tenant with short windows, or an older batch, would be before the others whatever their shares."""
-    if has_deadlines:
-        bench.change_parts(engine_has_deadlines=True)
     submit_valid([line(0)])
     claim = bench.claim()
     bench.start(claim)
     host.wait_for(1)
     request, _ = host.waiting[0]
-    assert (request.priority, request.tenant) == (1, tenant.id)
-    assert request.deadline == (claim.expires_at.timestamp() if has_deadlines else None)
+    assert (request.priority, request.tenant, request.weight) == (1, tenant.id, claim.weight)
+    assert request.deadline == claim.expires_at.timestamp()
     host.answer(1)
     bench.join()
 

@@ -178,7 +178,7 @@ def lines(line: Callable[..., dict[str, Any]], settings: Settings) -> Callable[[
 STATES = "SELECT state, count(*)::int FROM chunk GROUP BY state ORDER BY state"
 OPEN = "SELECT priority, count(*)::int FROM chunk WHERE state = 'leased' GROUP BY priority ORDER BY priority"
 OWNERS = "SELECT tenant.name FROM ledger JOIN tenant ON tenant.id = ledger.tenant_id ORDER BY ledger.id"
-"""With one slot and one class, entries of the ledger lie in the order of claims."""
+"""With one slot and one class, entries of the ledger lie in the order of claims, but for one newcomer's at a time."""
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_tenants_get_their_shares_from_a_worker_that_claims_by_itself(
     make_service(1).start()
     watch.until(STATES, [("done", 24)])
     first = [name for (name,) in watch.rows(OWNERS)][:16]
-    assert first.count("other") == 12, "three of four chunks, as long as both wait"
+    assert first.count("other") in (11, 12, 13), "three of four chunks, as long as both wait"
 
 
 def test_waiting_lifts_a_chunk_for_a_worker_that_claims_by_itself(
@@ -278,6 +278,26 @@ def test_waiting_lifts_a_chunk_for_a_worker_that_claims_by_itself(
     make_service(1).start()
     watch.until(STATES, [("done", 5)])
     assert claimed == ["bulk", "urgent", "urgent", "urgent", "bulk"]
+
+
+def test_a_tenant_with_the_turn_waits_for_no_slot_that_others_fill(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    host: GatedHost,
+    other_tenant: Tenant,
+) -> None:
+    host.hold()
+    submit_valid(lines(6))
+    make_service(3).start()
+    watch.until(OPEN, [("normal", 3)])
+    submit_valid(lines(3), tenant=other_tenant)
+    watch.until(OPEN, [("normal", 4)])
+    held = "SELECT name FROM chunk JOIN tenant ON tenant.id = tenant_id WHERE chunk.state = 'leased' AND name = 'other'"
+    assert len(watch.rows(held)) == 1
+    host.release()
+    watch.until(STATES, [("done", 9)])
 
 
 def test_better_work_starts_above_the_slots_of_a_full_worker_and_not_without_end(

@@ -1,0 +1,81 @@
+"""Turns between tenants: whoever was served the least for its weight is next.
+
+Knows no classes, no seats and no step; what is best within a tenant is the policy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+
+from engine.scheduling.request import Sequence
+from engine.scheduling.waiting import Key, KeyedQueue
+
+
+class TenantTurns:
+    """Waiting sequences of several tenants, and what each tenant was served so far.
+
+    A tenant is charged the prompt tokens not found in the cache when its request first starts, so that a burst of
+    starts is spread too, and its output tokens as they come, each divided by its weight; what a preemption makes the
+    engine compute again is not charged. A tenant that comes back after a pause is counted as if it had been served as
+    much as the last one that was picked: idle time earns nothing.
+    """
+
+    def __init__(self, key: Callable[[Sequence], Key]) -> None:
+        """`key` orders the waiting sequences of one tenant, smallest first."""
+        self._key = key
+        self._queues: dict[str, KeyedQueue] = {}
+        self._tenants: list[tuple[float, str]] = []
+        self._served: dict[str, float] = {}
+        self._floor = 0.0
+        self._num_waiting = 0
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def served(self, tenant: str) -> float:
+        """Return what a tenant was served so far: tokens by weight."""
+        return self._served.get(tenant, self._floor)
+
+    def push(self, sequence: Sequence) -> None:
+        """Let a sequence wait."""
+        tenant = sequence.request.tenant
+        if tenant not in self._queues:
+            self._queues[tenant] = KeyedQueue()
+            self._served[tenant] = max(self.served(tenant), self._floor)
+            heappush(self._tenants, (self._served[tenant], tenant))
+        self._num_waiting += 1
+        self._queues[tenant].push(self._key(sequence), sequence)
+
+    def peek(self) -> Sequence:
+        """Return the best sequence of the tenant whose turn it is; at least one waits."""
+        while True:
+            served, tenant = self._tenants[0]
+            if not self._queues[tenant]:
+                heappop(self._tenants)
+                del self._queues[tenant]
+            elif served < self._served[tenant]:
+                # Service only grows, so an old entry comes up too early and never too late.
+                heapreplace(self._tenants, (self._served[tenant], tenant))
+            else:
+                self._floor = max(self._floor, served)
+                return self._queues[tenant].peek()
+
+    def discard(self, sequence: Sequence) -> None:
+        """Forget a waiting sequence."""
+        self._num_waiting -= 1
+        self._queues[sequence.request.tenant].discard(sequence)
+
+    def charge_start(self, sequence: Sequence) -> None:
+        """Charge the prompt of a sequence that starts."""
+        if not sequence.num_preemptions:
+            self._charge(sequence, sequence.num_prompt_tokens - sequence.num_cached_tokens)
+
+    def charge_output(self, sequence: Sequence) -> None:
+        """Charge what a sequence has got since it was last charged."""
+        self._charge(sequence, sequence.num_tokens - sequence.num_charged_tokens)
+
+    def _charge(self, sequence: Sequence, num_tokens: int) -> None:
+        request = sequence.request
+        self._served[request.tenant] = self.served(request.tenant) + num_tokens / request.weight
+        sequence.num_charged_tokens = sequence.num_tokens
