@@ -5,6 +5,7 @@ Knows no table; queries live in the modules of the things they concern.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Engine, Result, TextClause, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
@@ -31,6 +33,7 @@ _SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "5min",
     "client_min_messages": "warning",
 }
+_ALONE_SECONDS = 5.0  # the same for a statement in no transaction, behind a pooler
 # The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
 _CONNECT_ARGS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -42,6 +45,7 @@ _CONNECT_ARGS: dict[str, Any] = {
 }
 # SQLSTATEs of a server that is going down, starting or full: not the caller's fault, worth another try.
 _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
+_CANCELED_STATE = "57014"
 # Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 
@@ -130,6 +134,30 @@ def autocommit(maker: sessionmaker[Session]) -> Iterator[Session]:
         Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session,
     ):
         yield session
+
+
+def run_alone(session: Session, statement: TextClause) -> None:
+    """Run a statement that Postgres allows in no transaction and that may wait for a lock. Raises ServiceError.
+
+    Behind a pooler it runs on a server that nobody has told of our lock timeout, as there is no transaction to tell it
+    in: so it is cancelled from here.
+    """
+    connection = session.connection()
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    timer = threading.Timer(_ALONE_SECONDS, driver.cancel_safe)
+    if connection.info["is_pooled"]:
+        timer.start()
+    try:
+        session.execute(statement)
+    except OperationalError as error:
+        if _sqlstate(error) != _CANCELED_STATE:
+            raise
+        raise ServiceError(f"Postgres gave up a statement that waits for others{_cause(error)}; retry") from error
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()  # what it cancels must not be the next one
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_lock
+from jobs.database import advisory_lock, run_alone
 from jobs.states import TERMINAL_BATCH_STATES
 
 _NAME = re.compile(r"result_(\d{8})")
@@ -73,13 +73,14 @@ def detach_before(session: Session, day: date) -> None:
 
     Needs a session in autocommit (`jobs.database.autocommit`): DETACH … CONCURRENTLY waits for those who read `result`
     and keeps nobody waiting, where DROP alone would stop every flush behind it. One that was given up or killed
-    half-way is ended first. Raises sqlalchemy.exc.DBAPIError where a reader takes longer than the lock timeout.
+    half-way is ended first. Where a reader takes longer than the lock timeout, raises sqlalchemy.exc.DBAPIError, or
+    ServiceError behind a pooler.
     """
     for begun in _days(session.scalars(text(f"{_PARTITIONS} AND inhdetachpending"))):
-        session.execute(text(f"ALTER TABLE result DETACH PARTITION {partition_name(begun)} FINALIZE"))
+        run_alone(session, text(f"ALTER TABLE result DETACH PARTITION {partition_name(begun)} FINALIZE"))
     for candidate in partition_days(session):
         if candidate < day and not _is_held(session, candidate):
-            session.execute(text(f"ALTER TABLE result DETACH PARTITION {partition_name(candidate)} CONCURRENTLY"))
+            run_alone(session, text(f"ALTER TABLE result DETACH PARTITION {partition_name(candidate)} CONCURRENTLY"))
 
 
 def drop_detached_before(session: Session, day: date) -> list[date]:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import partitions
+from jobs import database, partitions
 from jobs.database import autocommit
 from jobs.errors import ServiceError
 from jobs.tables import Result
@@ -128,6 +129,36 @@ def test_dropping_waits_for_a_reader_and_stops_no_flush(session: Session, maker:
     assert not partitions.has_partition(session, DAY), "nobody may think that its results can be read"
     session.rollback()
     assert drop_before(maker, DAY + timedelta(days=1)) == [DAY]
+
+
+@pytest.fixture
+def pooled(database_url: str) -> Iterator[sessionmaker[Session]]:
+    """Sessions on servers that have no timeout of ours, as a pooler hands them out; `test_pooler` has a real one."""
+    engine = database.connect(database_url)
+
+    def forget(connection: Any, record: Any) -> None:
+        connection.execute("RESET lock_timeout")
+        connection.commit()
+        record.info["is_pooled"] = True
+
+    event.listen(engine, "connect", forget)
+    yield database.sessions(engine)
+    engine.dispose()
+
+
+def test_dropping_behind_a_pooler_does_not_wait_for_a_reader_either(
+    session: Session, pooled: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_ALONE_SECONDS", 0.2)
+    partitions.ensure_result_partition(session, DAY)
+    session.commit()
+    session.execute(text("SELECT count(*) FROM result"))
+    with ThreadPoolExecutor(1) as threads:
+        dropping = threads.submit(drop_before, pooled, DAY + timedelta(days=1))
+        error = dropping.exception(timeout=60)
+        session.rollback()
+    assert isinstance(error, ServiceError)
+    assert drop_before(pooled, DAY + timedelta(days=1)) == [DAY]
 
 
 def test_a_day_that_was_detached_and_not_dropped_is_dropped(session: Session, maker: sessionmaker[Session]) -> None:
