@@ -42,6 +42,8 @@ class StructuredOutput:
     """Allow white space between the tokens of JSON. Without it there are fewer tokens, and whole keys are known before
     they are sampled.
     """
+    one_of_as_any_of: bool = False
+    """Take `oneOf` in a JSON schema as `anyOf`: a text may then fit more than one branch."""
 
     def __post_init__(self) -> None:
         given = [name for name in _KINDS if getattr(self, name) not in (None, False)]

@@ -6,6 +6,7 @@ requests with a grammar. Knows no scheduler and no tensors.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -19,6 +20,8 @@ import numpy.typing as npt
 
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.grammars.ebnf import is_ebnf, lark_of
+from engine.grammars.json_schema import Schema, without_idle_keywords
+from engine.grammars.limits import check_text
 from engine.structured import StructuredOutput
 from engine.tokenizer import load_tokenizer
 
@@ -30,27 +33,8 @@ _MAX_SHOWN = 400
 """Characters of llguidance's own message that an error quotes."""
 
 _COERCE = "Enable 'coerce_one_of' option"
-_COERCE_IN_A_SCHEMA = 'Set "x-guidance": {"coerce_one_of": true} in the schema'
+_COERCE_HERE = "Set one_of_as_any_of to true in the line"
 """How an option that llguidance names is given here."""
-
-MAX_CHARACTERS = 2**20
-"""Of a JSON schema or a grammar."""
-
-MAX_OPENINGS = 20_000
-"""Opening brackets and lines of a JSON schema or a grammar, each of which may stand for one more level.
-
-llguidance descends into references and rules by recursion, and a stack that overflows ends the process. These bounds
-keep what it needs below `engine.grammars.compiler.STACK_BYTES`. Stack that checking and compiling took, in the worst of
-many shapes (llguidance 1.9.1, x86-64, 2026-11-21):
-  JSON schema: 4.9 KiB for each opening (nested `items`; nested `prefixItems` 3.4; in chains of definitions, arrays 3.7,
-    plain references 3.3, objects and `anyOf` 3), and 0.3 KiB for each name in `required`, which has 5 characters;
-  grammar: 3.1 KiB for each rule that names the next, 2.3 KiB for each terminal (4.7 for one in `~( )`), 1.8 KiB for
-    each parenthesis, of which at most 29 may stand in one another.
-So 20,000 openings need at most 96 MiB, and names in 2**20 characters 64 MiB. All else took the same 52 KiB at every
-length: sequences, alternatives, choices, and regexes, in which llguidance allows 250 levels. Copying a matcher, asking
-for masks and dropping it took 24 KiB whatever was compiled: other threads need no more stack than they have.
-"""
-
 
 LEXER_FUEL = 100_000
 """What building a grammar's regexes may cost, in llguidance's measure; its own bound is 1,000,000.
@@ -211,30 +195,33 @@ def _check_size(structured: StructuredOutput) -> None:
     """Refuse what might need more stack than there is."""
     text = structured.json if structured.json is not None else structured.grammar
     if isinstance(text, str):
-        _check_text(text, title=_TITLES[structured.kind])
-
-
-def _check_text(text: str, *, title: str) -> None:
-    if len(text) > MAX_CHARACTERS:
-        raise InvalidRequestError(
-            f"The {title} is {len(text)} characters long; {MAX_CHARACTERS} are allowed. Make it shorter."
-        )
-    num_openings = sum(map(text.count, "{[(\n"))
-    if num_openings > MAX_OPENINGS:
-        raise InvalidRequestError(
-            f"The {title} has {num_openings} opening brackets and lines; {MAX_OPENINGS} are allowed. Make it simpler."
-        )
+        check_text(text, title=_TITLES[structured.kind])
 
 
 def _limits() -> Any:
     return _llguidance().LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
 
 
+def kept_schema(text: str, *, one_of_as_any_of: bool) -> Schema:
+    """Return a JSON schema as llguidance is to read it."""
+    return without_idle_keywords(text, is_kept_format=_is_kept_format, one_of_as_any_of=one_of_as_any_of)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_kept_format(name: str) -> bool:
+    """Tell whether llguidance keeps texts to a format; others are annotations."""
+    write = _llguidance().LLMatcher
+    schema = {"type": "string", "format": name}
+    is_error, _ = write.validate_grammar_with_warnings(write.grammar_from_json_schema(schema), limits=_limits())
+    return not is_error
+
+
 def _source(structured: StructuredOutput) -> str:
     """Write the grammar in llguidance's own form."""
     write = _llguidance().LLMatcher
     if structured.json is not None or structured.json_object:
-        schema = structured.json if structured.json is not None else {"type": "object"}
+        text = structured.json if isinstance(structured.json, str) else '{"type": "object"}'
+        schema = kept_schema(text, one_of_as_any_of=structured.one_of_as_any_of)
         # As defaults, so that a schema's own "x-guidance" wins.
         defaults = {"whitespace_flexible": structured.any_whitespace}
         return str(write.grammar_from_json_schema(schema, defaults=defaults))
@@ -252,7 +239,7 @@ def _lark(grammar: str) -> str:
     if not is_ebnf(grammar):
         return grammar
     lark = lark_of(grammar)
-    _check_text(lark, title="grammar, written with a rule for each pair of parentheses,")
+    check_text(lark, title="grammar, written with a rule for each pair of parentheses,")
     return lark
 
 
@@ -263,7 +250,7 @@ def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
         return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
     if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
         message = cause[1]  # before it stands a grammar that the user has not written
-    message = message.replace(_COERCE, _COERCE_IN_A_SCHEMA)
+    message = message.replace(_COERCE, _COERCE_HERE)
     return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {_shortened(message)}.")
 
 

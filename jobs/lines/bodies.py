@@ -26,7 +26,7 @@ from jobs.lines.body_checks import (
     unsupported,
 )
 from jobs.lines.body_messages import messages
-from jobs.lines.body_structure import STRUCTURES, Structure, structure_of
+from jobs.lines.body_structure import ONE_OF_AS_ANY_OF, STRUCTURES, Structure, structure_of
 from jobs.lines.body_tools import ToolUse, tool_choice, tool_use_of, tools
 from jobs.lines.sampling import CHECKS, Sampling
 
@@ -151,6 +151,7 @@ def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
 _SHARED: dict[str, Check] = {
     **CHECKS,
     **STRUCTURES,
+    ONE_OF_AS_ANY_OF: flag,
     "model": text,  # validation has matched it with the batch
     "max_tokens": Whole(1, MAX_TOKENS),
     "user": text,

@@ -6,10 +6,13 @@ Pure; whether a schema or grammar can be kept is asked by the worker, of the lib
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unknown, text, unsupported, wrong
+
+ONE_OF_AS_ANY_OF = "one_of_as_any_of"
+"""The parameter that has `oneOf`, in schemas of the output and of tools, taken as `anyOf`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,14 @@ def structure_of(given: Mapping[str, Any]) -> Structure | None:
         raise BodyError(found[1][0], f"{found[0][0]} and {found[1][0]} are both given; give one of them")
     if found and given.get("ignore_eos"):
         raise BodyError("ignore_eos", f"ignore_eos is true and {found[0][0]} ends the output; give one of them")
-    return found[0][1] if found else None
+    return _with_one_of(found[0][1], given) if found else None
+
+
+def _with_one_of(structure: Structure, given: Mapping[str, Any]) -> Structure:
+    """Note in a structure with a JSON schema how its `oneOf` is to be taken."""
+    if not given.get(ONE_OF_AS_ANY_OF) or "json" not in structure.fields:
+        return structure
+    return replace(structure, fields={**structure.fields, ONE_OF_AS_ANY_OF: True})
 
 
 def _schema(name: str, value: Any) -> Any:

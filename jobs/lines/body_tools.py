@@ -39,6 +39,8 @@ class ToolUse:
     """Never NONE; REQUIRED where it names a tool."""
     is_parallel: bool
     """Whether one answer may hold several calls."""
+    one_of_as_any_of: bool = False
+    """Whether `oneOf` in the functions' schemas is taken as `anyOf`."""
 
 
 def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
@@ -103,6 +105,7 @@ def tool_use_of(given: Mapping[str, Any]) -> ToolUse | None:
         callable=callable_,
         choice=Choice.REQUIRED if is_named else Choice(choice),
         is_parallel=given.get("parallel_tool_calls", True) and not is_named,
+        one_of_as_any_of=given.get("one_of_as_any_of", False),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.grammars.grammar import kept_schema
 from engine.structured import MAX_LEVELS, StructuredOutput, num_levels_of
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_tools import Choice, ToolUse
@@ -35,6 +36,7 @@ def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]
     for index, tool in enumerate(tool_use.callable):
         function = function_of(tool)
         _check_levels(function)
+        function = _with_kept_parameters(function, one_of_as_any_of=tool_use.one_of_as_any_of)
         before = tuple(part.replace(_NAME, function["name"]) for part in layout.own)
         rules.append(f"f{index}: {_written(before, special_ids)} a{index} {_written(layout.after, special_ids)}")
         rules += layout.arguments(f"a{index}", function)
@@ -49,6 +51,13 @@ def _check_levels(function: Mapping[str, Any]) -> None:
             "allowed. Make them flatter"
         )
         raise BodyError("tools", message, code="unsupported_structure")
+
+
+def _with_kept_parameters(function: Mapping[str, Any], *, one_of_as_any_of: bool) -> Mapping[str, Any]:
+    if not isinstance(parameters := function.get("parameters"), Mapping):
+        return function
+    kept = kept_schema(json.dumps(parameters, ensure_ascii=False), one_of_as_any_of=one_of_as_any_of)
+    return {**function, "parameters": kept}
 
 
 def _required_start(layout: _Layout, special_ids: Mapping[str, int]) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from engine.errors import InvalidRequestError
-from engine.grammars.grammar import MAX_CHARACTERS, MAX_OPENINGS, check_grammar
+from engine.grammars.grammar import check_grammar
+from engine.grammars.limits import MAX_CHARACTERS, MAX_OPENINGS
 from engine.structured import StructuredOutput
 
 pytestmark = pytest.mark.long

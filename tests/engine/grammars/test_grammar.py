@@ -23,16 +23,51 @@ from engine.structured import MAX_LEVELS, StructuredOutput
         ({"properties": {"a": {"not": {"type": "string"}}}}, r"uses not, which is not supported"),
         ({"type": "strin"}, r"The JSON schema cannot be used: Invalid type: strin"),
         ({"$ref": "#/$defs/x"}, r"Pointer '/\$defs/x' does not exist"),
-        ({"type": "string", "format": "color"}, r"Unknown format: color"),
         (
             {"oneOf": [{"type": "string"}, {"maxLength": 3}]},
-            'Set "x-guidance": \\{"coerce_one_of": true\\} in the schema to approximate oneOf with anyOf\\.$',
+            "Set one_of_as_any_of to true in the line to approximate oneOf with anyOf\\.$",
         ),
     ],
 )
 def test_a_schema_that_cannot_be_kept_is_refused_with_the_reason(schema: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         check_grammar(StructuredOutput(json=schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "uniqueItems": False},
+        {"type": "array", "uniqueItems": True, "maxItems": 1},
+        {"type": ["string", "null"], "uniqueItems": True},
+        {"properties": {"a": {"type": "string", "format": "uuid4"}, "b": {"format": "uri-reference"}}},
+        {"$defs": {"a": {"format": "path"}}, "items": [{"$ref": "#/$defs/a"}], "additionalItems": {"format": "byte"}},
+        {"anyOf": [{"patternProperties": {"^a": {"format": "color"}}}, {"uniqueItems": False}]},
+        {
+            "properties": {"a": {"$ref": "#/components/schemas/a~1b"}},
+            "components": {"schemas": {"a/b": {"format": "x"}}},
+        },
+        {"properties": {"format": {"type": "string"}, "uniqueItems": {"enum": [{"format": "color"}]}}},
+        {"$ref": "#", "uniqueItems": False},
+    ],
+)
+def test_keywords_that_constrain_nothing_are_accepted(schema: dict[str, Any]) -> None:
+    check_grammar(StructuredOutput(json=schema))
+
+
+@pytest.mark.parametrize(
+    "name", ["date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
+)
+def test_a_format_that_is_known_is_kept(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="Unsatisfiable schema"):
+        check_grammar(StructuredOutput(json={"type": "string", "format": name, "enum": ["no such thing"]}))
+
+
+def test_one_of_can_be_asked_for_as_any_of() -> None:
+    branches = [{"type": "string"}, {"maxLength": 3}]
+    check_grammar(StructuredOutput(json={"items": {"oneOf": branches}}, one_of_as_any_of=True))
+    both = {"anyOf": [{"minLength": 2}], "oneOf": branches, "allOf": [{"type": "string"}]}
+    check_grammar(StructuredOutput(json=both, one_of_as_any_of=True))
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,22 @@ def test_strict_and_description_change_nothing() -> None:
     assert found.fields == {"json": SCHEMA}
 
 
+def test_one_of_may_be_taken_as_any_of_in_every_form_of_schema() -> None:
+    wanted = {"json": SCHEMA, "one_of_as_any_of": True}
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    forms: list[dict[str, Any]] = [
+        {"guided_json": SCHEMA},
+        {"structured_outputs": {"json": SCHEMA}},
+        {"response_format": schema},
+    ]
+    for form in forms:
+        found = structure(one_of_as_any_of=True, **form)
+        assert found is not None
+        assert found.fields == wanted
+    assert structure(one_of_as_any_of=True, guided_regex="a") == structure(guided_regex="a")
+    assert structure(one_of_as_any_of=True) is None
+
+
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"guided_json": None}])
 def test_no_structure_is_none(fields: dict[str, Any]) -> None:
     assert structure(**fields) is None
@@ -88,6 +104,7 @@ def test_no_structure_is_none(fields: dict[str, Any]) -> None:
         ({"guided_regex": ""}, "guided_regex", "invalid_value"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "invalid_value"),
         ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "invalid_value"),
+        ({"guided_json": SCHEMA, "one_of_as_any_of": "yes"}, "one_of_as_any_of", "invalid_type"),
     ],
 )
 def test_a_wrong_structure_is_refused_by_name(fields: dict[str, Any], param: str, code: str) -> None:

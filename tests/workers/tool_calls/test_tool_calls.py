@@ -14,8 +14,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from engine.grammars.grammar import GrammarTokens, MaskFiller
+from engine.grammars.grammar import GrammarTokens, MaskFiller, check_grammar
 from engine.structured import StructuredOutput
+from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, parse_body
 from jobs.lines.body_tools import Choice, ToolUse
 from jobs.lines.responses import ToolCall
 from workers.tool_calls.forms import (
@@ -312,6 +313,27 @@ def test_a_required_call_keeps_the_schema_of_every_argument(form: CallForm, toke
         assert jsonschema_rs.is_valid(RICH, arguments), text
         given.append(frozenset(arguments))
     assert len(set(given)) > 3  # some with optional arguments, some without
+
+
+@pytest.mark.parametrize("form", list(CallForm))
+def test_keywords_that_constrain_nothing_are_no_hindrance_to_a_required_call(form: CallForm) -> None:
+    idle = {"type": "array", "items": {"type": "integer", "format": "uuid4"}, "uniqueItems": False}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"ids": idle}}}}
+    grammar = constraint(form, use(tools=(tool,)), {})
+    assert grammar is not None
+    check_grammar(grammar)
+
+
+def test_a_line_may_have_one_of_in_its_tools_taken_as_any_of() -> None:
+    either = {"oneOf": [{"type": "integer"}, {"minimum": 3}]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"count": either}}}}
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [tool], "tool_choice": "required"}
+    request = parse_body(CHAT_ENDPOINT, {**body, "one_of_as_any_of": True})
+    assert isinstance(request, ChatRequest)
+    assert request.tool_use is not None
+    grammar = constraint(CallForm.HERMES, request.tool_use, {})
+    assert grammar is not None
+    check_grammar(grammar)
 
 
 def test_a_named_function_is_the_only_one_called(tokenizer: Any) -> None:

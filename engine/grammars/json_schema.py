@@ -1,0 +1,114 @@
+"""Finds the schemas in a JSON schema, and writes them in the keywords that llguidance keeps, with the same meaning.
+
+Pure: parsed JSON in, parsed JSON out; knows no library and no token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Schema = dict[str, Any]
+
+_ONE = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema", "items", "propertyNames"})
+_ONE |= {"else", "if", "not", "then", "unevaluatedItems", "unevaluatedProperties"}
+"""Keywords whose value is a schema."""
+_SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+"""Keywords whose value may be a list of schemas."""
+_NAMED = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
+"""Keywords whose value names schemas; what is called "format" in it is no keyword."""
+
+
+def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], one_of_as_any_of: bool) -> Schema:
+    """Return a schema without keywords that constrain nothing, which llguidance would refuse.
+
+    An unknown `format` is an annotation (JSON Schema 2020-12, Validation 7.2.1). `one_of_as_any_of` has `oneOf`
+    taken as `anyOf`, which asks for less.
+    """
+    root: Schema = json.loads(text)
+    for schema in schemas_in(root):
+        if _is_idle_unique_items(schema):
+            del schema["uniqueItems"]
+        if isinstance(name := schema.get("format"), str) and not is_kept_format(name):
+            del schema["format"]
+        if one_of_as_any_of and "oneOf" in schema:
+            replace_keywords(schema, {"oneOf"}, {"anyOf": schema["oneOf"]})
+    return root
+
+
+def schemas_in(root: Schema) -> list[Schema]:
+    """Return every schema object in a schema, itself first, outer ones before inner ones.
+
+    They stand under keywords, and wherever a reference within the document points to.
+    """
+    found: list[Schema] = []
+    seen: set[int] = set()
+    left: list[Any] = [root]
+    references: list[str] = []
+    while left:
+        schema = left.pop()
+        if not isinstance(schema, dict) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        found.append(schema)
+        left += reversed(list(_inner(schema)))
+        references += [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
+        if not left:
+            left = [target_of(root, reference) for reference in references]
+            references.clear()
+    return found
+
+
+def target_of(root: Schema, reference: str) -> Any:
+    """Return what a reference within the document points to, None where there is nothing."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    target: Any = root
+    for step in reference[1:].split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, list) and name.isdecimal() and len(name) < 9 and int(name) < len(target):
+            target = target[int(name)]
+        elif isinstance(target, dict):
+            target = target.get(name)
+        else:
+            return None
+    return target
+
+
+def replace_keywords(schema: Schema, names: set[str], added: Schema) -> None:
+    """Put keywords in the place of others, whose place may decide on the order of properties."""
+    places = [name for name in schema if name in names]
+    if added.keys() & (schema.keys() - names):
+        together = [*schema.get("allOf", []), added]
+        added, names = {"allOf": together}, {*names, "allOf"}
+    items = list(schema.items())
+    schema.clear()
+    for name, value in items:
+        if name == places[0]:
+            schema.update(added)
+        elif name not in names:
+            schema[name] = value
+
+
+def _inner(schema: Schema) -> Iterator[Any]:
+    for name, value in schema.items():
+        if name in _NAMED and isinstance(value, dict):
+            yield from value.values()
+        elif name in _SEVERAL and isinstance(value, list):
+            yield from value
+        elif name in _ONE:
+            yield value
+
+
+def _is_idle_unique_items(schema: Schema) -> bool:
+    if "uniqueItems" not in schema:
+        return False
+    max_items = schema.get("maxItems")
+    return schema["uniqueItems"] is False or (type(max_items) is int and max_items <= 1) or not may_be(schema, "array")
+
+
+def may_be(schema: Schema, kind: str) -> bool:
+    """Tell whether a schema's own `type` allows values of a JSON type."""
+    types = schema.get("type")
+    return types == kind or not isinstance(types, str | list) or (isinstance(types, list) and kind in types)
