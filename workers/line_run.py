@@ -123,5 +123,5 @@ class LineRun:
 
 def _name(prepared: PreparedLine, batch_id: str, index: int) -> str:
     """Return what logs call a prompt, its line counted from 1 as in messages to users."""
-    line = f"{batch_id} line {prepared.line.line_no + 1} custom_id={prepared.line.custom_id}"
+    line = f"{batch_id} line {prepared.line_no + 1} custom_id={prepared.custom_id}"
     return f"{line} prompt {index + 1}" if len(prepared.prompts) > 1 else line

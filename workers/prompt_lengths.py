@@ -55,7 +55,7 @@ class PromptLengths:
             if num_tokens >= self._limit:
                 raise self._too_long(f"at least {num_tokens}", param=param)
 
-    def check(self, prompts: Sequence[list[int]], max_tokens: int | None, *, param: str) -> None:
+    def check(self, prompts: Sequence[Sequence[int]], max_tokens: int | None, *, param: str) -> None:
         """Raise BodyError for a prompt that is empty or leaves too little room for the answer."""
         for prompt in prompts:
             self._check(len(prompt), max_tokens, param=param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -41,10 +42,11 @@ class Tokenizer(TemplatedTokenizer, Protocol):
 class PreparedLine:
     """A line ready for the engine."""
 
-    line: InputLine
+    line_no: int
+    custom_id: str
     endpoint: str
-    prompts: tuple[list[int], ...]
-    """Each runs `params.n` times."""
+    prompts: tuple[array[int], ...]
+    """Each runs `params.n` times. Four bytes a token, a ninth of a list's: a worker holds many, and long ones."""
     params: SamplingParams
     echoes: tuple[str, ...] | None = None
     """The texts that the answers begin with, one for each prompt; None without echo."""
@@ -107,16 +109,17 @@ class PromptMaker:
         calls = self._call_reader(request)
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        self._check_token_ids(request)
         with room():
             prompts = self._prompts(request, check)
         self._lengths.check(prompts, request.sampling.max_tokens, param=param)
-        self._check_token_ids(request)
         seeds = None
         if request.sampling.seed is None:
             # Derived, so that a line run again after a crash gives the same tokens.
             seeds = tuple(_seed(batch_id, line.line_no, index) for index in range(len(prompts)))
         return PreparedLine(
-            line=line,
+            line_no=line.line_no,
+            custom_id=line.custom_id,
             endpoint=endpoint,
             prompts=prompts,
             params=self._params(
@@ -143,18 +146,18 @@ class PromptMaker:
             raise BodyError("tools", message, code="unsupported_parameter")
         return CallReader.of(form, tool_use)
 
-    def _prompts(self, request: Request, check: Check) -> tuple[list[int], ...]:
+    def _prompts(self, request: Request, check: Check) -> tuple[array[int], ...]:
         if isinstance(request, ChatRequest):
             tools = None if request.tool_use is None else for_template(request.tool_use.offered)
-            return (self._template.prompt(request.messages, tools, check=check),)
+            return (_packed(self._template.prompt(request.messages, tools, check=check)),)
         return tuple(self._encoded(prompt, check) for prompt in request.prompts)
 
-    def _encoded(self, prompt: str | Sequence[int], check: Check) -> list[int]:
+    def _encoded(self, prompt: str | Sequence[int], check: Check) -> array[int]:
         """Return the tokens of the caller's whole prompt, in which special tokens are special tokens."""
         if not isinstance(prompt, str):
-            return list(prompt)
+            return _packed(prompt)
         check(prompt)
-        token_ids = self._tokenizer.encode(prompt)
+        token_ids = _packed(self._tokenizer.encode(prompt))
         self._lengths.check([token_ids], None, param="prompt")  # before the next one is encoded
         return token_ids
 
@@ -222,6 +225,10 @@ def _tool_use(request: Request) -> ToolUse | None:
 
 def _is_echoed(request: Request) -> TypeGuard[CompletionRequest]:
     return isinstance(request, CompletionRequest) and request.echo
+
+
+def _packed(token_ids: Sequence[int]) -> array[int]:
+    return array("i", token_ids)
 
 
 def _seed(batch_id: str, line_no: int, prompt_index: int) -> int:

@@ -5,6 +5,8 @@ Values only; parent.py and outbox.py send them. This is the one file of the engi
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 
 from engine.config import EngineConfig
@@ -89,7 +91,15 @@ DecodeError = msgspec.DecodeError
 ToEngine = Configure | Add | Abort | AbortChildren
 FromEngine = Ready | Progress | Fatal
 
-_encoder = msgspec.msgpack.Encoder()
+
+def _as_list(value: object) -> list[int]:
+    """Return what msgpack knows of a prompt that is kept as an array. Raises NotImplementedError for anything else."""
+    if isinstance(value, array):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} cannot be sent")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_as_list)
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)
 

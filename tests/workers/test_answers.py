@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 from engine.params import SamplingParams
 from engine.process.messages import FinishReason, TokenDelta, TokenLogprobs
 from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines.reading import InputLine
 from workers.answers import AnswerMaker
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
@@ -30,12 +30,12 @@ def start(
     calls: CallReader | None = None,
     **params: Any,
 ) -> tuple[LineRun, list[Any]]:
-    line = InputLine(line_no=0, custom_id="a", model="demo", body={})
     prepared = PreparedLine(
         max_model_len=512,
-        line=line,
+        line_no=0,
+        custom_id="a",
         endpoint=endpoint,
-        prompts=tuple([1, 5, 6] for _ in range(prompts)),
+        prompts=tuple(array("i", [1, 5, 6]) for _ in range(prompts)),
         params=SamplingParams(**params),
         echoes=echoes,
         num_prompt_logprobs=num_prompt_logprobs,

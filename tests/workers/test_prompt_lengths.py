@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import random
+import tracemalloc
 from functools import cache
 from typing import Any
 
@@ -139,3 +142,28 @@ def test_a_text_that_nobody_wants_any_more_is_left() -> None:
     with pytest.raises(Unwanted):
         lengths.check_text("word " * 10**6, param="prompt", is_wanted=lambda: next(answers))
     assert counting.backend_tokenizer.num_letters == 2 * PIECE_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked"),
+    [
+        (CHAT_ENDPOINT, {"messages": [{"role": "user", "content": "invoice " * 50_000}]}),
+        (COMPLETION_ENDPOINT, {"prompt": ["invoice " * 25_000] * 2}),
+        (COMPLETION_ENDPOINT, {"prompt": [[700] * 100_000]}),
+    ],
+)
+def test_of_a_long_line_no_more_is_kept_than_four_bytes_a_token(
+    tokenizer: Any, endpoint: str, asked: dict[str, Any]
+) -> None:
+    maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=1024)
+    maker.prepare(a_line(prompt="warm"), endpoint=COMPLETION_ENDPOINT, batch_id="b")
+    tracemalloc.start()
+    try:
+        line = a_line(**json.loads(json.dumps(asked)))
+        prepared = maker.prepare(line, endpoint=endpoint, batch_id="b")
+        del line
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 4 * prepared.num_prompt_tokens + 64 * 1024
+    finally:
+        tracemalloc.stop()
+    assert prepared.num_prompt_tokens >= 100_000

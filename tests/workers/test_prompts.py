@@ -48,13 +48,13 @@ def test_a_conversation_goes_through_the_template_with_exactly_one_bos(tokenizer
 
 def test_a_text_prompt_and_its_token_ids_are_the_same_prompt(tokenizer: Any) -> None:
     (as_text,) = prepare(tokenizer, {"prompt": "Total 12"}, endpoint=COMPLETION_ENDPOINT).prompts
-    (as_ids,) = prepare(tokenizer, {"prompt": as_text}, endpoint=COMPLETION_ENDPOINT).prompts
-    assert as_ids == as_text == tokenizer.encode("Total 12")
+    (as_ids,) = prepare(tokenizer, {"prompt": list(as_text)}, endpoint=COMPLETION_ENDPOINT).prompts
+    assert list(as_ids) == list(as_text) == tokenizer.encode("Total 12")
 
 
 def test_several_prompts_of_one_line_stay_in_order(tokenizer: Any) -> None:
     prompts = prepare(tokenizer, {"prompt": ["one", "two", "three"]}, endpoint=COMPLETION_ENDPOINT).prompts
-    assert list(prompts) == [tokenizer.encode(text) for text in ("one", "two", "three")]
+    assert [list(prompt) for prompt in prompts] == [tokenizer.encode(text) for text in ("one", "two", "three")]
 
 
 def test_a_seed_is_derived_from_batch_and_line_where_none_is_given(tokenizer: Any) -> None:

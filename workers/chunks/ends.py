@@ -97,7 +97,7 @@ class ChunkEnds:
         raise Abandoned("the worker is stopping; the rest was given back")
 
     def _leave_for_another(self, runs: Sequence[LineRun]) -> None:
-        outputs = {run.prepared.line.line_no: tokens for run in runs if (tokens := run.checkpoint)}
+        outputs = {run.prepared.line_no: tokens for run in runs if (tokens := run.checkpoint)}
 
         def leave(session: Session, claim: ClaimedChunk) -> None:
             checkpoints.save(session, claim, outputs, model_fingerprint=self._parts.model_fingerprint)

@@ -43,7 +43,7 @@ class EngineLines:
         )
         if output:
             run.prompt_runs[0].resume(output)
-        self._runs[prepared.line.line_no] = run
+        self._runs[prepared.line_no] = run
         for index, (prompt, prompt_run) in enumerate(zip(prepared.prompts, run.prompt_runs, strict=True)):
             new = NewRequest(
                 request_id=self._parts.host.next_request_id(),

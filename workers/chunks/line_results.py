@@ -27,7 +27,7 @@ class ResultMaker:
 
     def answer(self, run: LineRun) -> LineResult:
         """Return the result of a line that the engine has finished."""
-        line = run.prepared.line
+        line = run.prepared
         prefix = "chatcmpl" if run.prepared.endpoint == CHAT_ENDPOINT else "cmpl"
         body_id = response_id(prefix, self._batch_id, line.line_no)
         answer = self._answers.make(run, response_id=body_id, created=self._created)
@@ -54,7 +54,7 @@ class ResultMaker:
 
     def uncovered(self, prepared: PreparedLine, quota: Quota) -> LineResult:
         """Return the result of a line that did not fit into the tenant's budget."""
-        line = prepared.line
+        line = prepared
         message = (
             f"This line may use {prepared.most_tokens:,} tokens and {max(quota.available or 0, 0):,} are available: "
             f"the limit is {quota.limit or 0:,}, {quota.spent:,} are spent and {quota.reserved:,} are reserved. It was "

@@ -45,7 +45,7 @@ class ChunkResults:
 
     def finish(self, run: LineRun) -> None:
         """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
-        line = run.prepared.line
+        line = run.prepared
         self._lines.drop(line.line_no)
         try:
             if run.error is None:

@@ -82,4 +82,4 @@ class LineStarter:
         try:
             self._lines.start(prepared, output)
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
-            self._results.give_up(prepared.line.line_no, prepared.line.custom_id, error)
+            self._results.give_up(prepared.line_no, prepared.custom_id, error)

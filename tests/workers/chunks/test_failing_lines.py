@@ -97,7 +97,7 @@ def test_an_answer_that_cannot_be_made_fails_its_line_alone(
 ) -> None:
     class Broken(AnswerMaker):
         def make(self, run: LineRun, *, response_id: str, created: int) -> Answer:
-            if run.prepared.line.line_no == 1:
+            if run.prepared.line_no == 1:
                 raise TypeError("not a token")
             return super().make(run, response_id=response_id, created=created)
 
