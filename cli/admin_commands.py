@@ -271,7 +271,7 @@ def keys_revoke(
 @models_app.command("add")
 def models_add(
     name: Annotated[str, typer.Argument(help="The name requests use.")],
-    path: Annotated[str, typer.Argument(help="Folder on the workers, or Hugging Face id[@revision].")],
+    path: Annotated[str, typer.Argument(help="Folder or FILE.gguf on the workers, or Hugging Face id[@revision].")],
     input_price: Annotated[int, PriceOption] = 0,
     output_price: Annotated[int, PriceOption] = 0,
     data_dir: DataDirOption = None,

@@ -67,7 +67,7 @@ def worker(
     model: Annotated[str, typer.Option(help="Served name of the model.")],
     path: Annotated[
         str | None,
-        typer.Option(help="Folder or Hugging Face id[@revision] [default: what `models add` noted]"),
+        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what `models add` noted]"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",

@@ -34,7 +34,7 @@ def run(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Replaced when complete.")],
     model: Annotated[
         str | None,
-        typer.Option(help="Folder or Hugging Face id[@revision] [default: what the file's lines name]"),
+        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what the file's lines name]"),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
 ) -> None:

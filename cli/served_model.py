@@ -1,4 +1,4 @@
-"""Which model a stack serves: a folder, a Hugging Face id, or the demo model of a checkout."""
+"""Which model a stack serves: a folder, a GGUF file, a Hugging Face id, or the demo model of a checkout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jobs.errors import InputError
 DEMO_NAME = "demo"
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)(@[\w./-]+)?", re.ASCII)
 _CONFIG = "config.json"
+_GGUF = ".gguf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,26 +21,27 @@ class ServedModel:
     name: str
     """What requests say."""
     path: str
-    """An absolute folder or a Hugging Face id, perhaps with the revision to fetch: `org/name@revision`."""
+    """An absolute folder or GGUF file, or a Hugging Face id, perhaps with its revision: `org/name@revision`."""
 
 
 def choose_model(given: str | None, *, name: str | None = None) -> ServedModel:
-    """Return the model for `--model given`, served as `name` (default: the folder's name, or the id).
+    """Return the model for `--model given`, served as `name` (default: that of the folder or file, or the id).
 
-    Raises InputError for a folder that holds no model, and where nothing is given and there is no demo model.
+    Raises InputError for a path that holds no model, and where nothing is given and there is no demo model.
     """
     if given is None:
         folder = demo_model_folder()
         if folder is None:
-            raise InputError("no model was given. Say which with --model: a folder with config.json, or org/name.")
+            raise InputError(
+                "no model was given. Say which with --model: a folder with config.json, FILE.gguf, or org/name."
+            )
         return ServedModel(name=name or DEMO_NAME, path=str(folder))
-    folder = Path(given).expanduser()
+    path = Path(given).expanduser()
     hub_id = _HUB_ID.fullmatch(given)
-    if folder.exists() or hub_id is None or given.startswith("."):
-        _require_model_folder(folder, given)
-        folder = folder.resolve()
-        is_demo = folder == demo_model_folder()
-        return ServedModel(name=name or (DEMO_NAME if is_demo else folder.name), path=str(folder))
+    if path.exists() or hub_id is None or given.startswith(".") or _is_gguf(path):
+        _require_model(path, given)
+        path = path.absolute() if _is_gguf(path) else path.resolve()  # a hub's cache names what a link leads to anew
+        return ServedModel(name=name or _name_of(path), path=str(path))
     return ServedModel(name=name or hub_id[1], path=given)
 
 
@@ -49,11 +51,25 @@ def demo_model_folder() -> Path | None:
     return folder if (folder / _CONFIG).is_file() else None
 
 
-def _require_model_folder(folder: Path, given: str) -> None:
-    if not folder.exists():
+def _is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == _GGUF
+
+
+def _name_of(path: Path) -> str:
+    if _is_gguf(path):
+        return path.stem
+    return DEMO_NAME if path == demo_model_folder() else path.name
+
+
+def _require_model(path: Path, given: str) -> None:
+    if not path.exists():
         raise InputError(
-            f"there is no model at {given}. Give a folder that holds {_CONFIG} and safetensors files, "
-            "or a Hugging Face id like org/name or org/name@revision."
+            f"there is no model at {given}. Give a folder that holds {_CONFIG} and safetensors files, a file whose "
+            f"name ends in {_GGUF}, or a Hugging Face id like org/name or org/name@revision."
         )
-    if not (folder / _CONFIG).is_file():
-        raise InputError(f"{given} holds no model: {_CONFIG} is missing. Give the folder that contains it.")
+    if _is_gguf(path) and path.is_file():
+        return
+    if not (path / _CONFIG).is_file():
+        files = sorted(entry.name for entry in path.glob("*") if _is_gguf(entry))
+        instead = f"Give the file: {path / files[0]}." if files else "Give the folder that contains it."
+        raise InputError(f"{given} holds no model: {_CONFIG} is missing. {instead}")

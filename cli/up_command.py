@@ -34,7 +34,7 @@ def up(
     host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
     model: Annotated[
         str | None,
-        typer.Option(help="Folder or Hugging Face id[@revision] [default: the demo model of a checkout]"),
+        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the demo model of a checkout]"),
     ] = None,
     served_name: Annotated[str | None, typer.Option(help="The name requests use [default: from --model]")] = None,
     workers: Annotated[

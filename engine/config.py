@@ -47,7 +47,7 @@ class ModelImpl(StrEnum):
 
 
 class LoadFormat(StrEnum):
-    """Where weights come from: the directory's safetensors, or a seed (to measure a shape without its files)."""
+    """Where weights come from: the model's files, or a seed (to measure a shape without its files)."""
 
     SAFETENSORS = "safetensors"
     RANDOM = "random"
@@ -83,7 +83,7 @@ class EngineConfig:
     """Set an engine up. Raises InvalidConfigError on a value out of range."""
 
     model: str
-    """A directory with config.json and safetensors."""
+    """A directory with config.json and safetensors, or a GGUF file."""
     model_impl: ModelImpl = ModelImpl.AUTO
     load_format: LoadFormat = LoadFormat.SAFETENSORS
     dtype: str = "auto"

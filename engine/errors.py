@@ -4,7 +4,7 @@ EngineError
 ├── InvalidParamsError     a sampling parameter is out of range (also a ValueError)
 ├── InvalidConfigError     an engine setting is out of range (also a ValueError)
 ├── InvalidRequestError    a request cannot be run as given (also a ValueError)
-├── ModelLoadError         the model directory is missing, incomplete or unreadable
+├── ModelLoadError         the model's files are missing, incomplete or unreadable
 │   └── UnsupportedModelError   the model needs something this engine does not have
 ├── EngineStartError       the engine process did not become ready
 └── EngineDied             the engine process ended while in use

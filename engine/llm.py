@@ -14,7 +14,7 @@ from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
 from engine.errors import InvalidRequestError
-from engine.models.config import resolve_model_path
+from engine.models.paths import resolve_model_path
 from engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
@@ -29,7 +29,7 @@ Prompt = str | Sequence[int] | dict[str, Any]
 class LLM:
     """Load a model and generate. Keyword arguments are those of EngineConfig; not thread-safe.
 
-    Without a tokenizer in the model's directory only token ids can be given and `text` is empty.
+    Without a tokenizer in the model's files only token ids can be given and `text` is empty.
     """
 
     def __init__(self, model: str | Path, **settings: Any) -> None:

@@ -88,12 +88,12 @@ def find_model(session: Session, name: str) -> Model:
 
 
 def stored_path(path: str) -> str:
-    """Return the absolute path of a folder of this machine, so that a worker started elsewhere finds it.
+    """Return the absolute path of a folder or file of this machine, so that a worker started elsewhere finds it.
 
     A hub id, or a folder that only other machines have, stays as it is.
     """
-    folder = Path(path).expanduser()
-    return str(folder.absolute()) if folder.is_dir() else path
+    found = Path(path).expanduser()
+    return str(found.absolute()) if found.exists() else path
 
 
 def _check(name: str, path: str) -> None:

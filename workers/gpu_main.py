@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
-from engine.models.config import resolve_model_path
+from engine.models.paths import resolve_model_path
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
@@ -141,7 +141,7 @@ def _parts_maker(
 
 
 def _folder(path: str) -> Path:
-    """Return the model's folder, fetched where it is on a hub. Raises InputError in one sentence."""
+    """Return the model's folder or file, fetched where it is on a hub. Raises InputError in one sentence."""
     try:
         return resolve_model_path(path)
     except ModelLoadError as error:
@@ -155,5 +155,5 @@ def _tokenizer(folder: Path) -> Any:
     except ModelLoadError as error:
         raise InputError(str(error)) from None
     if tokenizer is None:
-        raise InputError(f"{folder} has no tokenizer.json, so text cannot be served. Put the model's tokenizer there.")
+        raise InputError(f"{folder} has no tokenizer, so text cannot be served. Put the model's tokenizer.json there.")
     return tokenizer

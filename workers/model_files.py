@@ -8,13 +8,14 @@ from pathlib import Path
 
 
 def fingerprint_of(model: Path) -> str:
-    """Return a digest of a model directory's path and of its files' names, sizes and times of modification.
+    """Return a digest of the path of a model's directory or file, and of its files' names, sizes and times of change.
 
     Their contents are not read, for weights have gigabytes. The same files under another path, or copied without their
     times, have another fingerprint: that costs the output that a drained worker left, and nothing else.
     """
     digest = hashlib.sha256(str(model.resolve()).encode())
-    for path in sorted(path for path in model.rglob("*") if path.is_file()):
+    files = [model] if model.is_file() else sorted(path for path in model.rglob("*") if path.is_file())
+    for path in files:
         status = path.stat()
         entry = [str(path.relative_to(model)), status.st_size, status.st_mtime_ns]
         digest.update(json.dumps(entry).encode())

@@ -33,6 +33,11 @@ _LEAST_PAIR_BYTES = 8 + 4 + 1  # the length of a key, a type, one byte of value
 _LEAST_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8  # the length of a name, number of dimensions, one of them, type, offset
 
 
+def is_gguf(path: Path) -> bool:
+    """Tell by its name whether a model is one such file, be it there or not."""
+    return path.suffix.lower() == ".gguf"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
     """One tensor of a file."""

@@ -1,6 +1,6 @@
-"""Read a model directory's config.json, decide whose code runs it, and refuse what neither has.
+"""Read a model's config.json or a GGUF file's metadata, decide whose code runs it, and refuse what neither has.
 
-transformers reads the file (it knows every old spelling); nothing here loads weights or modelling code.
+transformers reads config.json (it knows every old spelling); nothing here loads weights or modelling code.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.gguf.container import GgufFile, is_gguf
 from engine.models.families import FAMILIES, Windows, has
+from engine.models.paths import resolve_model_path
 from engine.models.quantization import Quantization, read_quantization
 
 log = logging.getLogger(__name__)
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 _ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-_HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class CheckpointConfig:
     """
 
     path: Path
+    """A folder, or a GGUF file."""
     model_type: str
     vocab_size: int
     max_model_len: int
@@ -64,12 +65,12 @@ class ModelConfig(CheckpointConfig):
 
 
 def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> CheckpointConfig:
-    """Read config.json of a directory (or a hub id); AUTO takes our own decoder for every model that it covers.
+    """Read what a directory, a GGUF file or a hub id says; AUTO takes our own decoder for every model that it covers.
 
     Raises ModelLoadError or UnsupportedModelError.
     """
     path = resolve_model_path(model)
-    raw = _read_json(path)
+    raw = _read_raw(path)
     quantization = _quantization(raw, path)
     _check_dtype(raw, path)
     config = _read_with_transformers(raw, path)
@@ -82,48 +83,12 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     return _own_config(config, path, quantization)
 
 
-def resolve_model_path(model: str) -> Path:
-    """Return the model's directory; a name like `org/model` that is no directory is fetched from the hub.
+def _read_raw(path: Path) -> dict[str, Any]:
+    """Return the model's config.json, or what would stand in it."""
+    if is_gguf(path):
+        from engine.gguf.config import read_config  # noqa: PLC0415 - imports torch, as in _check_dtype
 
-    `org/model@revision` is fetched as it is at that branch, tag or commit.
-    """
-    path = Path(model).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelLoadError(
-                f"{path} has no config.json; give a model directory as transformers' save_pretrained writes it."
-            )
-        return path
-    hub_id, at, revision = model.partition("@")
-    is_hub_id = hub_id.count("/") == 1 and not model.startswith((".", "/", "~")) and not path.exists()
-    if not is_hub_id:
-        raise ModelLoadError(f"There is no model directory at {path}; give a directory with config.json.")
-    if at and not revision:
-        raise ModelLoadError(f"{model} names no revision after @; give a branch, tag or commit, or leave out the @.")
-    return _fetch_from_hub(hub_id, revision=revision or None)
-
-
-def _fetch_from_hub(hub_id: str, *, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - a slow import that local models do not need
-
-    try:
-        return Path(
-            snapshot_download(
-                hub_id,
-                revision=revision,
-                allow_patterns=_HUB_FILES,
-                ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM,
-            )
-        )
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelLoadError(
-            f"{hub_id}{f' at {revision}' if revision else ''} is neither a directory nor a model that could be fetched "
-            f"from the Hugging Face hub ({reason})."
-        ) from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+        return read_config(GgufFile(path))
     try:
         raw = json.loads((path / "config.json").read_text())
     except (OSError, ValueError) as error:
@@ -157,6 +122,10 @@ def _check_dtype(raw: dict[str, Any], path: Path) -> None:
                 )
 
 
+def _config_file(path: Path) -> Path:
+    return path if is_gguf(path) else path / "config.json"
+
+
 def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
     """Return transformers' configuration of the model as it is loaded, which is not quantized."""
     model_type = raw.get("model_type")
@@ -168,10 +137,13 @@ def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
 
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        if is_gguf(path):
+            config = AutoConfig.for_model(**raw)
+        else:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ModelLoadError(f"{path / 'config.json'} is not a valid {model_type} configuration: {reason}.") from error
+        raise ModelLoadError(f"{_config_file(path)} is not a valid {model_type} configuration: {reason}.") from error
     for part in (config, config.get_text_config(decoder=True)):
         vars(part).pop("quantization_config", None)
     return config
@@ -295,7 +267,7 @@ def _eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
     Raises ModelLoadError for what is no token id.
     """
     text = config.get_text_config(decoder=True)
-    eos, file = getattr(config, "eos_token_id", None), path / "config.json"
+    eos, file = getattr(config, "eos_token_id", None), _config_file(path)
     eos = text.eos_token_id if eos is None else eos
     generation = path / "generation_config.json"
     if generation.is_file():

@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.config import CheckpointConfig
+from engine.models.paths import described_by
 from engine.models.rotary import check_positions
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors, new_cache
 from engine.models.transformers_attention import PAGED, attending
@@ -66,7 +67,8 @@ class TransformersDecoder:
         except _MODEL_ERRORS as error:
             raise UnsupportedModelError(
                 f"{name}: transformers' code of {config.model_type} failed on a first few tokens "
-                f"({type(error).__name__}: {error}); it wants more than token ids, or its config.json does not fit."
+                f"({type(error).__name__}: {error}); it wants more than token ids, or its "
+                f"{described_by(config.path)} does not fit."
             ) from error
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
@@ -232,13 +234,14 @@ def _check_report(report: Mapping[str, Any], path: Path) -> None:
     missing, misshapen = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
     if missing:
         raise ModelLoadError(
-            f"{path} has no tensor {missing[0]} ({len(missing)} missing); the weights do not belong to its config.json."
+            f"{path} has no tensor {missing[0]} ({len(missing)} missing); the weights do not belong to its "
+            f"{described_by(path)}."
         )
     if misshapen:
         name, found, wanted = misshapen[0]
         raise ModelLoadError(
-            f"{path}: tensor {name} has shape {tuple(found)}, config.json says {tuple(wanted)} ({len(misshapen)} of "
-            "another shape)."
+            f"{path}: tensor {name} has shape {tuple(found)}, {described_by(path)} says {tuple(wanted)} "
+            f"({len(misshapen)} of another shape)."
         )
 
 

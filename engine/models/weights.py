@@ -1,4 +1,4 @@
-"""Read tensors by name from a model directory's safetensors files, one or many, without loading them all.
+"""Read tensors by name from a model's files, safetensors or GGUF, one or many, without loading them all.
 
 Knows names, shapes, dtypes and how weights are quantized; not what a tensor is for.
 """
@@ -11,13 +11,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType, TracebackType
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.gguf.config import open_weights
+from engine.gguf.container import is_gguf
 from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
+from engine.models.paths import described_by
 from engine.models.quantization import Quantization, QuantMethod, Scaled
 
 _SINGLE = "model.safetensors"
@@ -33,19 +37,18 @@ _FP8_INPUT_SCALES = (".activation_scale", ".input_scale")
 
 
 class Checkpoint:
-    """Open a model's safetensors files for reading; use as a context manager. Quantized tensors come out whole."""
+    """Open a model's files for reading; use as a context manager. Quantized tensors come out whole."""
 
     def __init__(self, path: Path, *, dtype: torch.dtype, quantization: Quantization | None = None) -> None:
         self._path = path
         self._dtype = dtype
         self._quantization = quantization
         self._stack = ExitStack()
-        self._file_of: dict[str, _File] = {}
+        self._file_of: dict[str, _NamedTensors] = {}
 
     def __enter__(self) -> Checkpoint:
         with ExitStack() as stack:
-            for path in _files(self._path):
-                file = _File(path, stack)
+            for file in _opened(self._path, stack):
                 self._file_of.update(dict.fromkeys(file.names, file))
             self._stack = stack.pop_all()
         return self
@@ -66,7 +69,7 @@ class Checkpoint:
         tensor = self.whole(name)
         if tuple(tensor.shape) != shape:
             raise ModelLoadError(
-                f"{self._path}: tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}."
+                f"{self._path}: tensor {name} has shape {tuple(tensor.shape)}, {described_by(self._path)} says {shape}."
             )
         return tensor.to(self._dtype)
 
@@ -135,7 +138,9 @@ class Checkpoint:
 
     def _stored(self, name: str) -> Tensor:
         if name not in self:
-            raise ModelLoadError(f"{self._path} has no tensor {name}; the weights do not belong to its config.json.")
+            raise ModelLoadError(
+                f"{self._path} has no tensor {name}; the weights do not belong to its {described_by(self._path)}."
+            )
         return self._file_of[name].read(name)
 
 
@@ -149,6 +154,16 @@ class StoredTensor:
     def __getitem__(self, everything: EllipsisType) -> Tensor:
         """Return the whole tensor, as `Checkpoint.whole` does."""
         return self.checkpoint.whole(self.name)
+
+
+class _NamedTensors(Protocol):
+    """An open file with tensors in it."""
+
+    names: list[str]
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor that is in it, on the CPU, as it is stored or in a dtype that has its values."""
+        ...
 
 
 class _File:
@@ -171,8 +186,15 @@ class _File:
         return tensor
 
 
+def _opened(path: Path, stack: ExitStack) -> Iterator[_NamedTensors]:
+    if is_gguf(path):
+        yield open_weights(path)
+    else:
+        yield from (_File(file, stack) for file in _files(path))
+
+
 def _files(path: Path) -> list[Path]:
-    """Return a model's files as transformers chooses them; of two that have the same tensor the last one counts."""
+    """Return a folder's files as transformers chooses them; of two that have the same tensor the last one counts."""
     if (path / _SINGLE).is_file():
         return [path / _SINGLE]
     if not (path / _INDEX).is_file():

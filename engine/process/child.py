@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.models.config import resolve_model_path
+from engine.models.paths import resolve_model_path
 from engine.process.messages import (
     Abort,
     AbortChildren,

@@ -72,7 +72,7 @@ def test_a_model_path_that_does_not_exist_is_refused() -> None:
     assert_refused(
         tokenmill("up", "--model", "/no/such/model"),
         "there is no model at /no/such/model. Give a folder that holds config.json and safetensors files, "
-        "or a Hugging Face id like org/name or org/name@revision.",
+        "a file whose name ends in .gguf, or a Hugging Face id like org/name or org/name@revision.",
     )
 
 

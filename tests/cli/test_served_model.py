@@ -29,6 +29,20 @@ def test_a_folder_is_served_under_its_own_name_or_the_given_one(folder: Path) ->
     assert choose_model(str(folder), name="x").name == "x"
 
 
+def test_a_gguf_file_is_served_under_its_name_without_the_ending(tmp_path: Path) -> None:
+    path = tmp_path / "Tiny-1B.Q4_1.gguf"
+    path.touch()
+    assert choose_model(str(path)) == ServedModel(name="Tiny-1B.Q4_1", path=str(path))
+    with pytest.raises(InputError, match=rf"config\.json is missing\. Give the file: {path}"):
+        choose_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("given", ["models/none.gguf", "none.gguf"])
+def test_a_gguf_file_that_is_not_there_is_no_hub_id(given: str) -> None:
+    with pytest.raises(InputError, match="there is no model at"):
+        choose_model(given)
+
+
 def test_a_hub_id_is_taken_as_it_is() -> None:
     assert choose_model("org/model-1.5") == ServedModel(name="org/model-1.5", path="org/model-1.5")
 

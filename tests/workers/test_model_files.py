@@ -45,3 +45,13 @@ def test_every_change_of_a_file_changes_the_fingerprint(model: Path, change: Cal
 def test_a_copy_elsewhere_is_another_model(model: Path, tmp_path: Path) -> None:
     before = fingerprint_of(model)
     assert fingerprint_of(model.rename(tmp_path / "moved")) != before
+
+
+@pytest.mark.parametrize("change", [lambda path: os.utime(path, ns=(1, SECOND)), lambda path: path.write_bytes(b"1")])
+def test_a_changed_file_is_another_model(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"12345")
+    before = fingerprint_of(path)
+    assert fingerprint_of(path) == before
+    change(path)
+    assert fingerprint_of(path) != before

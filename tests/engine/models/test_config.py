@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelLoadError
-from engine.models.config import load_model_config, resolve_model_path
+from engine.models.config import load_model_config
+from engine.models.paths import resolve_model_path
 from tests.engine.tiny_models import TINY
 
 VOCAB_SIZE = TINY["vocab_size"]

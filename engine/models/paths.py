@@ -1,0 +1,66 @@
+"""Find a model on the disk or on the hub: a folder as transformers writes it, or one GGUF file. Reads neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.errors import ModelLoadError
+from engine.gguf.container import is_gguf
+
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
+
+
+def resolve_model_path(model: str) -> Path:
+    """Return the model's directory or GGUF file; a name like `org/model` that is neither is fetched from the hub.
+
+    `org/model@revision` is fetched as it is at that branch, tag or commit.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelLoadError(f"{path} has no config.json; {_instead_of_folder(path)}")
+        return path
+    if is_gguf(path) and path.is_file():
+        return path
+    hub_id, at, revision = model.partition("@")
+    is_hub_id = hub_id.count("/") == 1 and not model.startswith((".", "/", "~")) and not path.exists()
+    if not is_hub_id or is_gguf(path):
+        raise ModelLoadError(
+            f"There is no model directory at {path}; give one with config.json, or a file whose name ends in .gguf."
+        )
+    if at and not revision:
+        raise ModelLoadError(f"{model} names no revision after @; give a branch, tag or commit, or leave out the @.")
+    return _fetch_from_hub(hub_id, revision=revision or None)
+
+
+def described_by(path: Path) -> str:
+    """Return, for errors, what says how a model's weights are to be read."""
+    return "metadata" if is_gguf(path) else "config.json"
+
+
+def _instead_of_folder(path: Path) -> str:
+    files = sorted(entry.name for entry in path.iterdir() if is_gguf(entry))
+    if files:
+        return f"to run a GGUF file in it, give the file: {path / files[0]}."
+    return "give a model directory as transformers' save_pretrained writes it."
+
+
+def _fetch_from_hub(hub_id: str, *, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - a slow import that local models do not need
+
+    try:
+        return Path(
+            snapshot_download(
+                hub_id,
+                revision=revision,
+                allow_patterns=_HUB_FILES,
+                ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM,
+            )
+        )
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelLoadError(
+            f"{hub_id}{f' at {revision}' if revision else ''} is neither a directory nor a model that could be fetched "
+            f"from the Hugging Face hub ({reason})."
+        ) from error
