@@ -76,12 +76,12 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = connect(arguments.database_url)
     settings = Settings(max_batch_lines=arguments.lines)
-    with tempfile.TemporaryDirectory() as folder, sessions(engine)() as session:
+    maker = sessions(engine)
+    with tempfile.TemporaryDirectory() as folder, maker() as session:
         storage = Storage(Path(folder).as_uri())
         batch_id = make_batch(session, storage, arguments.lines)
         started, cpu = time.perf_counter(), time.process_time()
-        outcome = validate_batch(session, storage, batch_id, settings=settings)
-        session.commit()
+        outcome = validate_batch(maker, storage, batch_id, settings=settings)
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
         num_chunks = session.scalar(text("SELECT count(*) FROM chunk WHERE batch_id = :id"), {"id": batch_id})
     engine.dispose()

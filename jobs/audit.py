@@ -43,7 +43,8 @@ def audit(session: Session, *, batch_id: str | None = None, storage: Storage | N
 
 
 def _findings(session: Session, batch_id: str | None, storage: Storage | None) -> Iterator[Finding]:
-    scope = {"batch_id": batch_id, "days": partition_days(session)}
+    live = [state.value for state in BatchState if state not in TERMINAL_BATCH_STATES]
+    scope = {"batch_id": batch_id, "days": partition_days(session), "live": live}
     for row in session.execute(_BATCHES, scope):
         for message in (*_lines(row), *_counters(row), *_ledger(row), *_cover(row), *_ending(row)):
             yield Finding(subject=row.id, message=message)
@@ -177,6 +178,11 @@ _BATCHES = text(f"""
             sum(result.input_tokens) AS input_tokens, sum(result.cached_tokens) AS cached_tokens,
             sum(result.output_tokens) AS output_tokens
         FROM result JOIN batch ON batch.id = result.batch_id WHERE {_IS_ASKED} AND NOT {_ARE_RESULTS_GONE}
+            -- But for what a validation has written that has not ended well, or not yet.
+            AND NOT (
+                batch.in_progress_at IS NULL AND batch.state = ANY(:live)
+                AND result.result_no > batch.num_completed + batch.num_failed
+            )
         GROUP BY result.batch_id
         UNION ALL
         -- Gone on purpose: what they were is what the batch counted.
@@ -259,7 +265,7 @@ _OVERLAPS = text(f"""
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
             ) AS covered
         FROM chunk JOIN batch ON batch.id = chunk.batch_id
-        WHERE {_IN_SCOPE} AND chunk.state <> 'split'
+        WHERE {_IN_SCOPE} AND chunk.state NOT IN ('planned', 'split')
     ) AS placed WHERE first_line < covered ORDER BY id
 """)
 

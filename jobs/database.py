@@ -25,8 +25,8 @@ from jobs.errors import InputError, ServiceError
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 
 # A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
-# it; a forgotten transaction holds its locks at most 5 min. Statements themselves may be long (a million-line
-# validation is one transaction).
+# it; a forgotten transaction holds its locks at most 5 min. Statements themselves may be long (those that make the
+# chunks of a large batch ready are).
 _SESSION_SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "5s",

@@ -19,6 +19,7 @@ class BatchState(StrEnum):
 
 
 class ChunkState(StrEnum):
+    PLANNED = "planned"  # its batch is being validated: it exists for nobody else
     READY = "ready"  # may be hinted and claimed
     LEASED = "leased"  # one worker owns it until its lease ends
     WAITING = "waiting"  # its tenant's budget has no room for what is left of it
@@ -64,6 +65,7 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
 }
 
 CHUNK_MOVES: dict[ChunkState, frozenset[ChunkState]] = {
+    _C.PLANNED: frozenset({_C.READY}),
     _C.READY: frozenset({_C.LEASED, _C.WAITING, _C.WITHDRAWN}),
     _C.LEASED: frozenset({_C.READY, _C.WAITING, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
     _C.WAITING: frozenset({_C.READY, _C.WITHDRAWN}),

@@ -233,6 +233,10 @@ class Batch(Base):
     results_deleted_at: Mapped[datetime | None]  # from then on its lines are not shown, and
     results_purged_at: Mapped[datetime | None]  # from then on they are gone
     rolled_up_at: Mapped[datetime | None]  # from then on its chunks are gone, and its ledger entries are one a day
+    # Who validates it or writes its files: `jobs.batches.claims`.
+    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    claimed_by: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
 
 
 class Chunk(Base):

@@ -1,6 +1,6 @@
 """The control worker: validates new batches and writes the files of finished ones. CPU only.
 
-Thin work around `jobs`, in the order of `workers.due_batches`; each takes an advisory lock, so doing it twice is idle.
+Thin work around `jobs`, in the order of `workers.due_batches`; each claims its batch, so doing it twice is idle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobs.states import BatchState
 from jobs.storage import Storage
 from workers import logs
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
-from workers.due_batches import MAX_TRANSACTIONS, DueBatches
+from workers.due_batches import MAX_BATCHES, DueBatches
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +55,12 @@ class Control:
         return work(due.batch_id) is not None
 
     def validate(self, batch_id: str) -> BatchState | None:
-        with transaction(self._sessions) as session:
-            outcome = validate_batch(session, self._storage, batch_id, settings=self._settings)
+        outcome = validate_batch(self._sessions, self._storage, batch_id, settings=self._settings)
         log.info("batch validated batch_id=%s outcome=%s", batch_id, outcome)
         return outcome
 
     def finalise(self, batch_id: str) -> BatchState | None:
-        with transaction(self._sessions) as session:
-            outcome = finalise_batch(session, self._storage, batch_id)
+        outcome = finalise_batch(self._sessions, self._storage, batch_id, settings=self._settings)
         log.info("batch finalised batch_id=%s outcome=%s", batch_id, outcome)
         return outcome
 
@@ -128,7 +126,7 @@ def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    connections = MAX_TRANSACTIONS + 1  # and the purge
+    connections = MAX_BATCHES + 2  # the look for the next one, and the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     control = Control(maker, Storage.of(settings), settings)
     due = DueBatches(maker, do=control.do, settings=settings)

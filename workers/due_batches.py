@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 NUM_SLOTS = 2
 """Batches of any class that are taken up at once. Above them is room for better ones and for newcomers: see `Slots`."""
 
-MAX_TRANSACTIONS = NUM_SLOTS + MOST_ABOVE + 1
-"""At once: one a batch, which lasts as long as its input or its files, and the look for the next."""
+MAX_BATCHES = NUM_SLOTS + MOST_ABOVE
+"""At once."""
 
 
 class Turns:
@@ -83,7 +83,7 @@ class DueBatches:
         self._left_until: dict[tuple[str, BatchState], float | None] = {}  # None: being done
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._executor = ThreadPoolExecutor(NUM_SLOTS + MOST_ABOVE, thread_name_prefix="due")
+        self._executor = ThreadPoolExecutor(MAX_BATCHES, thread_name_prefix="due")
         self._thread = threading.Thread(target=self._look, name="look", daemon=True)
 
     def start(self) -> None:

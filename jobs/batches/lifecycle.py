@@ -32,6 +32,7 @@ _RETRY_MINUTES = 10  # a client's key-less retries come within seconds; ten minu
 _MOMENT: dict[BatchState, str] = {
     state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
 }
+_ENDS_WITH_A_STATE = ("hinted_at", "waits_for_tokens", "claimed_by", "claimed_until")
 _NEEDS_OUTCOME = BatchState.FINALIZING
 
 
@@ -117,7 +118,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     """
     require_move(BatchState(batch.state), after)
     assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
-    values = {"state": after.value, _MOMENT[after]: func.now(), "hinted_at": None, "waits_for_tokens": None}
+    values = {"state": after.value, _MOMENT[after]: func.now()} | dict.fromkeys(_ENDS_WITH_A_STATE)
     if outcome is not None:
         require_move(after, outcome)
         values["outcome"] = outcome.value

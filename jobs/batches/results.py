@@ -93,5 +93,8 @@ _IS_DELETED = text("""
 
 _PAGE = text("""
     SELECT result_no, line FROM result
-    WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after ORDER BY result_no LIMIT :limit
+    WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after
+        -- What a validation writes counts once its batch starts.
+        AND result_no <= (SELECT num_completed + num_failed FROM batch WHERE id = :batch_id)
+    ORDER BY result_no LIMIT :limit
 """)

@@ -50,7 +50,7 @@ class ChunkPlanner:
     def add(self, line: RawLine, tokens: int) -> None:
         chunk = self._open
         if chunk is None or not self._fits(chunk, line, tokens):
-            self.finish()
+            self._close()
             self._open = PlannedChunk(line.line_no, 1, 1, line.byte_start, line.byte_end, tokens)
         else:
             self._open = chunk._replace(
@@ -66,11 +66,19 @@ class ChunkPlanner:
         self._num_skipped += 1
 
     def finish(self) -> list[PlannedChunk]:
-        """Close the open chunk and return all of them."""
+        """Close the open chunk and return those that were not popped."""
+        self._close()
+        return self.chunks
+
+    def pop_closed(self) -> list[PlannedChunk]:
+        """Return the closed chunks, and forget them."""
+        closed, self.chunks = self.chunks, []
+        return closed
+
+    def _close(self) -> None:
         if self._open is not None:
             self.chunks.append(self._open)
             self._open = None
-        return self.chunks
 
     def _fits(self, chunk: PlannedChunk, line: RawLine, tokens: int) -> bool:
         num_lines, num_tokens = line.line_no - chunk.first_line, chunk.estimated_tokens + tokens

@@ -54,7 +54,7 @@ def finish_ready(session: Session) -> list[str]:
 
 def pick_for_validation(session: Session, *, again_seconds: float) -> list[str]:
     """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
-    return _pick(session, _is_in(BatchState.VALIDATING), again_seconds=again_seconds)
+    return _pick(session, _is_in(BatchState.VALIDATING) & _is_unclaimed(), again_seconds=again_seconds)
 
 
 def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
@@ -64,7 +64,7 @@ def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
     back to the queue since are withdrawn here.
     """
     _withdraw_returned(session)
-    return _pick(session, _awaits_files(), again_seconds=again_seconds)
+    return _pick(session, _awaits_files() & _is_unclaimed(), again_seconds=again_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +82,15 @@ class DueBatch:
 def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]] = ()) -> list[DueBatch]:
     """Return batches to validate or to write out, hinted or not: of each tenant and class the few that wait longest.
 
+    Those that a worker has claimed are not among them.
+
     Left out are those of `but_for`, as (id, state).
     """
     columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
     is_wanted = tuple_(Batch.id, Batch.state).not_in([(batch_id, state.value) for batch_id, state in but_for])
     due = union_all(
-        select(*columns).where(_is_in(BatchState.VALIDATING), is_wanted),
-        select(*columns).where(_awaits_files(), is_wanted),
+        select(*columns).where(_is_in(BatchState.VALIDATING), is_wanted, _is_unclaimed()),
+        select(*columns).where(_awaits_files(), is_wanted, _is_unclaimed()),
     ).subquery()
     number = func.row_number().over(partition_by=(due.c.priority, due.c.tenant_id), order_by=(due.c.since, due.c.id))
     numbered = select(due, number.label("number")).subquery()
@@ -136,6 +138,10 @@ def _is_ending() -> ColumnElement[bool]:
 
 def _awaits_files() -> ColumnElement[bool]:
     return _is_ending() & ~_has_open_chunk()
+
+
+def _is_unclaimed() -> ColumnElement[bool]:
+    return Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
 
 
 def _has_open_chunk() -> ColumnElement[bool]:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import budgets
 from jobs.batches.validation import validate_batch
 from jobs.chunks import fleet
+from jobs.database import sessions
 from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Batch as BatchRow
@@ -89,9 +90,8 @@ def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
         return [batch.model_extra["waits_for"] for batch in found if batch.model_extra]
 
     assert waits_for() == [None, None]
-    with Session(deployment.engine) as session, session.begin():
-        storage = Storage(deployment.settings.storage_url)
-        assert validate_batch(session, storage, batch_id, settings=deployment.settings) == "in_progress"
+    storage, maker = Storage(deployment.settings.storage_url), sessions(deployment.engine)
+    assert validate_batch(maker, storage, batch_id, settings=deployment.settings) == "in_progress"
     (reason, same) = waits_for()
     assert reason == same
     assert reason.startswith("No running worker serves the model 'org/tiny'.")

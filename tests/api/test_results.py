@@ -21,6 +21,7 @@ from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
 from jobs.chunks import leasing
 from jobs.chunks.recording import LineResult
+from jobs.database import sessions
 from jobs.lines.output_lines import error_line, output_line
 from jobs.partitions import partition_name
 from jobs.storage import Storage
@@ -29,13 +30,18 @@ MODEL = "org/tiny"
 LEASE = timedelta(seconds=60)
 
 
+def validate(deployment: Any, batch_id: str) -> None:
+    settings = deployment.settings
+    validate_batch(sessions(deployment.engine), Storage(settings.storage_url), batch_id, settings=settings)
+
+
 class Worker:
     """Claims the one chunk of a batch and answers its lines: even ones well, odd ones with an error."""
 
     def __init__(self, deployment: Any, batch_id: str) -> None:
         self.deployment, self.batch_id = deployment, batch_id
+        validate(deployment, batch_id)
         with self._transaction() as session:
-            validate_batch(session, Storage(deployment.settings.storage_url), batch_id, settings=deployment.settings)
             claim = leasing.claim_next(session, model=MODEL, worker_id="worker", lease=LEASE)
         assert claim is not None
         assert claim.batch_id == batch_id
@@ -64,8 +70,10 @@ class Worker:
         with self._transaction() as session:
             leasing.complete(session, self.claim)
             sweeps.finish_ready(session)
-        with self._transaction() as session:
-            finalise_batch(session, Storage(self.deployment.settings.storage_url), self.batch_id)
+        settings = self.deployment.settings
+        finalise_batch(
+            sessions(self.deployment.engine), Storage(settings.storage_url), self.batch_id, settings=settings
+        )
 
 
 @pytest.fixture
@@ -209,8 +217,7 @@ def test_a_malformed_file_fails_the_batch_with_every_bad_line(client: OpenAI, de
     file = client.files.create(file=("in.jsonl", b'{"custom_id": 1}\n\nnot json\n'), purpose="batch")
     wanted = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
     made = client.batches.create(input_file_id=file.id, **wanted)  # type: ignore[arg-type]
-    with Session(deployment.engine) as session, session.begin():
-        validate_batch(session, Storage(deployment.settings.storage_url), made.id, settings=deployment.settings)
+    validate(deployment, made.id)
     batch = client.batches.retrieve(made.id)
     assert batch.status == "failed"
     assert batch.errors is not None

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.embedded.binaries import find_postgres
 from jobs import served_models
 from jobs.accounts import budgets, tenants
-from jobs.batches import validation
 from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.states import BatchState, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
+from tests.jobs.batches.control import validate
 
 
 @pytest.fixture(scope="session")
@@ -199,8 +199,7 @@ def run(session: Session, storage: Storage, settings: Settings, submit: Submit) 
     def run(lines: int | Sequence[str], **columns: Any) -> Batch:
         given = [_request_line(f"a{index}") for index in range(lines)] if isinstance(lines, int) else lines
         batch = submit(given, **columns)
-        validation.validate_batch(session, storage, batch.id, settings=settings)
-        session.commit()
+        validate(session, storage, batch.id, settings=settings)
         return batch
 
     return run

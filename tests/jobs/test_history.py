@@ -12,12 +12,13 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import audit, history
-from jobs.batches import finalisation, sweeps
+from jobs.batches import sweeps
 from jobs.chunks import fleet, leasing
 from jobs.errors import FencedOutError
 from jobs.served_models import set_prices
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Worker
+from tests.jobs.batches.control import finalise
 from tests.jobs.chunks.builders import chunk_ids, claim_one, flush
 
 Make = Callable[..., Any]
@@ -56,7 +57,7 @@ def ended(session: Session, run: Make, storage: Storage) -> Batch:
         session.commit()
     sweeps.finish_ready(session)
     session.commit()
-    assert finalisation.finalise_batch(session, storage, batch.id) == "completed"
+    assert finalise(session, storage, batch.id) == "completed"
     session.commit()
     return batch
 

@@ -53,6 +53,6 @@ def test_the_terminal_states_are_the_four_of_the_contract() -> None:
     assert {state.value for state in TERMINAL_BATCH_STATES} == {"failed", "completed", "expired", "cancelled"}
 
 
-def test_only_an_ended_lease_and_a_chunk_that_has_waited_go_back_to_the_queue() -> None:
-    assert sources_of(ChunkState.READY) == ["leased", "waiting"]
+def test_planned_chunks_ended_leases_and_chunks_that_have_waited_get_into_the_queue() -> None:
+    assert sources_of(ChunkState.READY) == ["planned", "leased", "waiting"]
     assert sources_of(ChunkState.DONE) == ["leased"]

@@ -106,8 +106,7 @@ def submit_valid(
 
     def submit_valid(lines: list[dict[str, Any]], **given: Any) -> str:
         batch_id = submit(lines, **given)
-        with maker.begin() as session:
-            validate_batch(session, storage, batch_id, settings=settings)
+        validate_batch(maker, storage, batch_id, settings=settings)
         return batch_id
 
     return submit_valid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,12 +12,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import fleet, leasing
+from jobs.errors import ServiceError
 from jobs.settings import Settings
-from jobs.storage import Storage
-from jobs.tables import Tenant
+from jobs.states import BatchState
+from jobs.storage import ObjectWriter, Storage
+from jobs.tables import Batch, Tenant
 from tests.s3_server import Mood, S3Server
+from workers.control import Control
 from workers.dispatcher import Dispatcher
 
 TICKS = {"dispatch_seconds": 0.02, "lease_seconds": 0.3}  # the servers of tests are older than such a lease
@@ -113,3 +118,118 @@ def test_the_dispatcher_goes_on_while_the_input_of_a_suspect_cannot_be_read(
             lifecycle.cancel_batch(session, tenant.id, batch_id)
         hints.wait_for(batch_id)
     assert states(maker) == ["withdrawn"]
+
+
+IN_TRANSACTION = text("""
+    SELECT query FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+""")
+
+
+class WatchedStorage(Storage):
+    """Notes at each request to the store which transactions are open."""
+
+    def __init__(self, inner: Storage, maker: sessionmaker[Session]) -> None:
+        self._inner = inner
+        self._maker = maker
+        self.seen: list[str] = []
+        self.num_requests = 0
+
+    def _look(self) -> None:
+        self.num_requests += 1
+        with self._maker() as session:
+            self.seen += session.scalars(IN_TRANSACTION)
+
+    def size(self, key: str) -> int:
+        self._look()
+        return self._inner.size(key)
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        self._look()
+        return self._inner.read_range(key, start, end)
+
+    @contextmanager
+    def writer(self, key: str) -> Iterator[ObjectWriter]:
+        self._look()
+        with self._inner.writer(key) as inner:
+            yield WatchedWriter(inner, self._look)
+            self._look()  # the object is about to be completed
+
+
+class WatchedWriter(ObjectWriter):
+    def __init__(self, inner: ObjectWriter, look: Callable[[], None]) -> None:
+        self._inner = inner
+        self._look = look
+
+    @property
+    def size_bytes(self) -> int:  # type: ignore[override] # the other one's
+        return self._inner.size_bytes
+
+    def write(self, part: bytes) -> None:
+        self._look()
+        self._inner.write(part)
+
+
+def test_no_transaction_is_open_while_the_store_is_asked_for_a_batch(
+    maker: sessionmaker[Session],
+    storage: Storage,
+    settings: Settings,
+    tenant: Tenant,
+    submit: Callable[..., str],
+    read_batch: Callable[[str], Batch],
+    line: Callable[..., dict[str, Any]],
+) -> None:
+    batch_id = submit([line(number) for number in range(4)])
+    watched = WatchedStorage(storage, maker)
+    control = Control(maker, watched, settings.model_copy(update={"heartbeat_seconds": 1000.0}))
+    control.validate(batch_id)
+    assert (watched.num_requests, watched.seen) == (2, []), "its size and its content"
+    with maker.begin() as session:
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
+    control.finalise(batch_id)
+    assert read_batch(batch_id).num_failed == 4
+    assert (watched.num_requests, watched.seen) == (7, []), "those again, and an object begun, written and ended"
+
+
+def test_a_batch_whose_store_hangs_is_free_for_others_and_ends_when_it_answers(
+    maker: sessionmaker[Session],
+    storage: Storage,
+    settings: Settings,
+    s3: S3Server,
+    tenant: Tenant,
+    submit: Callable[..., str],
+    read_batch: Callable[[str], Batch],
+    line: Callable[..., dict[str, Any]],
+) -> None:
+    batch_id = submit([line(0), line(1)])
+    control = Control(maker, storage, settings.model_copy(update={"heartbeat_seconds": 1000.0}))
+
+    @contextmanager
+    def hanging(work: Callable[[str], BatchState | None], methods: str) -> Iterator[Session]:
+        """Give a session for what others do meanwhile, which has to pass at once."""
+        s3.trouble(Mood.HANG, methods=methods)
+        with ThreadPoolExecutor(1) as executor:
+            working = executor.submit(work, batch_id)
+            try:
+                s3.wait_for_hanging()
+                with maker.begin() as session:
+                    assert session.scalars(IN_TRANSACTION).all() == []
+                    session.execute(text("SET LOCAL lock_timeout = '1s'"))
+                    yield session
+            finally:
+                s3.recover()
+            with pytest.raises(ServiceError):
+                working.result()
+
+    with hanging(control.validate, "HEAD"):
+        pass
+    with hanging(control.validate, "GET") as session:
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
+    for methods in ("GET", "PUT"):
+        with hanging(control.finalise, methods) as session:
+            assert session.scalars(text("SELECT id FROM batch FOR UPDATE")).all() == [batch_id]
+    assert control.finalise(batch_id) == "cancelled"
+    batch = read_batch(batch_id)
+    assert (batch.num_requests, batch.num_failed) == (2, 2)
+    with maker() as session:
+        assert audit(session, storage=storage) == []

@@ -15,9 +15,7 @@ from jobs import files, served_models
 from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.batches import lifecycle, sweeps
-from jobs.batches.finalisation import finalise_batch
 from jobs.batches.submission import CreateBatch
-from jobs.batches.validation import validate_batch
 from jobs.chunks import leasing
 from jobs.chunks.recording import LineResult
 from jobs.lines.input_estimate import InputEstimator
@@ -26,6 +24,7 @@ from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
+from tests.jobs.batches.control import finalise, validate
 
 CHAT = "/v1/chat/completions"
 LEASE = timedelta(seconds=20)
@@ -63,7 +62,7 @@ def submit(session: Session, storage: Storage, tenant: Tenant, settings: Setting
         batch = lifecycle.create_batch(session, tenant, wanted, settings)
         session.commit()
         assert sweeps.pick_for_validation(session, again_seconds=10) == [batch.id]
-        validate_batch(session, storage, batch.id, settings=settings)
+        validate(session, storage, batch.id, settings=settings)
         session.commit()
         return batch
 
@@ -94,7 +93,7 @@ def run_chunk(session: Session) -> None:
 def end(session: Session, storage: Storage, batch: Batch) -> None:
     assert sweeps.pick_for_finalizing(session, again_seconds=10) == [batch.id]
     session.commit()
-    finalise_batch(session, storage, batch.id)
+    finalise(session, storage, batch.id)
     session.commit()
     session.refresh(batch)
 

@@ -25,6 +25,7 @@ from jobs.lines.output_lines import error_line, output_line
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Deletion, File, Result, Tenant
+from tests.jobs.batches import control
 
 LEASE = timedelta(seconds=20)
 MONTH = timedelta(days=30)
@@ -68,7 +69,7 @@ def ended(session: Session, storage: Storage, ran: MakeBatch) -> MakeBatch:
 
     def ended(**columns: Any) -> Batch:
         batch = ran(**columns)
-        finalise_batch(session, storage, batch.id)
+        control.finalise(session, storage, batch.id)
         session.commit()
         session.refresh(batch)
         assert batch.output_file_id
@@ -175,16 +176,14 @@ def test_a_batch_that_is_writing_its_files_cannot_be_deleted(
 
     def end_first(own: Session, batch_id: str) -> Batch | None:
         if own is session:
-            with maker.begin() as other_session:
-                finalise_batch(other_session, storage, batch_id)
+            finalise_batch(maker, storage, batch_id, settings=Settings())
         return lock_batch(own, batch_id)
 
     with monkeypatch.context() as patched:
         patched.setattr(lifecycle, "lock_batch", end_first)
         with pytest.raises(ConflictError, match="finalizing"):
             deletion.delete_batch(session, tenant.id, finalizing.id, by="key_1")
-    with maker.begin() as other_session:
-        finalise_batch(other_session, storage, finalizing.id)
+    finalise_batch(maker, storage, finalizing.id, settings=Settings())
     assert len(deletion.delete_batch(session, tenant.id, finalizing.id, by="key_1")) == 2, "seen afresh"
 
 
@@ -233,7 +232,7 @@ def test_a_deleted_tenant_loses_everything_but_its_bill_and_others_nothing(
     assert holds(session, storage, batch) == (0, [False, False, False])
     assert session.scalar(text("SELECT state FROM batch WHERE id = :id"), {"id": running.id}) == "cancelling"
     session.rollback()
-    finalise_batch(session, storage, running.id)
+    finalise_batch(maker, storage, running.id, settings=Settings())
     session.commit()
     session.refresh(running)
     purge(maker, storage)

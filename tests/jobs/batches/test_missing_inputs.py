@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.audit import audit
 from jobs.batches import lifecycle, missing_inputs, sweeps
-from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -22,6 +21,7 @@ from jobs.lines.output_lines import output_line
 from jobs.states import BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, Budget, Chunk, File
+from tests.jobs.batches.control import finalise
 
 Run = Callable[..., Batch]
 LEASE = timedelta(seconds=20)
@@ -86,7 +86,7 @@ def test_a_batch_that_ends_without_its_input_has_the_lines_that_were_finished(
         sweeps.expire_overdue(session)
     leasing.release(session, claimed)
     session.commit()
-    assert finalise_batch(session, storage, batch.id) is outcome
+    assert finalise(session, storage, batch.id) is outcome
     session.commit()
     assert codes(session, batch) == ["file_not_found"]
     assert (batch.state, batch.num_requests, batch.num_completed, batch.num_failed) == (outcome, 4, 1, 0)
@@ -107,7 +107,7 @@ def test_a_worker_that_misses_the_input_fails_the_batch_at_once(session: Session
     assert not answer_first(session, running).batch_wanted
     leasing.release(session, running)
     session.commit()
-    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    assert finalise(session, storage, batch.id) is BatchState.FAILED
     session.commit()
     assert codes(session, batch) == ["file_not_found"]
     assert custom_ids(session, storage, batch.output_file_id) == ["a0"]
@@ -121,7 +121,7 @@ def test_an_input_that_is_back_when_the_files_are_written_names_every_request(
 ) -> None:
     batch = run(2)
     missing_inputs.give_up_claim(session, claim(session))
-    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    assert finalise(session, storage, batch.id) is BatchState.FAILED
     session.refresh(batch)
     assert custom_ids(session, storage, batch.error_file_id) == ["a0", "a1"]
     assert batch.num_failed == 2
@@ -152,7 +152,7 @@ def test_a_lost_lease_without_its_input_does_not_wait_for_ever(
         session.commit()
         assert reaped + reap_suspects(maker, storage, lease=timedelta(0)) == expected
     assert codes(session, batch) == ["file_not_found"]
-    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    assert finalise(session, storage, batch.id) is BatchState.FAILED
 
 
 def test_a_chunk_behind_the_end_of_its_input_misses_it(session: Session, storage: Storage, run: Run) -> None:
@@ -174,7 +174,7 @@ def test_a_truncated_input_ends_its_batch_with_the_lines_that_are_left(
     missing_inputs.give_up_claim(session, cut)
     leasing.release(session, running)
     session.commit()
-    assert finalise_batch(session, storage, batch.id) is BatchState.FAILED
+    assert finalise(session, storage, batch.id) is BatchState.FAILED
     session.commit()
     assert codes(session, batch) == ["file_not_found"]
     assert custom_ids(session, storage, batch.output_file_id) == ["a0"]

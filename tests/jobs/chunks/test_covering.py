@@ -17,7 +17,6 @@ from jobs.accounts import budgets
 from jobs.accounts.budgets import fitting
 from jobs.audit import audit
 from jobs.batches import lifecycle, sweeps
-from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lost_leases import reap_expired, reap_suspects, return_leases
 from jobs.chunks import covering, leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
@@ -27,6 +26,7 @@ from jobs.lines.output_lines import output_line
 from jobs.states import UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Tenant
+from tests.jobs.batches.control import finalise
 from tests.jobs.chunks.builders import Run
 
 LEASE = timedelta(seconds=20)
@@ -291,7 +291,7 @@ def test_a_batch_that_waits_can_be_cancelled_and_expires(
     assert sweeps.expire_overdue(session) == [expired.id]
     assert states(session) == ["withdrawn", "withdrawn"]
     for batch_id in sweeps.pick_for_finalizing(session, again_seconds=10):
-        finalise_batch(session, storage, batch_id)
+        finalise(session, storage, batch_id)
     session.commit()
     assert set(session.scalars(select(Batch.state))) == {"cancelled", "expired"}
     with maker() as fresh:

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.batches import lifecycle
-from jobs.batches.finalisation import finalise_batch
 from jobs.chunks import covering, leasing
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.jobs.batches.control import finalise
 from tests.jobs.chunks.builders import Run, claim_first
 
 
@@ -42,7 +42,7 @@ def test_a_chunk_that_an_older_release_has_ended_leaves_nothing_reserved_on_its_
     covering.cover(session, claim_first(session, batch), [800], covered=0)
     lifecycle.cancel_batch(session, tenant.id, batch.id)
     session.execute(text("UPDATE chunk SET state = 'withdrawn', worker_id = NULL, lease_until = NULL"))
-    assert finalise_batch(session, storage, batch.id) == "cancelled"
+    assert finalise(session, storage, batch.id) == "cancelled"
     session.commit()
     assert budgets.quota(session, tenant.id).reserved == 0
     with maker() as fresh:

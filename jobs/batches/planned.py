@@ -1,0 +1,112 @@
+"""What a validation writes of its batch, block by block, before the batch starts: planned chunks, uncounted results.
+
+Neither exists for anybody else until the batch starts or counts it. Whoever begins anew, or writes the files of a batch
+that never started, drops them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.batches.claims import BatchWork
+from jobs.batches.scan import ChunkPlanner, PlannedChunk
+from jobs.chunks.recording import LineResult, copy_errors, copy_rows
+from jobs.lines.output_lines import error_line
+from jobs.lines.reading import LineProblem
+from jobs.partitions import batch_day
+from jobs.settings import MIB
+from jobs.states import ChunkState, sources_of
+from jobs.tables import Batch
+
+_CHUNKS_A_BLOCK = 2000
+_ERRORS_A_BLOCK = 1000
+_BYTES_A_BLOCK = 4 * MIB
+"""Of error results: a custom_id may be as long as a line."""
+_ROWS_DROPPED = 10_000  # a transaction
+
+
+class Plan:
+    """The chunks and error results of one validation: held until a block is full, then written."""
+
+    def __init__(self, work: BatchWork) -> None:
+        self._work = work
+        self._errors: list[LineResult] = []
+        self._num_bytes = 0
+        self._num_errors = 0  # written
+
+    def add_error(self, problem: LineProblem) -> None:
+        """Let a bad line have an error result."""
+        content = error_line(
+            self._work.claim.batch_id, problem.line_no, problem.custom_id, code=problem.code, message=str(problem)
+        )
+        self._errors.append(LineResult(line_no=problem.line_no, line=content, status_code=None))
+        self._num_bytes += len(content)
+
+    def write_if_full(self, planner: ChunkPlanner, *, model: str | None) -> None:
+        """Write a block once it is large: of errors, and of the chunks that are closed."""
+        is_full = len(self._errors) >= _ERRORS_A_BLOCK or self._num_bytes >= _BYTES_A_BLOCK
+        if is_full or len(planner.chunks) >= _CHUNKS_A_BLOCK:
+            with self._work.writing() as (session, batch):
+                self._write(session, batch, planner.pop_closed(), model=model, state=ChunkState.PLANNED)
+
+    def publish(self, session: Session, batch: Batch, planner: ChunkPlanner, *, model: str | None) -> None:
+        """Write what is left and make all chunks ready, in the transaction that starts the batch."""
+        self._write(session, batch, planner.finish(), model=model, state=ChunkState.READY)
+        after = ChunkState.READY
+        session.execute(_PUBLISH, {"batch_id": batch.id, "after": after.value, "sources": sources_of(after)})
+
+    def _write(
+        self, session: Session, batch: Batch, chunks: Sequence[PlannedChunk], *, model: str | None, state: ChunkState
+    ) -> None:
+        if self._errors:
+            copy_errors(session, batch, self._errors, base=self._num_errors)
+            self._num_errors += len(self._errors)
+            self._errors.clear()
+            self._num_bytes = 0
+        if chunks:
+            assert model is not None, "a line that can run names a known model"
+            _copy_chunks(session, batch, chunks, model=model, state=state)
+
+
+def drop(work: BatchWork) -> None:
+    """Drop what validations have written of a batch that has not started, this one's or earlier ones'."""
+    is_left = True
+    while is_left:
+        with work.writing() as (session, batch):
+            values = {
+                "batch_id": batch.id,
+                "day": batch_day(batch.created_at),
+                "counted": batch.num_completed + batch.num_failed,
+                "limit": _ROWS_DROPPED,
+            }
+            is_left = any(session.execute(query, values).first() is not None for query in (_DROP_CHUNKS, _DROP_RESULTS))
+
+
+def _copy_chunks(
+    session: Session, batch: Batch, chunks: Sequence[PlannedChunk], *, model: str, state: ChunkState
+) -> None:
+    copied = {name: getattr(batch, name) for name in ("tenant_id", "priority", "expires_at")}
+    columns = ", ".join(["batch_id", "model", "state", *copied, *PlannedChunk._fields])
+    head = (batch.id, model, state.value, *copied.values())
+    copy_rows(session, f"COPY chunk ({columns}) FROM STDIN", (head + chunk for chunk in chunks))
+
+
+_PUBLISH = text("""
+    UPDATE chunk SET state = :after WHERE batch_id = :batch_id AND state = 'planned' AND state = ANY(:sources)
+""")
+
+_DROP_CHUNKS = text("""
+    DELETE FROM chunk WHERE id IN (
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'planned' LIMIT :limit
+    ) RETURNING 1
+""")
+
+_DROP_RESULTS = text("""
+    DELETE FROM result WHERE batch_day = :day AND batch_id = :batch_id AND result_no IN (
+        SELECT result_no FROM result WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :counted
+        LIMIT :limit
+    ) RETURNING 1
+""")
