@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,12 +72,20 @@ def check_output_so_far(output: Sequence[int], params: SamplingParams, *, vocab_
         )
 
 
-def _check_prompt(prompt: Sequence[int], info: EngineInfo) -> None:
+def check_prompt_token_ids(prompt: Sequence[object], *, vocab_size: int) -> None:
+    """Raise InvalidRequestError unless a prompt is token ids of the model, at least one."""
     if not prompt:
         raise InvalidRequestError("The prompt has no tokens; give at least one.")
-    for token_id in (min(prompt), max(prompt)):
-        if not 0 <= token_id < info.vocab_size:
-            raise InvalidRequestError(f"The prompt has token id {token_id}; ids run from 0 to {info.vocab_size - 1}.")
+    for index, token_id in enumerate(prompt):
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"The prompt has {reprlib.repr(token_id)} at index {index}; token ids are whole numbers from 0 to "
+                f"{vocab_size - 1}. Use the tokenizer of this model."
+            )
+
+
+def _check_prompt(prompt: Sequence[int], info: EngineInfo) -> None:
+    check_prompt_token_ids(prompt, vocab_size=info.vocab_size)
     if len(prompt) >= info.max_model_len:
         raise InvalidRequestError(
             f"The prompt has {len(prompt)} tokens; this model's context of {info.max_model_len} must hold it and one "

@@ -5,7 +5,9 @@ The names are those of vLLM's `LLM`. For a service, use `engine.process.parent` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Number
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
 from engine.errors import InvalidRequestError
+from engine.intake import check_prompt_token_ids
 from engine.models.paths import resolve_model_path
-from engine.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
+from engine.outputs import CompletionOutput, FinishReason, Logprob, RequestOutput, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
@@ -45,8 +48,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate for every prompt and return the results in order.
 
-        A request that can never run gets an output with finish_reason "error" and its reason in `error`; the others
-        finish. Raises InvalidRequestError for text without a tokenizer, or parameters that do not match in number.
+        A request that can never run, or whose prompt is none, gets an output with finish_reason "error" and its reason
+        in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters that do
+        not match in number.
         """
         items = _as_list(prompts)
         params = _params_for(items, sampling_params)
@@ -78,25 +82,36 @@ class LLM:
         )
         return ids
 
-    def _job(self, item: Prompt, params: SamplingParams) -> _Job:
-        if isinstance(item, dict):
-            given: str | Sequence[int] = item["prompt_token_ids"] if "prompt_token_ids" in item else item["prompt"]
-        else:
-            given = item
+    def _job(self, item: Any, params: SamplingParams) -> _Job:
+        given = _prompt_of(item)
         if self.tokenizer is None and (isinstance(given, str) or params.stop or params.bad_words):
             raise InvalidRequestError(
                 "This model's directory has no tokenizer; give prompts as token ids, and no stop strings or bad words."
             )
         params = with_bad_words_as_tokens(params, self.tokenizer)
-        token_ids = self.tokenizer(given)["input_ids"] if isinstance(given, str) else given
         self._next_request_id += 1
-        return _Job(
-            self._next_request_id, given if isinstance(given, str) else None, list(token_ids), params, self.tokenizer
-        )
+        text = given if isinstance(given, str) else None
+        try:
+            token_ids = self._token_ids(given)
+        except InvalidRequestError as error:
+            return _Job(self._next_request_id, text, [], params, self.tokenizer, refusal=str(error))
+        return _Job(self._next_request_id, text, token_ids, params, self.tokenizer)
+
+    def _token_ids(self, given: object) -> list[int]:
+        """Return the tokens of a prompt. Raises InvalidRequestError when it is none."""
+        if isinstance(given, str):
+            _check_text(given)
+            token_ids: list[int] = self.tokenizer(given)["input_ids"]
+            return token_ids
+        found = _whole_numbers(given)
+        check_prompt_token_ids(found, vocab_size=self.engine.info.vocab_size)
+        return found
 
     def _run(self, jobs: list[_Job]) -> list[RequestOutput]:
         by_id = {job.request_id: job for job in jobs}
         for own in jobs:
+            if own.progress.has_ended:
+                continue
             self.engine.add(
                 NewRequest(request_id=own.request_id, prompt_token_ids=own.prompt_token_ids, params=own.params)
             )
@@ -116,8 +131,16 @@ class _Job:
     """One request while `LLM` runs it."""
 
     def __init__(
-        self, request_id: int, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams, tokenizer: Any
+        self,
+        request_id: int,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        tokenizer: Any,
+        *,
+        refusal: str | None = None,
     ) -> None:
+        """With a refusal it has ended, and the engine is never asked."""
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
@@ -125,6 +148,11 @@ class _Job:
         self._tokenizer = tokenizer
         wants_text = params.detokenize and bool(prompt_token_ids)
         self.progress = RequestProgress(tokenizer if wants_text else None, prompt_token_ids, params)
+        if refusal is not None:
+            for index in range(params.n):
+                self.progress.add(
+                    TokenDelta(request_id=request_id, index=index, finish_reason=FinishReason.ERROR, error=refusal)
+                )
 
     def output(self) -> RequestOutput:
         return RequestOutput(
@@ -169,12 +197,46 @@ def _logprob(token_id: int, value: float, *, rank: int, tokenizer: Any) -> Logpr
     return Logprob(logprob=value, rank=rank, decoded_token=decoded)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    is_single = isinstance(prompts, str | dict) or (len(prompts) > 0 and isinstance(prompts[0], int))
-    return [prompts] if is_single else list(prompts)  # type: ignore[list-item,arg-type]
+def _check_text(text: str) -> None:
+    """Raise InvalidRequestError for a text that no tokenizer reads: half of a surrogate pair is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"The prompt has {text[error.start]!r} at character {error.start}, half of a surrogate pair; text must be "
+            "whole characters. Remove or replace it, or read its file as UTF-8."
+        ) from error
 
 
-def _params_for(items: list[Prompt], given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
+def _prompt_of(item: Any) -> Any:
+    """Return what is given as text or token ids, itself or in a dict; a dict without either as it is."""
+    if not isinstance(item, dict):
+        return item
+    return item["prompt_token_ids"] if "prompt_token_ids" in item else item.get("prompt", item)
+
+
+def _whole_numbers(given: Any) -> list[Any]:
+    """Return the items of a sequence, those that are whole numbers as `int`, whatever their type; True is none.
+
+    Raises InvalidRequestError for what is no sequence.
+    """
+    if isinstance(given, dict):
+        raise InvalidRequestError("The prompt is a dict without prompt and prompt_token_ids; give one of them.")
+    if isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
+        raise InvalidRequestError(
+            f"The prompt is {reprlib.repr(given)}; give text, token ids, or a dict with prompt or prompt_token_ids."
+        )
+    return [int(one) if isinstance(one, Integral) and not isinstance(one, bool) else one for one in given]
+
+
+def _as_list(prompts: Any) -> list[Any]:
+    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable):
+        return [prompts]
+    items = list(prompts)
+    return [items] if items and isinstance(items[0], Number) else items
+
+
+def _params_for(items: list[Any], given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
     if given is None or isinstance(given, SamplingParams):
         return [given or SamplingParams()] * len(items)
     if len(given) != len(items):

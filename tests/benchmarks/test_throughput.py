@@ -58,7 +58,9 @@ def test_failed_requests_fail_the_run_and_their_prompts_are_not_counted(
     printed = capsys.readouterr()
     (run,) = json.loads(printed.out)["runs"]
     assert (run["num_failed"], run["prompt_tokens"]) == (2, 3)
-    assert printed.err.startswith("error: 2 of 3 requests failed, the first: The prompt has token id 9000000; ids run")
+    assert printed.err.startswith(
+        "error: 2 of 3 requests failed, the first: The prompt has 9000000 at index 0; token ids"
+    )
 
 
 def test_when_every_request_fails_nothing_was_fast(
