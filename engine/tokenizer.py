@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError
 from engine.gguf.container import GgufFile, is_gguf
+
+_PLAIN_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
+"""What transformers 5 and 4 write for a tokenizer that is its tokenizer.json and nothing else."""
+
+_PLAIN_MODELS = frozenset({"llama", "qwen3"})
+"""Model types whose files AutoTokenizer believes in this; of some others (qwen2, phi3) it knows better."""
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -18,13 +25,44 @@ def load_tokenizer(path: Path) -> Any:
         return _from_gguf(path)
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         return None
-    from transformers import AutoTokenizer  # noqa: PLC0415 - a slow import that token ids do not need
-
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        return _load(path)
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"The tokenizer in {path} cannot be loaded: {reason}.") from error
+
+
+def _load(path: Path) -> Any:
+    """Load as AutoTokenizer does, which imports torch and its compilers: 7 s of CPU that a plain one does not need."""
+    if is_plain(path):
+        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - a slow import that token ids do not need
+
+        return PreTrainedTokenizerFast.from_pretrained(path)
+    from transformers import AutoTokenizer  # noqa: PLC0415 - a slower one
+
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+
+
+def is_plain(path: Path) -> bool:
+    """Say whether AutoTokenizer would read tokenizer.json with its plain class; no where that is not certain."""
+    if not (path / "tokenizer.json").is_file() or (path / "tekken.json").exists():
+        return False
+    tokenizer, model = (_read_object(path / name) for name in ("tokenizer_config.json", "config.json"))
+    return (
+        tokenizer.get("tokenizer_class") in _PLAIN_CLASSES
+        and "auto_map" not in tokenizer
+        and model.get("model_type") in _PLAIN_MODELS
+        and not {"auto_map", "model_name"} & model.keys()
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object, an empty one where there is none: AutoTokenizer then says what is wrong."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _from_gguf(path: Path) -> Any:

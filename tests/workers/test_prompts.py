@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,8 @@ from workers.prompts import PreparedLine, PromptMaker
 from workers.tool_calls.forms import CallForm
 from workers.tool_calls.output import CallReader
 
+ROOT = Path(__file__).resolve().parents[2]
+DEMO_MODEL = ROOT / "examples" / "demo_model"
 CONTEXT, VOCAB = 64, 1024
 
 
@@ -267,3 +272,14 @@ def test_a_model_whose_template_knows_no_tools_refuses_them(tokenizer: Any) -> N
     with pytest.raises(BodyError, match="chat template knows no tools") as caught:
         prepare(tokenizer, chat("Hi", tools=[tool("total")], max_tokens=1))
     assert caught.value.param == "tools"
+
+
+def test_a_worker_with_a_plain_tokenizer_costs_no_torch() -> None:
+    code = (
+        "import sys; from pathlib import Path; import workers.gpu_main; from engine.tokenizer import load_tokenizer;"
+        f"tokenizer = load_tokenizer(Path({str(DEMO_MODEL)!r}));"
+        "tokenizer.apply_chat_template([{'role': 'user', 'content': 'x'}], tokenize=False);"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
