@@ -38,7 +38,7 @@ class Engine(Protocol):
     """What the host needs of `engine.process.parent.EngineProcess`; tests hand in a fake."""
 
     def start(self) -> EngineInfo: ...
-    def add(self, new: NewRequest) -> None: ...
+    def add(self, *requests: NewRequest) -> None: ...
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None: ...
     def poll(self, timeout_seconds: float) -> Progress | None: ...
@@ -149,17 +149,17 @@ class EngineHost:
         """Return an id that no other request has."""
         return next(self._ids)
 
-    def submit(self, new: NewRequest, owner: Owner) -> None:
-        """Hand a request over. Refusals arrive at the owner as a delta with an error.
+    def submit(self, *requests: tuple[NewRequest, Owner]) -> dict[int, Exception]:
+        """Hand requests over, several at less cost than one by one. Refusals arrive at the owner as a delta.
 
-        What cannot be sent at all is raised here, and nothing is kept of it.
+        Returns, by request id, why some cannot be sent at all; nothing is kept of those.
         """
         with self._lock:
-            flight = _Flight(new, owner, new.params.n)
+            flights = [_Flight(new, owner, new.params.n) for new, owner in requests]
             if self._is_restarting or self._suspects or self._isolated:
-                self._held.append(flight)
-            else:
-                self._add(flight)
+                self._held += flights
+                return {}
+            return self._add(flights)
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Drop requests: their owners hear nothing more of them."""
@@ -181,29 +181,36 @@ class EngineHost:
             if request_id in self._in_engine and not self._is_restarting:
                 self._call_engine(lambda: self._engine.abort_children([(request_id, index)]))
 
-    def _add(self, flight: _Flight) -> None:
-        self._in_engine[flight.request_id] = flight
-        if flight.crashes > 1 or flight.is_probe:
-            self._isolated.add(flight.request_id)
-        flight.open_children = flight.request.params.n
+    def _add(self, flights: Sequence[_Flight]) -> dict[int, Exception]:
+        """Hand requests to the engine; return why some cannot be sent, by request id."""
+        if not flights:
+            return {}
+        for flight in flights:
+            self._in_engine[flight.request_id] = flight
+            if flight.crashes > 1 or flight.is_probe:
+                self._isolated.add(flight.request_id)
+            flight.open_children = flight.request.params.n
         try:
-            self._call_engine(lambda: self._engine.add(flight.request))
-        except Exception:
-            self._remove(flight.request_id)
-            raise
+            self._call_engine(lambda: self._engine.add(*(flight.request for flight in flights)))
+        except Exception as error:  # noqa: BLE001 - returned; the other requests go on
+            for flight in flights:
+                self._remove(flight.request_id)
+            if len(flights) == 1:
+                return {flights[0].request_id: error}
+            return {key: reason for flight in flights for key, reason in self._add([flight]).items()}
+        return {}
 
     def _remove(self, request_id: int) -> _Flight | None:
         """Forget a request that is in the engine; None where it is not."""
         self._isolated.discard(request_id)
         return self._in_engine.pop(request_id, None)
 
-    def _let_in(self, flight: _Flight) -> None:
-        """Hand over what had to wait; the owner hears what `submit` would have raised."""
-        try:
-            self._add(flight)
-        except Exception as error:  # noqa: BLE001 - reported to the owner; the reader and the other requests go on
-            message = f"The request cannot be handed to the engine: {error}"
-            flight.fail(message)
+    def _let_in(self, flights: Sequence[_Flight]) -> None:
+        """Hand over what had to wait; the owner hears what `submit` would have returned."""
+        errors = self._add(flights)
+        for flight in flights:
+            if flight.request_id in errors:
+                flight.fail(f"The request cannot be handed to the engine: {errors[flight.request_id]}")
 
     def _call_engine(self, call: Callable[[], None]) -> None:
         try:
@@ -298,8 +305,7 @@ class EngineHost:
             if is_probe_due:  # it runs before them, or a request that kills engines would be taken for a broken engine
                 self._suspects.appendleft(interrupted)
             else:
-                for flight in interrupted:
-                    self._add(flight)
+                self._let_in(interrupted)
         else:
             middle = (len(interrupted) + 1) // 2
             self._suspects.extendleft(group for group in (interrupted[middle:], interrupted[:middle]) if group)
@@ -321,9 +327,7 @@ class EngineHost:
     def _next_suspects(self) -> None:
         """When the engine is empty, run the next group of suspects, or let the newcomers in again."""
         while self._suspects and not self._in_engine:
-            for flight in self._suspects.popleft():
-                self._add(flight)
+            self._let_in(self._suspects.popleft())
         if not self._suspects and not self._isolated:
             held, self._held = self._held, []
-            for flight in held:
-                self._let_in(flight)
+            self._let_in(held)

@@ -111,7 +111,8 @@ def _apply_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exceptio
             return True
         is_idle = False
         if isinstance(message, Add):
-            engine.add(message.new)
+            for new in message.requests:
+                engine.add(new)
         elif isinstance(message, Abort):
             engine.abort(message.request_ids)
         elif isinstance(message, AbortChildren):

@@ -46,9 +46,9 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
-    """Hand a request over."""
+    """Hand requests over."""
 
-    new: NewRequest
+    requests: tuple[NewRequest, ...]
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

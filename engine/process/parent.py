@@ -135,12 +135,16 @@ class EngineProcess:
         with self._state_lock:
             return tuple(self._open_children)
 
-    def add(self, new: NewRequest) -> None:
-        """Hand a request over; a refusal comes back as a delta with finish_reason "error". Raises EngineDied."""
-        payload = encode(Add(new))  # first: what cannot be sent is not in flight
+    def add(self, *requests: NewRequest) -> None:
+        """Hand requests over, all or, where one cannot be sent, none. Raises EngineDied.
+
+        A refusal comes back as a delta with finish_reason "error".
+        """
+        payload = encode(Add(requests))  # first: what cannot be sent is not in flight
         with self._state_lock:
-            assert new.request_id not in self._open_children, f"request {new.request_id} is already in flight"
-            self._open_children[new.request_id] = new.params.n
+            for new in requests:
+                assert new.request_id not in self._open_children, f"request {new.request_id} is already in flight"
+                self._open_children[new.request_id] = new.params.n
         self._send(payload)
 
     def abort(self, request_ids: Iterable[int]) -> None:

@@ -28,6 +28,7 @@ class FakeEngine:
         self.generations: list[list[int]] = []  # prompts' first tokens, per life
         self.during_start: Callable[[], None] = lambda: None
         self.aborted_children: list[tuple[int, int]] = []
+        self.num_messages = 0
         self.decisions: list[Decision] = []
         self._starts_left = starts
         self._is_ready = False
@@ -47,11 +48,13 @@ class FakeEngine:
             num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=(1,), device="cpu", dtype="f"
         )
 
-    def add(self, new: NewRequest) -> None:
+    def add(self, *requests: NewRequest) -> None:
         assert self._is_ready, "the first message of a new engine is its configuration"
-        assert new.request_id not in self._requests, f"request {new.request_id} was handed over twice"
-        self._requests[new.request_id] = list(new.prompt_token_ids)
-        self.generations[-1].append(new.prompt_token_ids[0])
+        self.num_messages += 1
+        for new in requests:
+            assert new.request_id not in self._requests, f"request {new.request_id} was handed over twice"
+            self._requests[new.request_id] = list(new.prompt_token_ids)
+            self.generations[-1].append(new.prompt_token_ids[0])
 
     def abort(self, request_ids: Iterable[int]) -> None:
         assert self._is_ready, "the first message of a new engine is its configuration"
@@ -111,7 +114,7 @@ class Recorder:
 def submit(host: EngineHost, token: int, owner: Owner, *, n: int = 1) -> int:
     """Hand a prompt of one token over; return the request's id."""
     new = NewRequest(request_id=host.next_request_id(), prompt_token_ids=[token], params=SamplingParams(n=n))
-    host.submit(new, owner)
+    assert host.submit((new, owner)) == {}
     return new.request_id
 
 
@@ -358,12 +361,12 @@ class StuckEngine(FakeEngine):
         self.is_waited_for = threading.Event()
         self._closed = threading.Event()
 
-    def add(self, new: NewRequest) -> None:
+    def add(self, *requests: NewRequest) -> None:
         if len(self.generations) == 1:
             self.is_waited_for.set()
             assert self._closed.wait(30), "nobody closes the engine"
-            raise EngineDied(None, [new.request_id])
-        super().add(new)
+            raise EngineDied(None, [new.request_id for new in requests])
+        super().add(*requests)
 
     def close(self) -> None:
         self._closed.set()
@@ -390,21 +393,39 @@ def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_
 class ChoosyEngine(FakeEngine):
     """Cannot send prompts that begin with 0."""
 
-    def add(self, new: NewRequest) -> None:
-        if new.prompt_token_ids[0] == 0:
+    def add(self, *requests: NewRequest) -> None:
+        if any(new.prompt_token_ids[0] == 0 for new in requests):
             raise TypeError("no such type")
-        super().add(new)
+        super().add(*requests)
 
 
-def test_a_request_that_cannot_be_sent_is_raised_and_forgotten() -> None:
+def test_a_request_that_cannot_be_sent_is_returned_and_forgotten_and_others_run() -> None:
     stage = Stage(ChoosyEngine())
-    with pytest.raises(TypeError, match="no such type"):
-        stage.submit(0)
-    first = stage.submit(1)
+    owners = [Recorder() for _ in range(3)]
+    requests = [
+        NewRequest(request_id=token, prompt_token_ids=[token], params=SamplingParams()) for token in range(len(owners))
+    ]
+    errors = stage.host.submit(*zip(requests, owners, strict=True))
+    assert [str(error) for error in errors.values()] == ["no such type"]
+    assert list(errors) == [0]
     stage.engine.kill()
-    stage.run_until_done([first])
-    assert first.wait().token_ids == [1]
+    stage.run_until_done(owners[1:])
+    assert [owner.wait().token_ids for owner in owners[1:]] == [[1], [2]]
+    assert owners[0].deltas == []
     stage.host.close()
+
+
+def test_requests_that_are_submitted_together_are_one_message(stage: Stage) -> None:
+    owners = [Recorder() for _ in range(5)]
+    stage.host.submit(
+        *(
+            (NewRequest(request_id=token, prompt_token_ids=[token], params=SamplingParams()), owner)
+            for token, owner in enumerate(owners)
+        )
+    )
+    stage.run_until_done(owners)
+    assert [owner.wait().token_ids for owner in owners] == [[token] for token in range(5)]
+    assert stage.engine.num_messages == 1
 
 
 def test_a_request_that_cannot_be_sent_after_a_restart_fails_alone() -> None:

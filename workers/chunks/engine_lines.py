@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from engine.scheduling.request import NewRequest
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import Priority
 from workers.chunks.parts import WorkerParts
+from workers.engine_host import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
@@ -22,6 +23,7 @@ class EngineLines:
         self._claim = claim
         self._parts = parts
         self._runs: dict[int, LineRun] = {}  # by line_no
+        self._most_tokens = 0
         self._finished: queue.SimpleQueue[LineRun] = queue.SimpleQueue()
 
     def __len__(self) -> int:
@@ -30,10 +32,31 @@ class EngineLines:
     @property
     def most_tokens(self) -> int:
         """Return how many tokens the lines that run may be billed for, at most."""
-        return sum(run.prepared.most_tokens for run in self._runs.values())
+        return self._most_tokens
 
-    def start(self, prepared: PreparedLine, output: Sequence[int]) -> None:
-        """Hand a line to the engine, to go on after the output that an earlier worker left."""
+    def start(self, lines: Iterable[tuple[PreparedLine, Sequence[int]]]) -> list[tuple[PreparedLine, Exception]]:
+        """Hand lines to the engine together, each to go on after the output that an earlier worker left.
+
+        Returns those that cannot be handed over, with the reason.
+        """
+        requests: list[tuple[NewRequest, Owner]] = []
+        owners: dict[int, PreparedLine] = {}  # by request id
+        failed: dict[int, tuple[PreparedLine, Exception]] = {}  # by line_no
+        for prepared, output in lines:
+            try:
+                own = self._requests(prepared, output)
+            except Exception as error:  # noqa: BLE001 - returned; the other lines go on
+                failed[prepared.line_no] = prepared, error
+            else:
+                requests += own
+                owners |= dict.fromkeys((new.request_id for new, _ in own), prepared)
+        for request_id, reason in self._parts.host.submit(*requests).items():
+            prepared = owners[request_id]
+            failed[prepared.line_no] = prepared, reason
+        return list(failed.values())
+
+    def _requests(self, prepared: PreparedLine, output: Sequence[int]) -> list[tuple[NewRequest, Owner]]:
+        """Note a line as running; return its requests and who hears of them."""
         run = LineRun(
             prepared,
             self._parts.tokenizer,
@@ -44,6 +67,8 @@ class EngineLines:
         if output:
             run.prompt_runs[0].resume(output)
         self._runs[prepared.line_no] = run
+        self._most_tokens += prepared.most_tokens
+        requests: list[tuple[NewRequest, Owner]] = []
         for index, (prompt, prompt_run) in enumerate(zip(prepared.prompts, run.prompt_runs, strict=True)):
             new = NewRequest(
                 request_id=self._parts.host.next_request_id(),
@@ -55,8 +80,9 @@ class EngineLines:
                 weight=self._claim.weight,
                 output_token_ids=prompt_run.resumed_token_ids,
             )
-            self._parts.host.submit(new, prompt_run)
             prompt_run.request_id = new.request_id
+            requests.append((new, prompt_run))
+        return requests
 
     def wait_finished(self, timeout_seconds: float) -> Iterator[LineRun]:
         """Wait for the end of a line, then yield all that have ended."""
@@ -75,12 +101,14 @@ class EngineLines:
         """Forget a line, and abort what the engine still computes of it: what comes after a stop string, or all."""
         run = self._runs.pop(line_no, None)
         if run is not None:
+            self._most_tokens -= run.prepared.most_tokens
             self._abort([run])
 
     def drop_all(self) -> list[LineRun]:
         """Forget and abort every line, and return them."""
         runs = list(self._runs.values())
         self._runs.clear()
+        self._most_tokens = 0
         self._abort(runs)
         return runs
 

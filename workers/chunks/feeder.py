@@ -55,8 +55,6 @@ class ChunkFeeder:
         done, kept = self._lease.run(self._read_progress)
         for raw in self._claim.split(content):
             if raw.line_no not in done:
-                if raw.byte_end - raw.byte_start >= LONG_LINE_BYTES:
-                    self._starter.start()  # the others do not wait for it
                 self._feed_line(raw, kept.get(raw.line_no, []))
             self._starter.start_if_due()
             self._ends.hold_lease_if_due()
@@ -84,21 +82,28 @@ class ChunkFeeder:
         assert raw.content is not None, "validation refused over-long lines"
         try:
             line = reading.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
-            self._start_or_refuse(line, output, size_bytes=len(raw.content))
+        except Exception as error:  # noqa: BLE001 - as below
+            self._results.give_up(raw.line_no, reading.custom_id_of(raw.content), error)
+            return
+        is_slow = len(raw.content) >= LONG_LINE_BYTES or has_structure(line.body)
+        if is_slow:
+            self._starter.start()  # the others do not wait for it
+        try:
+            self._start_or_refuse(line, output, size_bytes=len(raw.content), is_slow=is_slow)
         except Abandoned:
             raise
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
-            self._results.give_up(raw.line_no, reading.custom_id_of(raw.content), error)
+            self._results.give_up(raw.line_no, line.custom_id, error)
 
-    def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int) -> None:
+    def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int, is_slow: bool) -> None:
         try:
-            prepared = self._prepare(line, size_bytes=size_bytes)
+            prepared = self._prepare(line, size_bytes=size_bytes, is_slow=is_slow)
         except (BodyError, InvalidParamsError) as error:
             self._results.refuse(line, error)
         else:
             self._starter.add(prepared, output)
 
-    def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
+    def _prepare(self, line: InputLine, *, size_bytes: int, is_slow: bool) -> PreparedLine:
         """Prepare a line, beside the lease where that takes long: a long text, or a grammar that waits for its turn."""
         is_long = size_bytes >= LONG_LINE_BYTES
 
@@ -115,4 +120,4 @@ class ChunkFeeder:
                 room=room,
             )
 
-        return self._ends.hold_lease_during(prepare) if is_long or has_structure(line.body) else prepare()
+        return self._ends.hold_lease_during(prepare) if is_slow else prepare()

@@ -52,7 +52,8 @@ class ChunkResults:
                 self._hold(self._maker.answer(run))
             elif run.is_resumed:
                 log.warning("resumed line failed, running its prompt batch_id=%s line=%d", self._batch_id, line.line_no)
-                self._lines.start(run.prepared, [])  # what it went on after may be the reason
+                for _, error in self._lines.start([(run.prepared, [])]):  # what it went on after may be the reason
+                    raise error
             else:
                 self._hold(self._maker.failure(line.line_no, line.custom_id, message=run.error))
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
@@ -60,7 +61,7 @@ class ChunkResults:
 
     def give_up(self, line_no: int, custom_id: str | None, error: Exception) -> None:
         """Fail one line for a fault of ours, and drop what the engine still runs of it."""
-        log.exception("line failed unexpectedly batch_id=%s line_no=%s", self._batch_id, line_no)
+        log.error("line failed unexpectedly batch_id=%s line_no=%s", self._batch_id, line_no, exc_info=error)
         self._lines.drop(line_no)
         self._hold(self._maker.fault(line_no, custom_id, error=error))
 

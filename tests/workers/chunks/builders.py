@@ -44,6 +44,7 @@ class FakeHost:
         self.aborted: list[int] = []
         self.stopped: list[tuple[int, int]] = []
         self.prompts: list[list[int]] = []
+        self.group_sizes: list[int] = []
         self.stats = EngineStats()
         self._changed = threading.Condition()
         self._ids = itertools.count()
@@ -51,7 +52,17 @@ class FakeHost:
     def next_request_id(self) -> int:
         return next(self._ids)
 
-    def submit(self, new: NewRequest, owner: Owner) -> None:
+    def submit(self, *requests: tuple[NewRequest, Owner]) -> dict[int, Exception]:
+        self.group_sizes.append(len(requests))
+        failed: dict[int, Exception] = {}
+        for new, owner in requests:
+            try:
+                self.submit_one(new, owner)
+            except OverflowError as error:
+                failed[new.request_id] = error
+        return failed
+
+    def submit_one(self, new: NewRequest, owner: Owner) -> None:
         with self._changed:
             self.prompts.append(list(new.prompt_token_ids))
             self.waiting[new.request_id] = (new, owner)

@@ -79,11 +79,11 @@ def test_a_line_that_the_engine_process_cannot_be_sent_fails_alone(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     class Picky(FakeHost):
-        def submit(self, new: NewRequest, owner: Owner) -> None:
+        def submit_one(self, new: NewRequest, owner: Owner) -> None:
             if len(self.prompts) == 1:
                 self.prompts.append([])
                 raise OverflowError("too large for a message")
-            super().submit(new, owner)
+            super().submit_one(new, owner)
 
     submit_valid([line(number) for number in range(3)])
     bench.change_parts(host=Picky(instant=True))

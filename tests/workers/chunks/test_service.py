@@ -51,12 +51,13 @@ class GatedHost:
     def next_request_id(self) -> int:
         return next(self._ids)
 
-    def submit(self, new: NewRequest, owner: Owner) -> None:
+    def submit(self, *requests: tuple[NewRequest, Owner]) -> dict[int, Exception]:
         with self._lock:
-            self._waiting[new.request_id] = owner
+            self._waiting |= {new.request_id: owner for new, owner in requests}
             is_open = self._is_open
         if is_open:
             self._answer_all()
+        return {}
 
     def hold(self) -> None:
         """Answer nothing from now on."""

@@ -99,6 +99,23 @@ def test_an_accepted_batch_does_not_spend_more_than_the_limit_and_goes_on_when_i
     assert clean(maker, storage)
 
 
+def test_lines_that_nothing_limits_are_handed_over_together_but_before_a_slow_one(
+    bench: Bench,
+    host: FakeHost,
+    maker: sessionmaker[Session],
+    tenant: Tenant,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+) -> None:
+    set_limit(maker, tenant, None)
+    submit_valid([line(0), line(1), line(2, guided_regex="a+"), line(3)])
+    host.instant = True
+    bench.change_parts(monotonic=lambda: 0.0)
+    bench.start(bench.claim())
+    bench.join()
+    assert host.group_sizes == [2, 2]
+
+
 def test_lines_without_cover_fail_unbilled_where_the_batch_wants_it(
     bench: Bench,
     host: FakeHost,
