@@ -17,8 +17,10 @@ from jobs.database import transaction
 from jobs.partitions import partition_days
 from jobs.states import TERMINAL_BATCH_STATES
 
+WORKERS_LEFT = timedelta(hours=1)
 WORKERS_KEPT = timedelta(days=7)
-"""A worker that was silent for so long is forgotten; it announces itself again should it come back."""
+"""A worker that was silent for so long counts as one that has left, or is forgotten; should it come back, it announces
+itself again."""
 _BATCHES = 100  # a transaction
 _ROWS = 10_000  # chunks a transaction, and as many ledger entries
 
@@ -43,8 +45,9 @@ def roll_up(maker: sessionmaker[Session], *, age: timedelta) -> int:
 
 
 def forget_workers(maker: sessionmaker[Session]) -> int:
-    """Delete the rows of workers that have long been silent; return how many."""
+    """Delete the rows of workers that have long been silent; return how many. Sign off those that were killed."""
     with transaction(maker) as session:
+        session.execute(_SIGN_OFF, {"left": WORKERS_LEFT})
         return len(session.execute(_FORGET_WORKERS, {"kept": WORKERS_KEPT}).all())
 
 
@@ -127,6 +130,12 @@ _ROLL_UP = text("""
 """)
 
 _NOTE = text("UPDATE batch SET rolled_up_at = now() WHERE id = ANY(:batch_ids)")
+
+# Live ones are found by an index of those that have not left.
+_SIGN_OFF = text("""
+    UPDATE worker SET stopped_at = heartbeat_at
+    WHERE stopped_at IS NULL AND heartbeat_at < clock_timestamp() - CAST(:left AS interval)
+""")
 
 _FORGET_WORKERS = text("""
     DELETE FROM worker WHERE heartbeat_at < clock_timestamp() - CAST(:kept AS interval) RETURNING id

@@ -1,17 +1,20 @@
-"""Numbers of the queue for `/metrics`, read in a few cheap queries over indexes and small tables."""
+"""Numbers of the queue for `/metrics`. What looks at all that is open is counted now and then, by one process for all.
+
+Asking costs what the fleet has, however much is queued.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, literal_column, select, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import live_workers
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
-from jobs.tables import Batch, Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +45,26 @@ class HistogramSample:
     labels: dict[str, str] = field(default_factory=dict)
 
 
+COUNTED_WITHIN = timedelta(minutes=5)
+"""Numbers that are older are counted by whoever asks: then nobody else does."""
+
+
 def read_samples(session: Session) -> list[Sample | HistogramSample]:
-    """Return the state of queue, budgets and fleet. Cost grows with live batches and open chunks, not with history."""
-    return [*_batches(session), *_chunks(session), *_budgets(session), *_workers(session)]
+    """Return the state of queue, budgets and fleet; the age of what was counted is among it."""
+    return [*_queue(session), *_workers(session)]
+
+
+def count_queue(session: Session) -> None:
+    """Count the batches, chunks and budgets that `read_samples` shows from now on."""
+    session.execute(_COUNT)
 
 
 _LIVE = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
 
 # Two reads: no one index has all three states, and the table has every chunk there ever was.
-_OPEN_CHUNKS = text("""
+_OPEN_CHUNKS = """
     SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
-        sum(estimated_tokens) AS num_tokens, extract(epoch FROM now() - min(created_at)) AS oldest_seconds
+        sum(estimated_tokens) AS num_tokens, extract(epoch FROM min(created_at)) AS oldest_at
     FROM (
         SELECT model, priority, state, num_requests, estimated_tokens, created_at
         FROM chunk WHERE state IN ('ready', 'leased')
@@ -60,12 +72,47 @@ _OPEN_CHUNKS = text("""
         SELECT model, priority, state, num_requests, estimated_tokens, created_at FROM chunk WHERE state = 'waiting'
     ) AS open
     GROUP BY model, priority, state ORDER BY model, priority, state
+"""
+
+# Budgets over all tenants: the endpoint asks for no key, and what a tenant spends is its own affair.
+_COUNT = text(f"""
+    INSERT INTO queue_count (id, counted_at, numbers)
+    SELECT 1, clock_timestamp(), jsonb_build_object(
+        'batches', (
+            SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
+                SELECT state, count(*) AS num FROM batch
+                WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling') GROUP BY state
+            ) AS live
+        ),
+        'chunks', (SELECT coalesce(jsonb_agg(counted), '[]') FROM ({_OPEN_CHUNKS}) AS counted),
+        'spent', (SELECT coalesce(sum(spent_tokens), 0) FROM budget),
+        'reserved', (SELECT coalesce(sum(reserved_tokens), 0) FROM budget)
+    )
+    ON CONFLICT (id) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
+""")
+
+_COUNTED = text("""
+    SELECT numbers, extract(epoch FROM clock_timestamp()) AS now, extract(epoch FROM counted_at) AS counted_at
+    FROM queue_count
 """)
 
 
-def _batches(session: Session) -> Iterator[Sample]:
-    is_live = Batch.state.in_([literal_column(f"'{state.value}'") for state in _LIVE])
-    counts = dict(session.execute(select(Batch.state, func.count()).where(is_live).group_by(Batch.state)).all())
+def _queue(session: Session) -> Iterator[Sample]:
+    row = session.execute(_COUNTED).one_or_none()
+    if row is None or row.now - row.counted_at > COUNTED_WITHIN.total_seconds():
+        count_queue(session)
+        row = session.execute(_COUNTED).one()
+    numbers = row.numbers
+    yield from _batches(numbers["batches"])
+    for counted in numbers["chunks"]:
+        yield from _chunks(counted, now=float(row.now))
+    yield Sample(name="tokenmill_tokens_spent", help="Tokens billed to all tenants.", value=numbers["spent"])
+    yield Sample(name="tokenmill_tokens_reserved", help="Tokens set aside for live batches.", value=numbers["reserved"])
+    age = max(0.0, float(row.now - row.counted_at))
+    yield Sample(name="tokenmill_queue_counted_seconds", help="Age of the numbers of batches and chunks.", value=age)
+
+
+def _batches(counts: dict[str, int]) -> Iterator[Sample]:
     for state in _LIVE:
         count = counts.get(state.value, 0)
         yield Sample(
@@ -73,30 +120,21 @@ def _batches(session: Session) -> Iterator[Sample]:
         )
 
 
-def _chunks(session: Session) -> Iterator[Sample]:
-    for row in session.execute(_OPEN_CHUNKS):
-        labels = {"model": row.model, "priority": row.priority, "state": row.state}
-        yield Sample(name="tokenmill_chunks", help="Open chunks.", labels=labels, value=row.num_chunks)
-        yield Sample(name="tokenmill_chunk_lines", help="Lines in open chunks.", labels=labels, value=row.num_lines)
-        yield Sample(
-            name="tokenmill_chunk_tokens", help="Estimated tokens of open chunks.", labels=labels, value=row.num_tokens
-        )
-        yield Sample(
-            name="tokenmill_chunk_oldest_seconds",
-            help="Age of the oldest open chunk.",
-            labels=labels,
-            value=float(row.oldest_seconds),
-        )
-
-
-def _budgets(session: Session) -> Iterator[Sample]:
-    """Sum over all tenants: the endpoint asks for no key, and what a tenant spends is its own affair."""
-    spent, reserved = session.execute(
-        select(func.coalesce(func.sum(Budget.spent_tokens), 0), func.coalesce(func.sum(Budget.reserved_tokens), 0))
-    ).one()
-    yield Sample(name="tokenmill_tokens_spent", help="Tokens billed to all tenants.", labels={}, value=int(spent))
+def _chunks(counted: dict[str, Any], *, now: float) -> Iterator[Sample]:
+    labels = {name: counted[name] for name in ("model", "priority", "state")}
+    yield Sample(name="tokenmill_chunks", help="Open chunks.", labels=labels, value=counted["num_chunks"])
+    yield Sample(name="tokenmill_chunk_lines", help="Lines in open chunks.", labels=labels, value=counted["num_lines"])
     yield Sample(
-        name="tokenmill_tokens_reserved", help="Tokens set aside for live batches.", labels={}, value=int(reserved)
+        name="tokenmill_chunk_tokens",
+        help="Estimated tokens of open chunks.",
+        labels=labels,
+        value=counted["num_tokens"],
+    )
+    yield Sample(
+        name="tokenmill_chunk_oldest_seconds",
+        help="Age of the oldest open chunk.",
+        labels=labels,
+        value=max(0.0, now - counted["oldest_at"]),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Computed,
     Date,
     DateTime,
     Float,
@@ -160,6 +161,8 @@ class Batch(Base):
             "state",
             postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
         ),
+        Index("batch_expiry_idx", "expires_at", "id", postgresql_where=text("state IN ('validating','in_progress')")),
+        Index("batch_answered_idx", "id", postgresql_where=text("state = 'in_progress' AND is_answered")),
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index(
             "batch_open_idx",
@@ -237,6 +240,8 @@ class Batch(Base):
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_by: Mapped[str | None]
     claimed_until: Mapped[datetime | None]
+    # For an index: one on the counters themselves would have to follow each flush.
+    is_answered: Mapped[bool] = mapped_column(Computed("num_completed + num_failed >= num_requests", persisted=True))
 
 
 class Chunk(Base):
@@ -415,10 +420,22 @@ class Chore(Base):
     due_at: Mapped[datetime]
 
 
+class QueueCount(Base):
+    """What `jobs.metrics` counted of the queue, in one row: whoever asks for it counts nothing."""
+
+    __tablename__ = "queue_count"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    numbers: Mapped[dict[str, Any]]
+    counted_at: Mapped[datetime]
+
+
 class Worker(Base):
     """A live GPU worker: its heartbeat is its liveness."""
 
     __tablename__ = "worker"
+    __table_args__ = (Index("worker_live_idx", "model", postgresql_where=text("stopped_at IS NULL")),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     model: Mapped[str]

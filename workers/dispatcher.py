@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import chores, metrics
 from jobs.batches import sweeps
 from jobs.batches.lost_leases import reap_expired, reap_suspects
 from jobs.chunks import fairshare, fleet, waiting
@@ -30,6 +33,11 @@ from workers.hints import HintSender
 log = logging.getLogger(__name__)
 
 _LEADER_LOCK = "dispatcher"
+_COUNT = "count the queue"
+_COUNT_LOOK_SECONDS = 5.0
+_COUNT_SECONDS = 15.0  # from one count to the next, or
+_COUNT_SHARE = 20.0  # so many times what one takes, but
+_COUNT_SECONDS_AT_MOST = 240.0
 
 
 class Hints(Protocol):
@@ -60,6 +68,7 @@ class Dispatcher:
         """Tick until `stop` is set. A database that is away costs a warning per tick, nothing else."""
         # A daemon: the store may hold it up for longer than anybody waits for this process to end.
         threading.Thread(target=self._look_at_suspects, args=(stop,), name="suspects", daemon=True).start()
+        threading.Thread(target=self._keep_counting, args=(stop,), name="count", daemon=True).start()
         while not stop.wait(self._settings.dispatch_seconds):
             try:
                 self.tick()
@@ -74,6 +83,27 @@ class Dispatcher:
                 log.warning("database unreachable, suspects wait error=%s", error)
             except Exception:
                 log.exception("suspects wait")  # the thread must live on: nobody else would decide on them
+
+    def _keep_counting(self, stop: threading.Event) -> None:
+        while not stop.wait(_COUNT_LOOK_SECONDS):
+            try:
+                self.count_queue()
+            except ServiceError as error:
+                log.warning("database unreachable, the queue is not counted error=%s", error)
+            except Exception:
+                log.exception("the queue is not counted")  # the thread must live on
+
+    def count_queue(self) -> None:
+        """Count for `/metrics` where that is due and no other dispatcher does; a long queue is counted less often."""
+        with transaction(self._sessions) as session:
+            if not chores.claim(session, _COUNT, hold=metrics.COUNTED_WITHIN):
+                return
+        began = time.monotonic()
+        with transaction(self._sessions) as session:
+            metrics.count_queue(session)
+        seconds = min(max(_COUNT_SECONDS, _COUNT_SHARE * (time.monotonic() - began)), _COUNT_SECONDS_AT_MOST)
+        with transaction(self._sessions) as session:
+            chores.finish(session, _COUNT, again=timedelta(seconds=seconds))
 
     def reap_suspects(self) -> None:
         """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""

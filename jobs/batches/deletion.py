@@ -52,10 +52,9 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
 
 def _lock_outputs(session: Session, batch_id: str) -> list[File]:
     """Lock the files of a batch before the batch itself, as whoever deletes one of them does."""
-    is_named = File.id.in_(select(Batch.output_file_id).where(Batch.id == batch_id)) | File.id.in_(
-        select(Batch.error_file_id).where(Batch.id == batch_id)
-    )
-    query = select(File).where(is_named, File.deleted_at.is_(None)).order_by(File.id).with_for_update()
+    named = session.execute(select(Batch.output_file_id, Batch.error_file_id).where(Batch.id == batch_id)).one()
+    is_kept = File.id.in_([file_id for file_id in named if file_id is not None]) & File.deleted_at.is_(None)
+    query = select(File).where(is_kept).order_by(File.id).with_for_update()
     return list(session.scalars(query, execution_options={"populate_existing": True}))
 
 

@@ -36,7 +36,8 @@ _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.cre
 def expire_overdue(session: Session) -> list[str]:
     """Move batches whose window is over towards expired; their finished lines are written out first."""
     is_over = Batch.expires_at <= func.now()
-    moved = _lock_idle(session, select(Batch).where(_is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS), is_over))
+    is_open = _is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS)
+    moved = _lock_idle(session, select(Batch).where(is_open, is_over).order_by(Batch.expires_at))
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.EXPIRED)
         leasing.withdraw_open(session, batch.id)
@@ -45,8 +46,8 @@ def expire_overdue(session: Session) -> list[str]:
 
 def finish_ready(session: Session) -> list[str]:
     """Move batches in progress whose every line has a result to finalizing."""
-    is_answered = Batch.num_completed + Batch.num_failed >= Batch.num_requests
-    moved = _lock_idle(session, select(Batch).where(_is_in(BatchState.IN_PROGRESS), is_answered, ~_has_open_chunk()))
+    is_answered = _is_in(BatchState.IN_PROGRESS) & Batch.is_answered
+    moved = _lock_idle(session, select(Batch).where(is_answered, ~_has_open_chunk()))
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
     return [batch.id for batch in moved]

@@ -41,7 +41,8 @@ def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, An
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
     if engine_stats is not None:
         values["engine_stats"] = dict(engine_stats)
-    beaten = update(Worker).where(Worker.id == worker_id).values(values).returning(Worker.id)
+    here = (Worker.id == worker_id) & Worker.stopped_at.is_(None)
+    beaten = update(Worker).where(here).values(values).returning(Worker.id)
     return session.scalar(beaten) is not None
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import metrics
-from jobs.tables import Batch
+from jobs.tables import Batch, Tenant
 
 
 def test_open_chunks_are_counted_without_a_look_at_those_that_are_done(
@@ -24,6 +24,47 @@ def test_open_chunks_are_counted_without_a_look_at_those_that_are_done(
         """)
     )
     session.execute(text("ANALYZE chunk"))
-    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(metrics._OPEN_CHUNKS)))
+    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + metrics._OPEN_CHUNKS))
     assert isinstance(plan, list)
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 50
+
+
+def shown(session: Session) -> dict[tuple[str, ...], float]:
+    samples = metrics.read_samples(session)
+    return {
+        (sample.name, *sample.labels.values()): sample.value for sample in samples if isinstance(sample, metrics.Sample)
+    }
+
+
+def test_what_is_shown_is_what_was_counted_and_how_long_ago(
+    session: Session, tenant: Tenant, run: Callable[..., Batch]
+) -> None:
+    run(9, reserved_tokens=70, priority="bulk")
+    session.execute(text("UPDATE chunk SET created_at = created_at - interval '1 hour' WHERE first_line = 0"))
+    session.execute(text("UPDATE chunk SET state = 'waiting' WHERE first_line = 8"))
+    metrics.count_queue(session)
+    run(3)
+    session.execute(text("UPDATE queue_count SET counted_at = counted_at - interval '2 minutes'"))
+    found = shown(session)
+    assert found["tokenmill_batches", "in_progress"] == 1
+    assert found["tokenmill_batches", "cancelling"] == 0
+    assert found["tokenmill_chunks", "m", "bulk", "ready"] == 2
+    assert found["tokenmill_chunk_lines", "m", "bulk", "ready"] == 8
+    assert found["tokenmill_chunk_lines", "m", "bulk", "waiting"] == 1
+    assert found["tokenmill_chunk_tokens", "m", "bulk", "waiting"] > 0
+    assert 3600 <= found["tokenmill_chunk_oldest_seconds", "m", "bulk", "ready"] < 7200
+    assert found["tokenmill_tokens_reserved",] == 70
+    assert 120 <= found["tokenmill_queue_counted_seconds",] < 300
+    assert ("tokenmill_chunks", "m", "normal", "ready") not in found
+
+
+def test_whoever_asks_counts_where_nobody_else_does(session: Session, run: Callable[..., Batch]) -> None:
+    run(3)
+    assert shown(session)["tokenmill_batches", "in_progress"] == 1
+    run(3)
+    session.execute(text("UPDATE queue_count SET counted_at = counted_at - interval '1 hour'"))
+    assert shown(session)["tokenmill_batches", "in_progress"] == 2
+
+
+def test_an_empty_queue_has_numbers_too(session: Session) -> None:
+    assert shown(session)["tokenmill_tokens_spent",] == 0

@@ -11,6 +11,7 @@ from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import metrics
 from jobs.batches import lifecycle
 from jobs.chunks import fleet, leasing
 from jobs.database import try_advisory_lock
@@ -233,3 +234,30 @@ def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again() -> N
     clock[0] += PAUSE_SECONDS + 1
     assert not sender.validate("batch_3")
     assert len(sent) == 2
+
+
+def test_one_dispatcher_counts_the_queue_for_all_and_for_whoever_asks(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
+    storage: Storage,
+    settings: Settings,
+) -> None:
+    other = Dispatcher(maker, storage, hints=hints, settings=settings)
+
+    def shown() -> float:
+        with maker() as session:
+            samples = [found for found in metrics.read_samples(session) if isinstance(found, metrics.Sample)]
+        return sum(sample.value for sample in samples if sample.name == "tokenmill_batches")
+
+    submit(lines(1))
+    dispatcher.count_queue()
+    submit(lines(1))
+    other.count_queue()
+    assert shown() == 1, "counted once"
+    with maker.begin() as session:
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    other.count_queue()
+    assert shown() == 2

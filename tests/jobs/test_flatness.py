@@ -1,0 +1,120 @@
+"""What is read again and again costs what is due, whatever else waits or is over: rows are counted, not time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.orm import Session
+
+from jobs import history, metrics
+from jobs.batches import deletion, lost_leases, sweeps
+from jobs.chunks import fleet, waiting
+from jobs.database import connect, sessions
+
+FEW = 60
+"""Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
+
+# 200 open batches with 10 open chunks each among 2,810 that have ended; 4 workers live among 3,000 that did.
+BUILD = """
+    INSERT INTO tenant (id, name) VALUES ('tenant_1', 'one');
+    INSERT INTO budget (tenant_id, limit_tokens) VALUES ('tenant_1', 1000000000);
+    INSERT INTO file (id, tenant_id, purpose, filename, size_bytes, object_key)
+        SELECT 'file_' || n, 'tenant_1', 'batch', 'f', 1, 'o' || n FROM generate_series(1, 3010) AS n;
+    INSERT INTO batch (id, tenant_id, input_file_id, output_file_id, endpoint, completion_window, fingerprint, model,
+            state, num_requests, num_completed, created_at, expires_at, completed_at)
+        SELECT 'batch_' || n, 'tenant_1', 'file_' || n, 'file_' || n, 'e', '24h', 'f' || n, 'm',
+            CASE WHEN n <= 200 THEN 'in_progress' ELSE 'completed' END, 10, CASE WHEN n <= 200 THEN 0 ELSE 10 END,
+            now() - interval '1 hour', now() + interval '1 day', CASE WHEN n > 200 THEN now() END
+        FROM generate_series(1, 3010) AS n;
+    INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+            byte_start, byte_end, estimated_tokens, state)
+        SELECT id, tenant_id, 'm', priority, expires_at, number, 1, 1, 0, 9, 1,
+            CASE WHEN state = 'in_progress' THEN 'ready' ELSE 'done' END
+        FROM batch, generate_series(0, 9) AS number;
+    INSERT INTO worker (id, model, hostname, pid, max_chunks, max_model_len, heartbeat_at, stopped_at)
+        SELECT 'worker_' || n, 'm', 'h', 1, 6, 64, now() - CASE WHEN n > 4 THEN interval '2 days' ELSE '0' END,
+            CASE WHEN n > 4 AND n % 2 = 0 THEN now() END
+        FROM generate_series(1, 3004) AS n;
+"""
+
+
+@pytest.fixture(scope="module")
+def crowded(new_database: Callable[[], str]) -> Iterator[Engine]:
+    engine = connect(new_database())
+    with engine.begin() as connection:
+        for statement in BUILD.split(";\n"):
+            connection.execute(text(statement))
+    history.forget_workers(sessions(engine))
+    with sessions(engine).begin() as session:
+        metrics.count_queue(session)
+    with engine.begin() as connection:
+        connection.execute(text("ANALYZE"))
+    yield engine
+    engine.dispose()
+
+
+def scans(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield what each scan of a table or index looked at, rows it threw away included."""
+    for below in plan.get("Plans", []):
+        yield from scans(below)
+    if "Relation Name" in plan:
+        dropped = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+        rows = (plan["Actual Rows"] + dropped) * plan["Actual Loops"]
+        yield f"{plan['Node Type']} on {plan['Relation Name']}", int(rows)
+
+
+def most_read(engine: Engine, work: Callable[[Session], object]) -> dict[str, int]:
+    """Return the rows that the largest scan of each of a piece of work's statements looks at."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
+        sent.append((statement, values))
+
+    event.listen(engine, "before_cursor_execute", note)
+    with sessions(engine)() as session:
+        work(session)
+    event.remove(engine, "before_cursor_execute", note)
+    found: dict[str, int] = {}
+    with engine.connect() as connection:
+        for statement, values in sent:
+            plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values).scalar_one()
+            found |= {f"{name}: {statement}": rows for name, rows in scans(plan[0]["Plan"])}
+    return found
+
+
+LEASE = timedelta(seconds=20)
+WORK: dict[str, Callable[[Session], object]] = {
+    "batches whose lines are all answered": sweeps.finish_ready,
+    "batches whose window is over": sweeps.expire_overdue,
+    "batches to validate": lambda session: sweeps.pick_for_validation(session, again_seconds=10),
+    "batches to write out": lambda session: sweeps.pick_for_finalizing(session, again_seconds=10),
+    "due batches": sweeps.due_batches,
+    "lost leases": lambda session: lost_leases.reap_expired(session, lease=LEASE),
+    "chunks to wake": waiting.wake,
+    "live models": fleet.live_models,
+    "live workers": fleet.live_workers,
+    "free slots": lambda session: fleet.hint_allowance(session, "m"),
+    "the files of one batch": lambda session: deletion._lock_outputs(session, "batch_3000"),
+    "metrics": metrics.read_samples,
+}
+
+
+@pytest.mark.parametrize("name", list(WORK))
+def test_few_rows_are_looked_at_for(crowded: Engine, name: str) -> None:
+    too_many = {where: rows for where, rows in most_read(crowded, WORK[name]).items() if rows > FEW}
+    assert too_many == {}
+
+
+def test_counting_results_on_a_batch_follows_no_index(crowded: Engine) -> None:
+    """Flushes update it all the time: what says whether it is answered must not be in each one's way."""
+    with crowded.connect() as connection:
+        connection.execute(text("UPDATE batch SET num_completed = num_completed + 1 WHERE id = 'batch_1'"))
+        counted = "SELECT pg_stat_get_xact_tuples_hot_updated('batch'::regclass)"
+        assert connection.execute(text(counted)).scalar() == 1
+        connection.execute(text("UPDATE batch SET num_completed = num_requests WHERE id = 'batch_1'"))
+        assert connection.execute(text("SELECT is_answered FROM batch WHERE id = 'batch_1'")).scalar()
+        assert connection.execute(text(counted)).scalar() == 1, "once in its life"
