@@ -119,6 +119,7 @@ def measure_forward(scale: Scale, device: torch.device) -> list[Row]:
     batch, context = scale.step_batch, scale.step_context
     with model_directory(scale.llama) as path:
         config = load_model_config(str(path))
+        assert config.max_model_len is not None, "every shape has one"
         model = load_model(
             config, dtype=torch.bfloat16, device=device, max_positions=config.max_model_len, random_seed=0
         )

@@ -102,13 +102,14 @@ def _overlaps(config: EngineConfig, device: torch.device) -> bool:
 
 
 def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:
-    if config.max_model_len is None:
-        return model.max_model_len
-    if config.max_model_len > model.max_model_len:
+    asked, longest = config.max_model_len, model.max_model_len
+    if asked is None and longest is None:
         raise InvalidConfigError(
-            f"max_model_len is {config.max_model_len}; {model.path} allows at most {model.max_model_len}."
+            f"{model.path / 'config.json'} names no longest sequence (max_position_embeddings); give max_model_len."
         )
-    return config.max_model_len
+    if asked is not None and longest is not None and asked > longest:
+        raise InvalidConfigError(f"max_model_len is {asked}; {model.path} allows at most {longest}.")
+    return asked or longest or 0
 
 
 def _limits(device: torch.device) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.gguf.container import GgufFile, is_gguf
 from engine.models.families import FAMILIES, Windows, has
+from engine.models.language_part import LANGUAGE_PARTS, language_name, language_part
 from engine.models.paths import resolve_model_path
 from engine.models.quantization import Quantization, read_quantization
 
@@ -36,13 +37,16 @@ class CheckpointConfig:
     """A folder, or a GGUF file."""
     model_type: str
     vocab_size: int
-    max_model_len: int
+    max_model_len: int | None
+    """The longest sequence; None where config.json names none, as with ALiBi."""
     eos_token_ids: tuple[int, ...]
     dtype: str
     source: Any
     """Transformers' configuration object."""
     quantization: Quantization | None = None
     """That of the files: weights are made whole when they are loaded, and `source` knows nothing of it."""
+    is_part: bool = False
+    """Whether the files hold more than this model, which is the language part of theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +78,14 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     quantization = _quantization(raw, path)
     _check_dtype(raw, path)
     config = _read_with_transformers(raw, path)
+    is_part = raw.get("model_type") in LANGUAGE_PARTS
     if impl is ModelImpl.TRANSFORMERS or (impl is ModelImpl.AUTO and _reason_against_own(config, path)):
         _check_for_transformers(config, path)
-        return CheckpointConfig(**_common(config, path, quantization))
+        return CheckpointConfig(**_common(config, path, quantization, is_part=is_part))
     reason = _reason_against_own(config, path)
     if reason is not None:
         raise UnsupportedModelError(reason)
-    return _own_config(config, path, quantization)
+    return _own_config(config, path, quantization, is_part=is_part)
 
 
 def _read_raw(path: Path) -> dict[str, Any]:
@@ -129,7 +134,7 @@ def _config_file(path: Path) -> Path:
 def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
     """Return transformers' configuration of the model as it is loaded, which is not quantized."""
     model_type = raw.get("model_type")
-    if model_type not in _causal_models():
+    if model_type not in _causal_models() and model_type not in LANGUAGE_PARTS:
         raise UnsupportedModelError(
             f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
             "code that comes with a model is not run. docs/models.md lists what is proven."
@@ -146,7 +151,19 @@ def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
         raise ModelLoadError(f"{_config_file(path)} is not a valid {model_type} configuration: {reason}.") from error
     for part in (config, config.get_text_config(decoder=True)):
         vars(part).pop("quantization_config", None)
-    return config
+    if model_type not in LANGUAGE_PARTS:
+        return config
+    return language_part(config, _causal_models(), has_head=_has_head(path))
+
+
+def _has_head(path: Path) -> bool:
+    """Tell whether a model's files, where it has any, hold an output matrix."""
+    from engine.models.weights import tensor_names  # noqa: PLC0415 - imports torch, as in _check_dtype
+
+    try:
+        return any(language_name(name) == "lm_head.weight" for name in tensor_names(path))
+    except ModelLoadError:
+        return False  # a shape without weights; what else is wrong is said when they are loaded
 
 
 def _causal_models() -> dict[str, str]:
@@ -158,31 +175,32 @@ def _causal_models() -> dict[str, str]:
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def _common(config: Any, path: Path, quantization: Quantization | None) -> dict[str, Any]:
+def _common(config: Any, path: Path, quantization: Quantization | None, *, is_part: bool) -> dict[str, Any]:
     text = config.get_text_config(decoder=True)
-    max_model_len = getattr(text, "max_position_embeddings", None)
-    if max_model_len is None:
-        raise UnsupportedModelError(
-            f"{path / 'config.json'} has no max_position_embeddings; the engine needs to know the longest sequence."
-        )
     default_dtype = "bfloat16" if quantization else "float32"  # what is quantized was made from 16 bits
     return {
         "path": path,
         "model_type": config.model_type,
         "vocab_size": text.vocab_size,
-        "max_model_len": max_model_len,
+        "max_model_len": _longest_sequence(text),
         "eos_token_ids": _eos_token_ids(config, path),
         "dtype": str(getattr(config, "dtype", None) or default_dtype).removeprefix("torch."),
         "source": config,
         "quantization": quantization,
+        "is_part": is_part,
     }
 
 
-def _own_config(config: Any, path: Path, quantization: Quantization | None) -> ModelConfig:
+def _longest_sequence(text: Any) -> int | None:
+    given = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+    return given if given is not None and given > 0 else None  # xlnet says -1
+
+
+def _own_config(config: Any, path: Path, quantization: Quantization | None, *, is_part: bool) -> ModelConfig:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     family = FAMILIES[config.model_type]
     return ModelConfig(
-        **_common(config, path, quantization),
+        **_common(config, path, quantization, is_part=is_part),
         hidden_size=config.hidden_size,
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,

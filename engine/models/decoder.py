@@ -111,7 +111,7 @@ def _open_weights(
     config: ModelConfig, *, dtype: torch.dtype, device: torch.device, random_seed: int | None
 ) -> AbstractContextManager[Checkpoint | RandomWeights]:
     if random_seed is None:
-        return Checkpoint(config.path, dtype=dtype, quantization=config.quantization)
+        return Checkpoint(config.path, dtype=dtype, quantization=config.quantization, is_part=config.is_part)
     return nullcontext(RandomWeights(random_seed, dtype=dtype, device=device))
 
 

@@ -34,6 +34,9 @@ from kernels.write_kv import preferred_cache_dtype, write_kv
 _PROBE_SEQUENCES, _PROBE_LENGTH, _PROBE_BLOCK_SIZE = 4, 4, 3
 """Every token of the probe is next to another sequence's or at the cut between two steps; blocks end elsewhere."""
 
+_PROBE_PARTS = 3
+"""One forward's hidden rows must give the logits of several parts."""
+
 _MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, NotImplementedError)
 """What the code of any model may raise when it is given only token ids and positions."""
 
@@ -75,19 +78,39 @@ class TransformersDecoder:
         """Run a step as `StepModel` says; the model's own code picks the rows before its head."""
         attention = _PagedAttention(self._layers, step.paged, cache)
         with attending(attention):
-            output = self._model(
-                input_ids=step.token_ids[None],
-                position_ids=step.paged.positions[None],
-                use_cache=False,
-                logits_to_keep=rows,
-            )
+            logits = self._logits(step, rows)
         assert attention.num_calls == len(self._layers), "the model left attention layers out"
-        logits: Tensor = output.logits[0]
         return logits
 
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Run a step as `StepModel` says: once for each part, since the head belongs to the model's own code."""
-        return (self.run(step, cache, rows) for rows in parts)
+        """Run a step as `StepModel` says: the layers for the first part, the model's own head for each one."""
+        body = self._model.base_model
+        if body is self._model:
+            yield from (self.run(step, cache, rows) for rows in parts)
+            return
+        held: list[Any] = []
+        hook = body.register_forward_hook(lambda _module, _given, output: held.append(output))
+        try:
+            for rows in parts:
+                if not held:
+                    yield self.run(step, cache, rows)
+                    hook.remove()
+                    continue
+                with _answering(body, held[0]):
+                    logits = self._logits(step, rows)
+                yield logits
+        finally:
+            hook.remove()
+
+    def _logits(self, step: StepTensors, rows: Tensor) -> Tensor:
+        output = self._model(
+            input_ids=step.token_ids[None],
+            position_ids=step.paged.positions[None],
+            use_cache=False,
+            logits_to_keep=rows,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
 
     def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
         """Do nothing: the model's own code may look at values or make tensors on the host, which no graph repeats."""
@@ -109,7 +132,8 @@ class TransformersDecoder:
         cut = _PROBE_LENGTH // 2
         for span in (range(cut), range(cut, _PROBE_LENGTH)):
             step = _probe_step(sequences, span, blocks, self._device)
-            got = self.run(step, cache, torch.arange(step.token_ids.shape[0], device=self._device))
+            rows = torch.arange(step.token_ids.shape[0], device=self._device)
+            got = torch.cat(list(self.run_in_parts(step, cache, rows.chunk(_PROBE_PARTS))))
             wanted = expected.view(len(sequences), _PROBE_LENGTH, -1)[:, span.start : span.stop].flatten(0, 1)
             check_logits(name, got=got, expected=wanted)
 
@@ -176,7 +200,9 @@ def _load(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
         with torch.device("meta"):
             empty = _build(config, dtype=dtype)  # to know the class, and the configuration of the text alone
         with (
-            Checkpoint(config.path, dtype=dtype, quantization=config.quantization) as checkpoint,
+            Checkpoint(
+                config.path, dtype=dtype, quantization=config.quantization, is_part=config.is_part
+            ) as checkpoint,
             _without_progress_bar(),
             _reports_about(config.path),
         ):
@@ -201,6 +227,16 @@ def _build(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
     return AutoModelForCausalLM.from_config(
         config.source, dtype=dtype, attn_implementation="eager", trust_remote_code=False
     )
+
+
+@contextmanager
+def _answering(module: nn.Module, output: Any) -> Iterator[None]:
+    """Have a module give an output that it gave before instead of computing; the caller's code around it runs."""
+    module.forward = lambda *_given, **_options: output
+    try:
+        yield
+    finally:
+        del module.forward
 
 
 @contextmanager

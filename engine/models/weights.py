@@ -6,6 +6,7 @@ Knows names, shapes, dtypes and how weights are quantized; not what a tensor is 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ from engine.errors import ModelLoadError
 from engine.gguf.config import open_weights
 from engine.gguf.container import is_gguf
 from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
+from engine.models.language_part import language_name
 from engine.models.paths import described_by
 from engine.models.quantization import Quantization, QuantMethod, Scaled
+
+log = logging.getLogger(__name__)
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -39,18 +43,31 @@ _FP8_INPUT_SCALES = (".activation_scale", ".input_scale")
 class Checkpoint:
     """Open a model's files for reading; use as a context manager. Quantized tensors come out whole."""
 
-    def __init__(self, path: Path, *, dtype: torch.dtype, quantization: Quantization | None = None) -> None:
+    def __init__(
+        self, path: Path, *, dtype: torch.dtype, quantization: Quantization | None = None, is_part: bool = False
+    ) -> None:
+        """With `is_part` the files hold more than a language model; its tensors have the names that it has alone."""
         self._path = path
+        self._is_part = is_part
         self._dtype = dtype
         self._quantization = quantization
         self._stack = ExitStack()
-        self._file_of: dict[str, _NamedTensors] = {}
+        self._file_of: dict[str, _Place] = {}
 
     def __enter__(self) -> Checkpoint:
         with ExitStack() as stack:
             for file in _opened(self._path, stack):
-                self._file_of.update(dict.fromkeys(file.names, file))
+                for name in file.names:
+                    plain = language_name(name) if self._is_part else name
+                    if plain is not None:
+                        self._file_of[plain] = _Place(file, name)
             self._stack = stack.pop_all()
+        if self._method is QuantMethod.FP8 and not any(map(self._is_scale, self._file_of)):
+            log.warning(
+                "%s says fp8 (quantization_config) and no weight has scales: all are taken as they are stored; drop "
+                "quantization_config if they were made whole before",
+                self._path / "config.json",
+            )
         return self
 
     def __exit__(
@@ -141,7 +158,23 @@ class Checkpoint:
             raise ModelLoadError(
                 f"{self._path} has no tensor {name}; the weights do not belong to its {described_by(self._path)}."
             )
-        return self._file_of[name].read(name)
+        place = self._file_of[name]
+        return place.file.read(place.name)
+
+
+def tensor_names(path: Path) -> list[str]:
+    """Return what the tensors in a model's files are called. Raises ModelLoadError where there are no files."""
+    with ExitStack() as stack:
+        return [name for file in _opened(path, stack) for name in file.names]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies."""
+
+    file: _NamedTensors
+    name: str
+    """What it is called there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,10 @@ Each of these rows is proven with our own decoder and with `model_impl="transfor
 
 {own}
 
+A model that also sees is given text alone, and its language part runs as the model that it is: Qwen2.5-VL (`qwen2_5_vl`) as
+`qwen2`, Qwen3-VL (`qwen3_vl`) as `qwen3`, Mistral 3 (`mistral3`) as its `text_config` says. The rest of its files is not read, and
+a message that holds an image is refused. `test_language_parts.py` compares them with transformers' whole models.
+
 ## Through transformers' code
 
 Every layer's keys and values go through the paged cache; layers may differ in heads, head size, window, soft cap of the

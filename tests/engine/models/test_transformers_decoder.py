@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -78,6 +78,7 @@ def load(path: Path, **settings: Any) -> Engine:
 
 def decoder(path: Path) -> TransformersDecoder:
     config = load_model_config(str(path))
+    assert config.max_model_len is not None
     with torch.inference_mode():
         return TransformersDecoder(config, dtype=torch.float32, device=CPU, max_positions=config.max_model_len)
 
@@ -99,6 +100,48 @@ def test_auto_takes_our_own_decoder_where_it_covers_the_model(save: Save) -> Non
     path = save("llama")
     assert isinstance(load_model_config(str(path)), ModelConfig)
     assert type(load_model_config(str(edit(path, hidden_act="gelu")))) is CheckpointConfig
+
+
+def test_a_prompt_is_computed_once_for_all_its_log_probabilities(save: Save) -> None:
+    path = save("gemma2", head_dim=16, final_logit_softcapping=3.0, sliding_window=200)
+    engine, prompt, calls = load(path, dtype="float32"), [(7 * index) % 190 + 3 for index in range(100)], list[int]()
+    inner = cast("TransformersDecoder", runner_of(engine)._model)._model
+    inner.model.layers[0].register_forward_hook(lambda *given: calls.append(given[1][0].shape[1]))
+    engine.add(new_request(0, prompt, params=SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)))
+    (delta,) = [delta for _ in range(2) for delta in engine.step()]
+    assert calls == [100], "4 parts of at most 32 rows"
+    oracle = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+    own = expected.gather(-1, torch.tensor(prompt[1:])[:, None])[:, 0]
+    assert delta.prompt_logprobs is not None
+    assert [entry.logprob for entry in delta.prompt_logprobs] == pytest.approx(own.tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("bloom", {"hidden_size": 64, "n_layer": 1, "n_head": 4}),
+        ("xlnet", {"d_model": 64, "n_layer": 1, "n_head": 4, "d_inner": 64}),
+    ],
+)
+def test_a_model_without_a_longest_sequence_is_asked_for_one_and_then_refused_for_what_it_lacks(
+    model_type: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    config = AutoConfig.for_model(model_type, vocab_size=200, **settings)
+    AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(tmp_path)
+    with pytest.raises(InvalidConfigError, match=r"names no longest sequence .*; give max_model_len"):
+        load(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"no attention function|computes the logits of every token"):
+        load(tmp_path, max_model_len=64)
+
+
+def test_mpts_own_name_for_the_longest_sequence_is_read(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("mpt", vocab_size=200, d_model=64, n_layers=1, n_heads=4, max_seq_len=96)
+    AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(tmp_path)
+    assert load_model_config(str(tmp_path)).max_model_len == 96
+    with pytest.raises(UnsupportedModelError, match="no attention function"):
+        load(tmp_path, max_model_len=64)
 
 
 def test_a_window_is_read_off_the_mask_of_each_layer(save: Save) -> None:

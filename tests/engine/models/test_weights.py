@@ -48,6 +48,19 @@ def read(path: Path, name: str) -> torch.Tensor:
         return checkpoint.whole(name)
 
 
+@pytest.mark.parametrize(("config", "count"), [({"quant_method": "fp8"}, 1), (None, 0)])
+def test_fp8_that_only_the_config_tells_of_is_loaded_with_a_warning(
+    config: dict[str, str] | None, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny(tmp_path, {"model_type": "llama"})
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "quantization_config": config} if config else raw))
+    load(tmp_path, "tokenmill")
+    assert [record.getMessage().count("says fp8") for record in caplog.records if record.name.startswith("engine")] == (
+        [1] * count
+    )
+
+
 @both
 def test_a_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path, impl: str) -> None:
     files = set(sharded(tmp_path).values())
