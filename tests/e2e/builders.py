@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import openai
 
 CHAT = "/v1/chat/completions"
@@ -41,6 +42,10 @@ class Customer:
     client: openai.OpenAI
     """Which sends nothing again by itself."""
     stack: Any
+
+    def call(self, method: str, path: str, **given: Any) -> httpx.Response:
+        """Send one request as it is and return the answer as it is."""
+        return httpx.request(method, f"{self.stack.base_url}{path}", headers=self.client.auth_headers, **given)
 
     def upload(self, content: bytes) -> str:
         return self.client.files.create(file=("in.jsonl", content), purpose="batch").id

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from benchmarks.service import Batches
 from jobs.accounts import budgets, limits, tenants
 from jobs.audit import audit
 from jobs.database import advisory_lock, connect, sessions
+from jobs.retention import purge_results
 from jobs.settings import GIB
 from jobs.states import Priority
 from jobs.storage import Storage
@@ -205,30 +207,19 @@ def test_limits_of_one_tenant_are_refused_with_the_numbers_and_the_other_one_is_
     content = "\n".join(map(json.dumps, innocent_lines())).encode()
     file_id = first.upload(content)
     limit(open_batches=0, stored_bytes=len(content) + 1)
-    refused = post(first, "/batches", input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h")
+    wanted = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    refused = first.call("POST", "/batches", json=wanted)
     assert_refused(refused, 429, "open_batches_exceeded", "0 are allowed")
     assert refused.headers["x-should-retry"] == "false"
-    refused = httpx.post(
-        f"{stack.base_url}/files",
-        headers=first.client.auth_headers,
-        files={"purpose": (None, "batch"), "file": ("in.jsonl", content)},
-    )
+    refused = first.call("POST", "/files", files={"purpose": (None, b"batch"), "file": ("in.jsonl", content)})
     assert_refused(refused, 413, "stored_bytes_exceeded", f"{len(content) + 1:,} are allowed")
     limit(requests_per_minute=1)
-    answers = [get(first, "/batches") for _ in range(2)]
+    answers = [first.call("GET", "/batches") for _ in range(2)]
     assert_refused(answers[1], 429, "rate_limit_exceeded", "1 ")
     assert 1 <= int(answers[1].headers["retry-after"]) <= 60
     assert answers[1].headers["x-should-retry"] == "true"
     second.answers(second.submit(innocent_lines()), num_lines=NUM_INNOCENT)
     limit(requests_per_minute=10**9)
-
-
-def get(customer: Customer, path: str) -> httpx.Response:
-    return httpx.get(f"{customer.stack.base_url}{path}", headers=customer.client.auth_headers)
-
-
-def post(customer: Customer, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{customer.stack.base_url}{path}", headers=customer.client.auth_headers, json=body)
 
 
 def assert_refused(response: httpx.Response, status: int, code: str, said: str) -> None:
@@ -248,23 +239,25 @@ def test_only_the_template_writes_special_tokens_whatever_a_text_says(first: Cus
 
 
 def test_what_a_tenant_deletes_is_gone_and_what_another_has_stays(
-    stack: Any, first: Customer, second: Customer
+    stack: Any, maker: sessionmaker[Session], first: Customer, second: Customer
 ) -> None:
     ended = []
     for customer in (first, second):
         batch_id = customer.submit([*innocent_lines(), chat("Refused", temperature=9)])
         ended.append(customer.wait(batch_id))
-        assert get(customer, f"/batches/{batch_id}/results").text.count("\n") == NUM_INNOCENT + 1
+        assert customer.call("GET", f"/batches/{batch_id}/results").text.count("\n") == NUM_INNOCENT + 1
         assert num_kept(stack, customer, batch_id) == (3, NUM_INNOCENT + 1)
     gone, kept = ended
-    assert httpx.delete(f"{stack.base_url}/batches/{gone.id}", headers=first.client.auth_headers).status_code == 200
+    assert first.call("DELETE", f"/batches/{gone.id}").status_code == 200
     first.client.files.delete(gone.input_file_id)
     for path in [f"/batches/{gone.id}", f"/batches/{gone.id}/results", *map(path_of, files_of(gone))]:
-        assert get(first, path).status_code == 404, path
-    until(lambda: num_kept(stack, first, gone.id) == (0, 0), stack)
+        assert first.call("GET", path).status_code == 404, path
+    until(lambda: num_kept(stack, first, gone.id)[0] == 0, stack)
+    purge_results(maker, retention=timedelta(days=30))  # as the service does, each minute
+    assert num_kept(stack, first, gone.id) == (0, 0)
     assert num_kept(stack, second, kept.id) == (3, NUM_INNOCENT + 1)
-    assert get(second, f"/batches/{kept.id}/results").text.count("\n") == NUM_INNOCENT + 1
-    assert [get(second, path_of(file_id)).status_code for file_id in files_of(kept)] == [200, 200, 200]
+    assert second.call("GET", f"/batches/{kept.id}/results").text.count("\n") == NUM_INNOCENT + 1
+    assert [second.call("GET", path_of(file_id)).status_code for file_id in files_of(kept)] == [200, 200, 200]
 
 
 def path_of(file_id: str) -> str:
