@@ -12,9 +12,9 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from benchmarks.s3_server import Mood, S3Server
 from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect, sessions
-from tests.s3_server import Mood, S3Server
 
 THREADS = 40  # of the pool that serves all endpoints that are no coroutines
 CONTENT = b"0123456789"

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from benchmarks.s3_server import Mood, S3Server
 from jobs import deletions, files, partitions, retention, store_owner
 from jobs.accounts import tenants
 from jobs.batches.results import read_finished_lines
@@ -21,7 +22,6 @@ from jobs.ids import new_id
 from jobs.storage import Storage
 from jobs.store_owner import MARK
 from jobs.tables import Batch, Deletion, File, Result, Tenant
-from tests.s3_server import Mood, S3Server
 
 Make = Callable[..., Any]
 MONTH = timedelta(days=30)

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from benchmarks.s3_server import Mood, S3Server
 from jobs.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import fleet, leasing
@@ -20,7 +21,6 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch, Tenant
-from tests.s3_server import Mood, S3Server
 from workers.control import Control
 from workers.dispatcher import Dispatcher
 

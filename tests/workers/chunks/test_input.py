@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.s3_server import Mood, S3Server
 from jobs.errors import ServiceError
 from jobs.storage import Storage
 from jobs.tables import Batch
-from tests.s3_server import Mood, S3Server
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 
 

@@ -1,4 +1,4 @@
-"""A small S3 in a thread: real HTTP on a real socket, objects in memory, and any mood that a store can have.
+"""A small S3 in a thread, for tests and benchmarks: real HTTP, objects in memory, and any mood that a store can have.
 
 Speaks what `obstore` says: PUT, GET with Range, HEAD, DELETE, multipart uploads, many deletions at once, lists.
 Signatures are not checked.
