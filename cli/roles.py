@@ -69,6 +69,9 @@ def worker(
         str | None,
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what `models add` noted]"),
     ] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
     model_impl: Annotated[str, typer.Option(help="Whose code runs the model: auto, tokenmill, transformers")] = "auto",
@@ -125,7 +128,13 @@ def worker(
     from workers.gpu_main import main
 
     _touch_when_celery_is_ready(ready_file)
-    main(settings, model=model, path=path, engine=lambda folder: EngineConfig(model=folder, **given))
+    main(
+        settings,
+        model=model,
+        path=path,
+        engine=lambda folder: EngineConfig(model=folder, **given),
+        chat_template=chat_template,
+    )
 
 
 def _checked_settings(*, writes_objects: bool = False) -> Settings:

@@ -37,6 +37,7 @@ class StackOptions:
     host: str = "127.0.0.1"
     port: int
     num_workers: int = 1
+    chat_template: Path | None = None  # a file with a template instead of the model's own
     max_deaths: int | None = None  # of one child in a row; None: start it again for ever
     environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults that the user's own win over
 
@@ -217,13 +218,17 @@ def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[s
                 "worker",
                 data_dir,
                 _with_gpu(environment, number, of=options.num_workers),
-                arguments=("--model", options.model.name),
+                arguments=("--model", options.model.name, *_template_of(options)),
                 name=f"worker{suffix}",
                 ready_seconds=_MODEL_READY_SECONDS,
                 stop_seconds=drain_seconds + _WORKER_STOP_MARGIN_SECONDS,
             )
         )
     return specs
+
+
+def _template_of(options: StackOptions) -> tuple[str, ...]:
+    return () if options.chat_template is None else ("--chat-template", str(options.chat_template.absolute()))
 
 
 def _role(

@@ -37,6 +37,9 @@ def up(
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the demo model of a checkout]"),
     ] = None,
     served_name: Annotated[str | None, typer.Option(help="The name requests use [default: from --model]")] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Engines to run; with several, one per GPU; 0 to start workers yourself.")
     ] = 1,
@@ -55,6 +58,7 @@ def up(
         host=host,
         port=port,
         num_workers=workers,
+        chat_template=chat_template,
     )
     try:
         with running_stack(options, say=_say) as stack:

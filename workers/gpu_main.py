@@ -49,11 +49,19 @@ class GpuWorkerApp(Celery):
     chunk_service: ChunkService
 
 
-def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[str], EngineConfig]) -> None:
+def main(
+    settings: Settings,
+    *,
+    model: str,
+    path: str | None,
+    engine: Callable[[str], EngineConfig],
+    chat_template: Path | None = None,
+) -> None:
     """Serve `model` until SIGTERM. `path` registers it under that directory; without it, it must be registered.
 
-    `engine` makes the engine's configuration from the model's path. Raises NotFoundError for an unknown model,
-    InputError where its folder or tokenizer cannot be read, and registers nothing then.
+    `engine` makes the engine's configuration from the model's path; `chat_template` is a file whose template takes the
+    place of the model's own. Raises NotFoundError for an unknown model,
+    InputError where its folder, tokenizer or template cannot be read, and registers nothing then.
     """
     logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
@@ -65,7 +73,14 @@ def main(settings: Settings, *, model: str, path: str | None, engine: Callable[[
     leaving = Leaving()
     host = EngineHost(EngineProcess(config), on_gone=leaving)
     make_parts = _parts_maker(
-        host, folder, model=model, sessions=maker, hold_sessions=hold_maker, settings=settings, leaving=leaving
+        host,
+        folder,
+        chat_template=chat_template,
+        model=model,
+        sessions=maker,
+        hold_sessions=hold_maker,
+        settings=settings,
+        leaving=leaving,
     )
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
@@ -113,14 +128,15 @@ def _parts_maker(
     host: EngineHost,
     folder: Path,
     *,
+    chat_template: Path | None,
     model: str,
     sessions: sessionmaker[Session],
     hold_sessions: sessionmaker[Session],
     settings: Settings,
     leaving: Leaving,
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
-    tokenizer = _tokenizer(folder)
-    fingerprint = fingerprint_of(folder)  # before the engine loads them: files may change meanwhile
+    tokenizer = _tokenizer(folder, chat_template)
+    fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
 
     def make(info: EngineInfo, drain: Drain) -> WorkerParts:
         leaving.drain = drain
@@ -148,12 +164,21 @@ def _folder(path: str) -> Path:
         raise InputError(str(error)) from None
 
 
-def _tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a model that serves text. Raises InputError in one sentence."""
+def _tokenizer(folder: Path, chat_template: Path | None) -> Any:
+    """Load the tokenizer of a model that serves text, with the given template. Raises InputError in one sentence."""
     try:
         tokenizer = load_tokenizer(folder)
     except ModelLoadError as error:
         raise InputError(str(error)) from None
     if tokenizer is None:
         raise InputError(f"{folder} has no tokenizer, so text cannot be served. Put the model's tokenizer.json there.")
+    if chat_template is not None:
+        tokenizer.chat_template = _template(chat_template)
     return tokenizer
+
+
+def _template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the chat template {path} cannot be read: {error}. Give a Jinja file.") from None

@@ -55,3 +55,12 @@ def test_a_changed_file_is_another_model(tmp_path: Path, change: Callable[[Path]
     assert fingerprint_of(path) == before
     change(path)
     assert fingerprint_of(path) != before
+
+
+def test_a_template_in_place_of_the_models_own_makes_another_model(model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "other.jinja"
+    template.write_text("{{ messages }}")
+    with_template = fingerprint_of(model, template)
+    assert with_template != fingerprint_of(model)
+    template.write_text("{{ messages }} and more")
+    assert fingerprint_of(model, template) != with_template
