@@ -1,4 +1,4 @@
-"""The whole stack as a user starts it: `tokenmill up` in a process of its own, on the demo model."""
+"""The whole stack as a user starts it: `tokenmill up` in a process of its own, on the demo model or another one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ DEMO_MODEL = ROOT / "examples" / "demo_model"
 START_SECONDS = 180
 STOP_SECONDS = 90
 
+_DEMO = ("--model", str(DEMO_MODEL), "--served-name", "demo")
 _EXPORT = re.compile(r"export TOKENMILL_BASE_URL=(\S+) TOKENMILL_API_KEY=(\S+)")
 
 
@@ -32,6 +33,7 @@ class Stack:
 
     data_dir: Path
     settings: dict[str, str] = field(default_factory=dict)
+    model: tuple[str, ...] = _DEMO
     base_url: str = ""
     api_key: str = ""
     process: subprocess.Popen[str] | None = None
@@ -48,7 +50,7 @@ class Stack:
     def start(self) -> None:
         """Start and wait for the line that a user would paste into a shell."""
         command = [*tokenmill(), "up", "--data-dir", str(self.data_dir), "--port", str(free_port())]
-        command += ["--model", str(DEMO_MODEL), "--served-name", "demo"]
+        command += self.model
         environment = {name: value for name, value in self.environment.items() if value}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
         assert self.process.stdout is not None
@@ -111,8 +113,14 @@ def stack_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stack(memory_folder: Path, stack_settings: dict[str, str]) -> Iterator[Stack]:
-    stack = Stack(memory_folder, stack_settings)
+def stack_model() -> tuple[str, ...]:
+    """What `tokenmill up` is told of the model; overridden by a module that wants another than the demo's."""
+    return _DEMO
+
+
+@pytest.fixture(scope="module")
+def stack(memory_folder: Path, stack_settings: dict[str, str], stack_model: tuple[str, ...]) -> Iterator[Stack]:
+    stack = Stack(memory_folder, stack_settings, stack_model)
     try:
         stack.start()
         yield stack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import struct
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from engine.gguf.container import GgufFile
 from engine.gguf.dequantize import read_tensor
 from engine.gguf.tensor_types import BLOCK_SIZES, TensorType
 from tests.engine.gguf.builders import NUMBER_OF, StoredTensor, Written
+from tests.real_model import require_gguf
 
 Number = np.float32
 
@@ -129,9 +131,11 @@ def test_what_is_not_quantized_keeps_its_dtype(kind: str, dtype: torch.dtype, tm
     got[0] = 1.0  # it is no part of the file
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize("kind", SLOWLY)
-def test_values_are_those_of_ggmls_own_package(kind: str, tmp_path: Path) -> None:
-    gguf: Any = pytest.importorskip("gguf", reason="the package gguf is not installed; scripts/real-model installs it")
+def test_values_are_those_of_ggmls_own_package(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(require_gguf()))
+    gguf: Any = importlib.import_module("gguf")
     data = some_blocks(kind, 64, seed=4)
     got = tensor_of(kind, data, (64, BLOCK_SIZES[TensorType(kind)].num_values), tmp_path)
     number = gguf.GGMLQuantizationType(NUMBER_OF[kind])
