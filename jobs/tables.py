@@ -262,6 +262,11 @@ class Chunk(Base):
         Index(None, "batch_id"),
         Index("chunk_open_idx", "batch_id", postgresql_where=text("state IN ('ready','leased')")),
         Index("chunk_waiting_idx", "batch_id", "waits_for_tokens", "id", postgresql_where=text("state = 'waiting'")),
+        Index(
+            "chunk_untried_idx",
+            "batch_id", "waits_for_tokens", "id",
+            postgresql_where=text("state = 'waiting' AND fence = 0"),
+        ),
         CheckConstraint(_one_of("state", ChunkState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
     )  # fmt: skip

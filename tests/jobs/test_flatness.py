@@ -18,7 +18,8 @@ from jobs.database import connect, sessions
 FEW = 60
 """Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
 
-# 200 open batches with 10 open chunks each among 2,810 that have ended; 4 workers live among 3,000 that did.
+# 200 open batches with 10 open chunks each among 2,810 that have ended; one whose 300 chunks have been tried and wait
+# for more than their tenant has; 4 workers live among 3,000 that did.
 BUILD = """
     INSERT INTO tenant (id, name) VALUES ('tenant_1', 'one');
     INSERT INTO budget (tenant_id, limit_tokens) VALUES ('tenant_1', 1000000000);
@@ -35,6 +36,16 @@ BUILD = """
         SELECT id, tenant_id, 'm', priority, expires_at, number, 1, 1, 0, 9, 1,
             CASE WHEN state = 'in_progress' THEN 'ready' ELSE 'done' END
         FROM batch, generate_series(0, 9) AS number;
+    INSERT INTO tenant (id, name) VALUES ('tenant_2', 'two');
+    INSERT INTO budget (tenant_id, limit_tokens) VALUES ('tenant_2', 10);
+    INSERT INTO batch (id, tenant_id, input_file_id, endpoint, completion_window, fingerprint, model, state,
+            num_requests, expires_at, waits_for_tokens)
+        VALUES ('waiting', 'tenant_2', 'file_1', 'e', '24h', 'f', 'm', 'in_progress', 300,
+            now() + interval '1 day', 50);
+    INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+            byte_start, byte_end, estimated_tokens, state, fence, waits_for_tokens)
+        SELECT 'waiting', 'tenant_2', 'm', 'normal', now(), n, 1, 1, 0, 9, 50, 'waiting', 1, 50
+        FROM generate_series(1, 300) AS n;
     INSERT INTO worker (id, model, hostname, pid, max_chunks, max_model_len, heartbeat_at, stopped_at)
         SELECT 'worker_' || n, 'm', 'h', 1, 6, 64, now() - CASE WHEN n > 4 THEN interval '2 days' ELSE '0' END,
             CASE WHEN n > 4 AND n % 2 = 0 THEN now() END
@@ -82,7 +93,8 @@ def most_read(engine: Engine, work: Callable[[Session], object]) -> dict[str, in
     with engine.connect() as connection:
         for statement, values in sent:
             plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values).scalar_one()
-            found |= {f"{name}: {statement}": rows for name, rows in scans(plan[0]["Plan"])}
+            for name, rows in scans(plan[0]["Plan"]):
+                found[f"{name}: {statement}"] = max(rows, found.get(f"{name}: {statement}", 0))
     return found
 
 
