@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +77,28 @@ def test_who_is_no_longer_wanted_leaves_the_queue() -> None:
         pass
     with room.inside(10, is_wanted=lambda: True):
         pass
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another allocator than glibc's")
+def test_who_leaves_gives_the_memory_that_it_has_freed_back() -> None:
+    """Below a block that is kept the allocator keeps what was freed, in the thread's own heap."""
+    room, resident, kept = Room(), [], []
+
+    def work() -> None:
+        with room.inside(1, is_wanted=lambda: True):
+            blocks = [b"x" * size for size in range(40_000, 42_500)]
+            resident.append(resident_bytes())
+            kept.append(blocks.pop())
+            del blocks
+        resident.append(resident_bytes())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    full, left = resident
+    assert full - left > 50_000_000
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
