@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 
-from benchmarks.make_workload import heavy_tailed_requests
+from benchmarks.make_workload import Lengths, random_requests
 from benchmarks.simulation.cost import CostModel, MeasuredCost, fit_measured_cost
 from benchmarks.simulation.sequences import SimulatedRequest
 from benchmarks.simulation.simulator import SimulationResult, Simulator
@@ -148,19 +148,18 @@ def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int 
 
     phases = []
     for prompt_tokens, output_tokens, multiple in _LENGTHS:
-        bodies = heavy_tailed_requests(
-            int(num_requests * multiple),
-            vocab_size=vocab_size,
+        lengths = Lengths(
+            num_requests=int(num_requests * multiple),
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             tail=0.7,
-            seed=seed,
         )
+        bodies = random_requests(lengths, vocab_size=vocab_size, seed=seed)
         phases.append([WorkloadRequest(**body) for body in bodies])
     for num_common, multiple in _PREFIXES:
         common = texts(num_common)
-        lengths = [(generator.randint(8, 64), generator.randint(8, 64)) for _ in range(int(num_requests * multiple))]
-        phases.append([request(common + texts(length), max_tokens) for length, max_tokens in lengths])
+        pairs = [(generator.randint(8, 64), generator.randint(8, 64)) for _ in range(int(num_requests * multiple))]
+        phases.append([request(common + texts(length), max_tokens) for length, max_tokens in pairs])
     return phases + [[request(texts(length), 3) for _ in range(size)] for size, length in _FEW_PROMPTS]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.gpu.roofline import Work, work_of
 from benchmarks.gpu.scale import HeavyLoad, Load
 from benchmarks.make_model import OptShape, Shape, write_config
-from benchmarks.make_workload import heavy_tailed_requests
+from benchmarks.make_workload import Lengths, random_requests
 from benchmarks.static_batching import Batching, batching_of, load_engine
 from engine.config import EngineConfig, LoadFormat
 from engine.core import Engine
@@ -65,9 +65,8 @@ def make_engine(shape: Shape | OptShape, *, batching: Batching = Batching.CONTIN
 def asks_of(load: Load | HeavyLoad, *, vocab_size: int, seed: int = 0) -> list[Ask]:
     """Return a load's requests; the same seed gives the same ones."""
     if isinstance(load, HeavyLoad):
-        bodies = heavy_tailed_requests(
-            load.count, vocab_size=vocab_size, prompt_tokens=load.prompt, output_tokens=load.output, tail=1.0, seed=seed
-        )
+        lengths = Lengths(num_requests=load.count, prompt_tokens=load.prompt, output_tokens=load.output)
+        bodies = random_requests(lengths, vocab_size=vocab_size, seed=seed)
         return [Ask(prompt_token_ids=body["prompt_token_ids"], max_tokens=body["max_tokens"]) for body in bodies]
     generator = random.Random(seed)
     return [

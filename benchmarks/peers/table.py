@@ -17,9 +17,9 @@ def print_comparison(comparison: Comparison) -> None:
     """Print the table of one workload, what failed and the summary."""
     console = Console()
     table = Table(title=comparison.workload, title_justify="left")
-    for name in ("engine", "version"):
+    for name in ("engine", "precision", "version"):
         table.add_column(name, no_wrap=True)
-    for name in ("output tok/s", "ours ÷ theirs", "CPU s", "runs", "same first token"):
+    for name in ("output tok/s", "ours ÷ theirs", "CPU s", "each repetition", "busy beside it", "same first token"):
         table.add_column(name, justify="right")
     for row in comparison.rows:
         table.add_row(*_cells(row))
@@ -35,28 +35,32 @@ def summary(comparison: Comparison) -> str:
     if comparison.best_ratio is None:
         said = f"{comparison.workload}: nothing to compare with"
     else:
-        said = f"{comparison.workload}: {comparison.best_ratio:.2f} × the best peer, {comparison.best_peer}"
+        said = f"{comparison.workload}: ours gives {comparison.best_ratio:.2f} × the best peer, {comparison.best_peer}"
     if comparison.drift is not None:
         said += f"; our last run had {comparison.drift:.2f} × the speed of our first"
     return said + "."
 
 
-def as_json(comparisons: Sequence[Comparison], *, settings: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
-    """Return everything measured; `settings` are those that each engine says it ran with."""
+def as_json(
+    comparisons: Sequence[Comparison], *, settings: dict[str, Any], tried: dict[str, Any], missing: Sequence[str]
+) -> dict[str, Any]:
+    """Return everything measured: `settings` that each engine says it ran with, and what was `tried` to choose them."""
     workloads = [asdict(comparison) for comparison in comparisons]
-    return {"workloads": workloads, "settings": settings, "missing": list(missing)}
+    return {"workloads": workloads, "settings": settings, "tried": tried, "missing": list(missing)}
 
 
 def _cells(row: Row) -> list[str]:
     if row.failure is not None:
-        return [row.peer, row.version, "failed", "", "", str(row.num_runs), ""]
+        return [row.peer, row.dtype, row.version, "failed", "", "", "", "", ""]
     return [
         row.peer,
+        row.dtype,
         row.version,
         _figure(row.tokens_per_second, ".0f"),
         _figure(row.ratio, ".2f"),
         _figure(row.cpu_seconds, ".1f"),
-        str(row.num_runs),
+        " ".join(f"{rate:.0f}" for rate in row.rates),
+        " ".join(f"{cores:.1f}" for cores in row.other_cores),
         _figure(row.same_tokens, ".0%"),
     ]
 

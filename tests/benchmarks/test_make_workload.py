@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.make_workload import main
+from benchmarks.make_workload import LIKE, main
 from benchmarks.workload import read_workload
 
 
@@ -22,6 +22,37 @@ def test_a_written_workload_is_read_back_and_its_lengths_lie_in_the_ranges(tmp_p
     assert lengths[-1] <= 1024
     assert lengths[200] < 40, "the median of a Pareto(1) from 16 is 32"
     assert lengths[-1] > 10 * lengths[200]
+
+
+@pytest.mark.parametrize(
+    ("like", "num_requests", "num_beginnings"),
+    [
+        ("W1", 128, 128),
+        ("W2", 128, 1),
+        ("W3", 8, 8),
+        ("long-prompts", 32, 32),
+        ("prefixes", 128, 8),
+        ("long-outputs", 32, 32),
+    ],
+)
+def test_each_named_workload_has_its_lengths_and_its_prefixes_in_common(
+    like: str, num_requests: int, num_beginnings: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "workload.jsonl"
+    assert main([str(path), "--like", like]) == 0
+    requests, lengths = read_workload(path), LIKE[like]
+    low, high = (lengths.prefix_tokens + limit for limit in lengths.prompt_tokens)
+    assert len(requests) == num_requests
+    assert all(low <= len(one.prompt_token_ids) <= high for one in requests)
+    assert all(lengths.output_tokens[0] <= one.max_tokens <= lengths.output_tokens[1] for one in requests)
+    assert len({tuple(one.prompt_token_ids[: lengths.prefix_tokens or 8]) for one in requests}) == num_beginnings
+    assert len({tuple(one.prompt_token_ids) for one in requests}) == num_requests
+
+
+def test_prefixes_without_a_length_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "a"), "--prefixes", "3"])
+    assert "--prefixes 3: give their length with --shared-prefix" in capsys.readouterr().err
 
 
 def test_lengths_may_be_those_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,14 +40,22 @@ def main() -> None:
     path = convert(Path(job["model"]), Path(job["converted"]) / "llama-cpp.gguf")
     engine = Engine(path, job)
     engine.generate(job["warm_up"])
-    started, cpu = time.perf_counter(), time.process_time()
-    outputs = engine.generate(job["requests"])
+    measured = []
+    for requests in job["repetitions"]:
+        started, cpu = time.perf_counter(), time.process_time()
+        outputs = engine.generate(requests)
+        measured.append(
+            {
+                "started": started,
+                "wall_seconds": time.perf_counter() - started,
+                "cpu_seconds": time.process_time() - cpu,
+                "outputs": outputs,
+            }
+        )
     line = {
         "version": importlib.metadata.version("llama-cpp-python"),
         "settings": engine.settings,
-        "wall_seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-        "outputs": outputs,
+        "repetitions": measured,
     }
     print("\n" + json.dumps(line), flush=True)
 
@@ -57,7 +65,7 @@ class Engine:
 
     def __init__(self, path: Path, job: dict[str, Any]) -> None:
         params = llama_cpp.llama_context_default_params()
-        self.num_slots = min(job["max_num_seqs"], max(len(job["requests"]), len(job["warm_up"])))
+        self.num_slots = min(job["max_num_seqs"], len(job["warm_up"]))
         each = -(-job["max_model_len"] // 256) * 256  # llama.cpp rounds the cells of a sequence up to this
         params.n_ctx, params.n_seq_max, params.kv_unified = each * self.num_slots, self.num_slots, IS_CACHE_UNIFIED
         params.n_batch, params.n_ubatch = BATCH_TOKENS, MICRO_BATCH_TOKENS

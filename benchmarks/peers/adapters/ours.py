@@ -19,21 +19,29 @@ def main() -> None:
     """Read the job, run it, print the line."""
     job = json.load(sys.stdin)
     settings: dict[str, Any] = {
-        "dtype": "bfloat16",
+        "dtype": job["dtype"],
         "device": "cpu",
         "max_num_seqs": job["max_num_seqs"],
         "num_threads": job["threads"],
     }
     engine = build_engine(EngineConfig(model=job["model"], **settings))
     generate(engine, job["warm_up"], first_id=0)
-    started, cpu = time.perf_counter(), time.process_time()
-    outputs = generate(engine, job["requests"], first_id=len(job["warm_up"]))
+    measured: list[dict[str, Any]] = []
+    for requests in job["repetitions"]:
+        started, cpu = time.perf_counter(), time.process_time()
+        outputs = generate(engine, requests, first_id=len(requests) * (1 + len(measured)))
+        measured.append(
+            {
+                "started": started,
+                "wall_seconds": time.perf_counter() - started,
+                "cpu_seconds": time.process_time() - cpu,
+                "outputs": outputs,
+            }
+        )
     line = {
         "version": importlib.metadata.version("tokenmill"),
         "settings": settings,
-        "wall_seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-        "outputs": outputs,
+        "repetitions": measured,
     }
     print("\n" + json.dumps(line), flush=True)
 

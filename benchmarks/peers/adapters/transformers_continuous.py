@@ -22,7 +22,7 @@ def main() -> None:
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     model: Any = AutoModelForCausalLM.from_pretrained(
-        job["model"], dtype=torch.bfloat16, attn_implementation="sdpa", trust_remote_code=False
+        job["model"], dtype=getattr(torch, job["dtype"]), attn_implementation="sdpa", trust_remote_code=False
     ).eval()
     settings = {
         "page_size": PAGE_TOKENS,
@@ -36,14 +36,22 @@ def main() -> None:
         generation_config=generation, continuous_batching_config=batching
     ) as manager:
         generate(manager, job["warm_up"], prefix="warm-up")
-        started, cpu = time.perf_counter(), time.process_time()
-        outputs = generate(manager, job["requests"], prefix="request")
+        measured: list[dict[str, Any]] = []
+        for requests in job["repetitions"]:
+            started, cpu = time.perf_counter(), time.process_time()
+            outputs = generate(manager, requests, prefix=f"request-{len(measured)}")
+            measured.append(
+                {
+                    "started": started,
+                    "wall_seconds": time.perf_counter() - started,
+                    "cpu_seconds": time.process_time() - cpu,
+                    "outputs": outputs,
+                }
+            )
         line = {
             "version": importlib.metadata.version("transformers"),
-            "settings": {"dtype": "bfloat16", **settings},
-            "wall_seconds": time.perf_counter() - started,
-            "cpu_seconds": time.process_time() - cpu,
-            "outputs": outputs,
+            "settings": {"dtype": job["dtype"], **settings},
+            "repetitions": measured,
         }
     print("\n" + json.dumps(line), flush=True)
 

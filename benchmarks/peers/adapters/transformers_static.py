@@ -1,4 +1,4 @@
-"""Run a job with transformers' `generate` over padded batches; of several batch sizes the fastest is reported."""
+"""Run a job with transformers' `generate` over padded batches in order of arrival."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from benchmarks.workload import WorkloadRequest
 
 
 def main() -> None:
-    """Read the job, run it at each batch size, print the line of the fastest."""
+    """Read the job, run it, print the line."""
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     model: Any = AutoModelForCausalLM.from_pretrained(
-        job["model"], dtype=torch.bfloat16, trust_remote_code=False
+        job["model"], dtype=getattr(torch, job["dtype"]), trust_remote_code=False
     ).eval()
-    generate(model, job["warm_up"], batch_size=len(job["warm_up"]))
-    lines = [measure(model, job["requests"], batch_size=size) for size in job["batch_sizes"]]
-    print("\n" + json.dumps(min(lines, key=lambda line: line["wall_seconds"])), flush=True)
-
-
-def measure(model: Any, requests: list[dict[str, Any]], *, batch_size: int) -> dict[str, Any]:
-    """Return the line for one batch size."""
-    started, cpu = time.perf_counter(), time.process_time()
-    outputs = generate(model, requests, batch_size=batch_size)
-    return {
+    size = job["settings"].get("batch_size", 16)
+    generate(model, job["warm_up"], batch_size=size)
+    measured = []
+    for requests in job["repetitions"]:
+        started, cpu = time.perf_counter(), time.process_time()
+        outputs = generate(model, requests, batch_size=size)
+        measured.append(
+            {
+                "started": started,
+                "wall_seconds": time.perf_counter() - started,
+                "cpu_seconds": time.process_time() - cpu,
+                "outputs": outputs,
+            }
+        )
+    line = {
         "version": importlib.metadata.version("transformers"),
-        "settings": {"dtype": "bfloat16", "batch_size": batch_size},
-        "wall_seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-        "outputs": outputs,
+        "settings": {"dtype": job["dtype"], "batch_size": size},
+        "repetitions": measured,
     }
+    print("\n" + json.dumps(line), flush=True)
 
 
 def generate(model: Any, requests: list[dict[str, Any]], *, batch_size: int) -> list[list[int]]:

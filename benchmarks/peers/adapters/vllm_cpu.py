@@ -1,6 +1,6 @@
 """Run a job with vLLM's CPU backend, in this process. Knows nothing of the other engines.
 
-The settings are the ones its documentation gives for throughput: bf16, compiled (no eager mode), Intel's OpenMP and
+The settings are the ones its documentation gives for throughput: compiled (no eager mode), Intel's OpenMP and
 tcmalloc loaded first. The engine stays in this process: a scheduler in one of its own would compete for the same cores.
 """
 
@@ -26,25 +26,34 @@ def main() -> None:
     preloaded = preload()
     job = json.load(sys.stdin)
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB)}
-    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
+    bind = f"0-{job['threads'] - 1}" if job["settings"].get("is_bound") else "nobind"
+    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": bind, "VLLM_LOGGING_LEVEL": "WARNING"}
 
     from vllm import LLM  # noqa: PLC0415 - reads the environment when it is imported
 
     settings: dict[str, Any] = {
-        "dtype": "bfloat16",
+        "dtype": job["dtype"],
         "max_num_seqs": job["max_num_seqs"],
         "max_model_len": job["max_model_len"],
     }
     llm = LLM(model=job["model"], skip_tokenizer_init=True, seed=0, **settings)
     generate(llm, job["warm_up"])
-    started, cpu = time.perf_counter(), time.process_time()
-    outputs = generate(llm, job["requests"])
+    measured = []
+    for requests in job["repetitions"]:
+        started, cpu = time.perf_counter(), time.process_time()
+        outputs = generate(llm, requests)
+        measured.append(
+            {
+                "started": started,
+                "wall_seconds": time.perf_counter() - started,
+                "cpu_seconds": time.process_time() - cpu,
+                "outputs": outputs,
+            }
+        )
     line = {
         "version": importlib.metadata.version("vllm-cpu"),
-        "settings": {**settings, "preloaded": preloaded, "kv_gib": KV_GIB},
-        "wall_seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-        "outputs": outputs,
+        "settings": {**settings, "preloaded": preloaded, "kv_gib": KV_GIB, "threads_bind": bind},
+        "repetitions": measured,
     }
     print("\n" + json.dumps(line), flush=True)
 
