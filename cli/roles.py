@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,8 +39,9 @@ def api(
     from api.server import serve
 
     configure()
-    _touch(ready_file)
-    serve(create_app(settings), settings, host=host, port=port)
+    app = create_app(settings)
+    _touch_when_loaded(ready_file)
+    serve(app, settings, host=host, port=port)
 
 
 def control(ready_file: ReadyFile = None) -> None:
@@ -58,7 +60,7 @@ def dispatch(ready_file: ReadyFile = None) -> None:
 
     from workers.dispatcher import main
 
-    _touch(ready_file)
+    _touch_when_loaded(ready_file)
     main(settings)
 
 
@@ -157,7 +159,13 @@ def _checked_settings(*, writes_objects: bool = False) -> Settings:
     return settings
 
 
-def _touch(ready_file: Path | None) -> None:
+def _touch_when_loaded(ready_file: Path | None) -> None:
+    """Say that the role is ready; what is loaded by now lives as long as the process, and no collection walks it again.
+
+    Of the processor time that a GPU worker spends on lines of one token a sixth went into such walks.
+    """
+    gc.collect()
+    gc.freeze()
     if ready_file is not None:
         ready_file.touch()
 
@@ -167,6 +175,6 @@ def _touch_when_celery_is_ready(ready_file: Path | None) -> None:
     from celery.signals import worker_ready
 
     def on_ready(**_: Any) -> None:
-        _touch(ready_file)
+        _touch_when_loaded(ready_file)
 
     worker_ready.connect(on_ready, weak=False)
