@@ -72,7 +72,7 @@ FLOORS = {
     ],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
     "workers": [
-        ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
+        ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots", "text_encoder"],
         ["due_batches", "shown_logprobs", "special_tokens"],
         ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints", "control"],

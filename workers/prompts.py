@@ -22,6 +22,7 @@ from workers.chat_template import ChatTemplate, TemplatedTokenizer, for_template
 from workers.prompt_lengths import PromptLengths
 from workers.special_tokens import Check
 from workers.structure import Asker, check_structure, structured_output
+from workers.text_encoder import TextEncoder
 from workers.tool_calls.output import CallReader
 from workers.tool_calls.writing import constraint
 
@@ -84,6 +85,7 @@ class PromptMaker:
 
     def __init__(self, tokenizer: Tokenizer, *, max_model_len: int, vocab_size: int) -> None:
         self._tokenizer = tokenizer
+        self._encoder = TextEncoder(tokenizer)
         self._template = ChatTemplate(tokenizer)
         self._lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
         self._vocab_size = vocab_size
@@ -157,7 +159,7 @@ class PromptMaker:
         if not isinstance(prompt, str):
             return _packed(prompt)
         check(prompt)
-        token_ids = _packed(self._tokenizer.encode(prompt))
+        token_ids = _packed(self._encoder.encode(prompt))
         self._lengths.check([token_ids], None, param="prompt")  # before the next one is encoded
         return token_ids
 

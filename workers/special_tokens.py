@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jobs.lines.body_checks import BodyError
+from workers.text_encoder import TextEncoder
 
 _BREAK = "".join(chr(0xE000 + secrets.randbelow(0x1900)) for _ in range(10))
 """Put where a text would read as a token, and taken out of the rendered prompt again.
@@ -52,6 +53,7 @@ class UserTexts:
         special = [token.content for token in added if token.special]
         written = [token.content for token in added if not token.special and token.content in template]
         self._tokenizer = tokenizer
+        self._encoder = TextEncoder(tokenizer)
         self._marks = [*special, *written]
         self._of_assistants = _Breaker(special)
         self._of_others = _Breaker(self._marks)
@@ -77,7 +79,7 @@ class UserTexts:
         pieces = _BREAKS.split(rendered)
         check("".join(pieces))
         if len(pieces) == 1:
-            return list(self._tokenizer.encode(rendered, add_special_tokens=False))
+            return self._encoder.encode(rendered, add_special_tokens=False)
         with self._lock:
             if self._exact is None:
                 self._exact = _ExactEncoder(self._tokenizer, self._marks)

@@ -109,7 +109,7 @@ def test_without_max_tokens_the_answer_may_fill_the_context(tokenizer: Any) -> N
 
 def test_an_empty_prompt_is_refused(tokenizer: Any) -> None:
     class NoTokens:
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
             return []
 
     with pytest.raises(BodyError, match="prompt is empty"):
