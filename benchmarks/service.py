@@ -1,6 +1,6 @@
 """Measure the service around the engine: many short lines, and an urgent line behind a backlog of bulk work.
 
-Times are a client's, by polling.
+Times are a client's, by polling; processor time is that of every process of the stack, where it runs on this machine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.arguments import natural
+from benchmarks.processor_time import processor_seconds, spent
 
 if TYPE_CHECKING:
     import openai
@@ -68,6 +69,10 @@ class Batches:
         """Tell whether lines of a batch still run or wait."""
         return self._client.batches.retrieve(batch_id).status == "in_progress"
 
+    def processor_seconds(self) -> dict[str, float]:
+        """Return what each role has spent so far, where the server runs on this machine."""
+        return processor_seconds(str(self._client.base_url))
+
     def cancel(self, batch_id: str) -> None:
         """End a batch early."""
         self._client.batches.cancel(batch_id)
@@ -75,11 +80,13 @@ class Batches:
 
 
 def short_lines(batches: Batches, num_lines: int) -> None:
-    """Print lines per second of lines of one output token, validation and files included."""
-    started_at = time.monotonic()
+    """Print lines per second of lines of one output token, validation and files included, and what each role spent."""
+    before, started_at = batches.processor_seconds(), time.monotonic()
     batches.wait_for(batches.submit(num_lines, max_tokens=1, priority="normal"), "completed")
     seconds = time.monotonic() - started_at
     print(f"short lines: {num_lines} of one token in {seconds:.1f} s, {num_lines / seconds:.0f} lines/s", flush=True)
+    if before:
+        print(f"  processor ms a line: {spent(before, batches.processor_seconds(), num_lines=num_lines)}", flush=True)
 
 
 def urgent_line(batches: Batches, num_bulk: int) -> None:
