@@ -129,7 +129,8 @@ def _pick(session: Session, due: ColumnElement[bool], *, again_seconds: float) -
     was_hinted_long_ago = Batch.hinted_at < _seconds_ago(again_seconds)
     picked = _lock_idle(session, select(Batch).where(due, Batch.hinted_at.is_(None) | was_hinted_long_ago))
     ids = [batch.id for batch in picked]
-    session.execute(update(Batch).where(Batch.id.in_(ids)).values(hinted_at=func.now()))
+    if ids:  # in most ticks there are none
+        session.execute(update(Batch).where(Batch.id.in_(ids)).values(hinted_at=func.now()))
     return ids
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
@@ -129,3 +129,18 @@ def test_a_sweep_passes_over_a_batch_that_is_busy(
     with maker.begin() as other:
         lifecycle.lock_batch(other, busy.id)
         assert sweeps.pick_for_validation(session, again_seconds=10) == [free.id]
+
+
+def test_a_look_that_finds_no_batch_writes_nothing(session: Session) -> None:
+    """The dispatcher looks four times a second."""
+    statements: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    connection = session.connection()
+    event.listen(connection, "before_cursor_execute", note)
+    assert sweeps.pick_for_validation(session, again_seconds=10) == []
+    assert sweeps.pick_for_finalizing(session, again_seconds=10) == []
+    event.remove(connection, "before_cursor_execute", note)
+    assert {statement.split()[0] for statement in statements} == {"SELECT"}
