@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import sweeps
 from jobs.batches.sweeps import DueBatch
-from jobs.chunks.fairshare import effective_rank
+from jobs.chunks.fair_order import effective_rank
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
 from jobs.errors import ServiceError

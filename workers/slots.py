@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from jobs.chunks.fairshare import CLASSES
+from jobs.chunks.fair_order import CLASSES
 from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 

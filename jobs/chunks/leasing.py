@@ -20,6 +20,7 @@ from jobs.accounts import budgets
 from jobs.accounts.prices import Prices
 from jobs.chunks import fairshare
 from jobs.chunks.chunk_ref import ChunkRef
+from jobs.chunks.fair_order import LOWERED
 from jobs.chunks.recording import LineResult, Recorded, record
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
@@ -225,7 +226,7 @@ def _claim_first(
         return None
     # From here to the commit claims for one tenant wait for each other.
     if row.is_lowered:
-        fairshare.keep_up(session, model=row.model, priority=fairshare.LOWERED, tenant_id=row.tenant_id)
+        fairshare.keep_up(session, model=row.model, priority=LOWERED, tenant_id=row.tenant_id)
     claim = _claimed(row._asdict())
     fairshare.charge(
         session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id, tokens=claim.estimated_tokens
@@ -235,7 +236,7 @@ def _claim_first(
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
     if row.pop("is_lowered"):
-        row["priority"] = fairshare.LOWERED.value  # for its slot, its engine and its share; the chunk's own stays
+        row["priority"] = LOWERED.value  # for its slot, its engine and its share; the chunk's own stays
     prices = Prices(input_micros=row.pop("input_price_micros"), output_micros=row.pop("output_price_micros"))
     return ClaimedChunk(**row, prices=prices)
 

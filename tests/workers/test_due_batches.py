@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
 from jobs.batches.sweeps import DueBatch
-from jobs.chunks.fairshare import AGE_OF_BULK
+from jobs.chunks.fair_order import AGE_OF_BULK
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.settings import Settings
 from jobs.states import BatchState, Priority

@@ -14,7 +14,15 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks import fairshare
-from jobs.chunks.fairshare import AGE_OF_BULK, AGE_OF_NORMAL, Queue, QueuedChunk, effective_rank, order, wanted_in_order
+from jobs.chunks.fair_order import (
+    AGE_OF_BULK,
+    AGE_OF_NORMAL,
+    Queue,
+    QueuedChunk,
+    effective_rank,
+    order,
+    wanted_in_order,
+)
 from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 from jobs.tables import Batch, Tenant

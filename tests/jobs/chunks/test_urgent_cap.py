@@ -12,7 +12,7 @@ from jobs import served_models
 from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
 from jobs.chunks import fairshare, leasing
-from jobs.chunks.fairshare import Cap, Queue, QueuedChunk, lower_capped, order
+from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.states import BatchState, ChunkState, Priority
