@@ -293,6 +293,7 @@ class Chunk(Base):
     started_fence: Mapped[int | None]  # under which lines of it last went to an engine
     covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of its batch's: while it is leased
     waits_for_tokens: Mapped[int | None]  # room in the budget that it needs to go on: while it waits
+    charged_priority: Mapped[str | None]  # the class whose share its last claim was charged to; null: its own
 
 
 class Result(Base):

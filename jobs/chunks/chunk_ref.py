@@ -26,7 +26,8 @@ class ChunkRef:
     batch_id: str
     tenant_id: str
     model: str
-    priority: str
+    priority: str = field(metadata={"source": "coalesce(chunk.charged_priority, chunk.priority)"})
+    """The class in which it runs and is charged; a capped tenant's urgent chunk may run in the next one."""
     worker_id: str
     """Who was given the lease."""
     endpoint: str = field(metadata={"source": "batch.endpoint"})

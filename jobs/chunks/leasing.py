@@ -224,10 +224,10 @@ def _claim_first(
     row = session.execute(_CLAIM, values).one_or_none()
     if row is None:
         return None
+    claim = _claimed(row._asdict())
     # From here to the commit claims for one tenant wait for each other.
     if row.is_lowered:
-        fairshare.keep_up(session, model=row.model, priority=LOWERED, tenant_id=row.tenant_id)
-    claim = _claimed(row._asdict())
+        fairshare.keep_up(session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id)
     fairshare.charge(
         session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id, tokens=claim.estimated_tokens
     )
@@ -235,8 +235,7 @@ def _claim_first(
 
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
-    if row.pop("is_lowered"):
-        row["priority"] = LOWERED.value  # for its slot, its engine and its share; the chunk's own stays
+    del row["is_lowered"]
     prices = Prices(input_micros=row.pop("input_price_micros"), output_micros=row.pop("output_price_micros"))
     return ClaimedChunk(**row, prices=prices)
 
@@ -318,7 +317,14 @@ _CLAIM = text(f"""
     )
     UPDATE chunk SET state = :after, fence = chunk.fence + 1,
         lease_until = clock_timestamp() + CAST(:lease AS interval),
-        worker_id = :worker_id, hinted_at = NULL
+        worker_id = :worker_id, hinted_at = NULL,
+        charged_priority = CASE WHEN chunk.priority = 'urgent' AND coalesce((
+            SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other
+            WHERE other.state = 'leased' AND other.priority = 'urgent' AND other.model = chunk.model
+                AND other.tenant_id = chunk.tenant_id
+        ) >= (
+            SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) FROM tenant WHERE id = chunk.tenant_id
+        ), FALSE) THEN '{LOWERED.value}' ELSE chunk.priority END
     FROM first, batch, file, model
     WHERE chunk.id = first.id AND chunk.state = ANY(:sources)
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
@@ -326,13 +332,7 @@ _CLAIM = text(f"""
     RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros, batch.uncovered_lines,
         (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
         (SELECT limit_tokens IS NOT NULL FROM budget WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
-        CASE WHEN chunk.priority = 'urgent' THEN coalesce((
-            SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other
-            WHERE other.state = 'leased' AND other.priority = 'urgent' AND other.model = chunk.model
-                AND other.tenant_id = chunk.tenant_id
-        ) >= (
-            SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) FROM tenant WHERE id = chunk.tenant_id
-        ), FALSE) ELSE FALSE END AS is_lowered
+        chunk.charged_priority <> chunk.priority AS is_lowered
 """)
 
 _EXTEND = text("""

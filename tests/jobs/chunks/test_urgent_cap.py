@@ -6,11 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import served_models
 from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
+from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
 from jobs.chunks import fairshare, leasing
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
@@ -142,3 +144,29 @@ def test_a_hint_beyond_the_cap_runs_as_normal_work(session: Session, tenant: Ten
         leasing.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE, urgent_tokens=100) for chunk_id in picked
     ]
     assert [claim.priority for claim in taken if claim] == ["urgent", "urgent", "normal"]
+
+
+def test_a_lowered_chunk_that_loses_its_lease_gives_back_what_it_was_charged_where_it_was_charged(
+    session: Session, tenant: Tenant, other: Tenant, add_work: AddWork
+) -> None:
+    add_work(tenant, 3, URGENT)
+    add_work(other, 1, NORMAL)
+    assert sorted(shown(claims(session, 4), tenant)) == ["mine normal", "mine urgent", "mine urgent", "theirs normal"]
+    assert virtual_times(session, tenant) == {"urgent": 100, "normal": 50}
+    session.execute(text("UPDATE chunk SET lease_until = clock_timestamp() - interval '1 second'"))
+    assert reap_expired(session, lease=timedelta(0)) == [Reaped.READY] * 4
+    assert virtual_times(session, tenant) == {"urgent": 0, "normal": 0}
+
+
+def test_a_chunk_gives_back_where_it_was_charged_last(session: Session, tenant: Tenant, add_work: AddWork) -> None:
+    add_work(tenant, 1, URGENT)
+    for urgent_tokens in (0, 100):
+        (claim,) = claims(session, 1, urgent_tokens=urgent_tokens)
+        assert claim.priority == ("urgent" if urgent_tokens else "normal")
+        assert return_leases(session) == 1
+        assert set(virtual_times(session, tenant).values()) == {0}
+
+
+def virtual_times(session: Session, tenant: Tenant) -> dict[str, float]:
+    query = text("SELECT priority, virtual_time FROM fair_share WHERE tenant_id = :id")
+    return {row.priority: row.virtual_time for row in session.execute(query, {"id": tenant.id})}
