@@ -265,7 +265,7 @@ class Chunk(Base):
         Index(
             "chunk_untried_idx",
             "batch_id", "waits_for_tokens", "id",
-            postgresql_where=text("state = 'waiting' AND fence = 0"),
+            postgresql_where=text("state = 'waiting' AND needed_tokens IS NULL"),
         ),
         CheckConstraint(_one_of("state", ChunkState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
@@ -294,6 +294,7 @@ class Chunk(Base):
     covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of its batch's: while it is leased
     waits_for_tokens: Mapped[int | None]  # room in the budget that it needs to go on: while it waits
     charged_priority: Mapped[str | None]  # the class whose share its last claim was charged to; null: its own
+    needed_tokens: Mapped[int | None]  # what its smallest line needs at least, found out by a worker; null: by nobody
 
 
 class Result(Base):

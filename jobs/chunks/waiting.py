@@ -70,10 +70,10 @@ def wake(session: Session) -> int:
 
 
 def _wake_untried(session: Session) -> int:
-    """Return a chunk that nobody has tried to each batch that runs nothing and has some room; return how many.
+    """Return a chunk whose need nobody knows to each batch that runs nothing and has some room; return how many.
 
-    What such a chunk needs is a guess, the average of its lines: one of them may fit, and if none does its next wait
-    is for what it needs indeed. Each chunk is tried once in this way.
+    It is a guess, the average of its lines: one of them may fit, and if none does the chunk's next wait, and every one
+    after it, is for what it needs indeed.
     """
     num_woken = 0
     for batch in session.execute(_UNTRIED, {"limit": _BATCHES}).all():
@@ -99,7 +99,11 @@ def waits_for(session: Session, batch: Batch) -> str | None:
     )
 
 
-_NOTE_NEED = text("UPDATE chunk SET waits_for_tokens = :tokens WHERE id = :chunk_id")
+# The second one stays: once the smallest line is done the others need as much or more, and the next worker finds out.
+_NOTE_NEED = text("UPDATE chunk SET waits_for_tokens = :tokens, needed_tokens = :tokens WHERE id = :chunk_id")
+
+# Of a chunk that nobody has tried, the average of its lines.
+_NEED = "coalesce(chunk.needed_tokens, chunk.estimated_tokens / chunk.num_requests)"
 
 # Null where there is no limit.
 _ROOM = """
@@ -110,12 +114,12 @@ _ROOM = """
 """
 
 _LAY_OTHERS_ASIDE = text(f"""
-    UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = estimated_tokens / num_requests
+    UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = {_NEED}
     WHERE id IN (
         SELECT chunk.id FROM chunk JOIN batch ON batch.id = chunk.batch_id
             JOIN budget ON budget.tenant_id = batch.tenant_id
         WHERE chunk.batch_id = :batch_id AND chunk.state = 'ready'
-            AND chunk.estimated_tokens / chunk.num_requests > {_ROOM}
+            AND {_NEED} > {_ROOM}
         FOR UPDATE OF chunk SKIP LOCKED
     )
 """)
@@ -167,14 +171,14 @@ _UNTRIED = text(f"""
         AND NOT EXISTS (
             SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
         )
-        AND EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting' AND fence = 0)
+        AND EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting' AND needed_tokens IS NULL)
     ORDER BY batch.expires_at, batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
 """)
 
 _WAKE_UNTRIED = text("""
     UPDATE chunk SET state = :after, waits_for_tokens = NULL
     WHERE state = ANY(:sources) AND id = (
-        SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'waiting' AND fence = 0
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'waiting' AND needed_tokens IS NULL
         ORDER BY waits_for_tokens, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
     )
     RETURNING id

@@ -43,8 +43,8 @@ BUILD = """
         VALUES ('waiting', 'tenant_2', 'file_1', 'e', '24h', 'f', 'm', 'in_progress', 300,
             now() + interval '1 day', 50);
     INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
-            byte_start, byte_end, estimated_tokens, state, fence, waits_for_tokens)
-        SELECT 'waiting', 'tenant_2', 'm', 'normal', now(), n, 1, 1, 0, 9, 50, 'waiting', 1, 50
+            byte_start, byte_end, estimated_tokens, state, fence, waits_for_tokens, needed_tokens)
+        SELECT 'waiting', 'tenant_2', 'm', 'normal', now(), n, 1, 1, 0, 9, 50, 'waiting', 1, 50, 50
         FROM generate_series(1, 300) AS n;
     INSERT INTO worker (id, model, hostname, pid, max_chunks, max_model_len, heartbeat_at, stopped_at)
         SELECT 'worker_' || n, 'm', 'h', 1, 6, 64, now() - CASE WHEN n > 4 THEN interval '2 days' ELSE '0' END,

@@ -6,7 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
-from jobs.chunks import covering, waiting
+from jobs.chunks import covering, leasing, waiting
 from jobs.tables import Tenant
 from tests.jobs.chunks.builders import Run, chunk_ids, claim_one, states
 
@@ -41,3 +41,52 @@ def test_no_chunk_is_tried_where_there_is_no_room_at_all(session: Session, run: 
     batch = run(12, reserved_tokens=0)
     waiting.lay_aside(session, claim_one(session, chunk_ids(session, batch)[0]), tokens=5000)
     assert (waiting.wake(session), states(session, batch)) == (0, ["waiting"] * 3)
+
+
+def test_a_chunk_that_was_tried_waits_for_what_it_needs_however_often_it_is_laid_aside(
+    session: Session, run: Run, tenant: Tenant
+) -> None:
+    budgets.set_limit(session, tenant.id, 5)
+    batch = run(8, reserved_tokens=0)
+    session.execute(text("UPDATE chunk SET estimated_tokens = 600 * num_requests"))
+    tried, other = chunk_ids(session, batch)
+    waiting.lay_aside(session, claim_one(session, tried), tokens=10)
+    assert states(session, batch) == ["waiting", "waiting"], "the other's average line has no room either"
+    budgets.set_limit(session, tenant.id, 10)
+    assert (waiting.wake(session), states(session, batch)) == (1, ["ready", "waiting"])
+    # Another worker lays a chunk of the batch aside before anybody has claimed the one that was woken.
+    session.execute(text("UPDATE chunk SET state = 'ready' WHERE id = :id"), {"id": other})
+    budgets.set_limit(session, tenant.id, 5)
+    waiting.lay_aside(session, claim_one(session, other), tokens=700)
+    assert states(session, batch) == ["waiting", "waiting"]
+    session.refresh(batch)
+    assert batch.waits_for_tokens == 10, "not its average"
+    budgets.set_limit(session, tenant.id, 10)
+    assert (waiting.wake(session), states(session, batch)) == (1, ["ready", "waiting"])
+
+
+def test_a_chunk_that_was_tried_is_not_laid_aside_by_another_while_there_is_room_for_it(
+    session: Session, run: Run, tenant: Tenant
+) -> None:
+    budgets.set_limit(session, tenant.id, 5)
+    batch = run(8, reserved_tokens=0)
+    session.execute(text("UPDATE chunk SET estimated_tokens = 600 * num_requests"))
+    tried, other = chunk_ids(session, batch)
+    waiting.lay_aside(session, claim_one(session, tried), tokens=10)
+    budgets.set_limit(session, tenant.id, 10)
+    waiting.wake(session)
+    session.execute(text("UPDATE chunk SET state = 'ready' WHERE id = :id"), {"id": other})
+    waiting.lay_aside(session, claim_one(session, other), tokens=700)
+    assert states(session, batch) == ["ready", "waiting"]
+
+
+def test_a_chunk_whose_need_nobody_has_found_out_is_tried_though_it_was_claimed_before(
+    session: Session, run: Run, tenant: Tenant
+) -> None:
+    batch = run(8, reserved_tokens=0)
+    session.execute(text("UPDATE chunk SET estimated_tokens = 600 * num_requests"))
+    drained, other = chunk_ids(session, batch)
+    leasing.release(session, claim_one(session, drained))  # by a worker that was stopped
+    budgets.set_limit(session, tenant.id, 5)
+    waiting.lay_aside(session, claim_one(session, other), tokens=700)
+    assert (waiting.wake(session), states(session, batch)) == (1, ["ready", "waiting"])
