@@ -160,7 +160,7 @@ def main(settings: Settings) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    hints = HintSender(make_app(settings.redis_url), lifetime_seconds=settings.hint_again_seconds)
+    hints = HintSender(make_app(settings.redis_url))
     log.info("dispatcher started")
     maker, storage = sessions(connect(settings.database_url)), Storage.of(settings)
     Dispatcher(maker, storage, hints=hints, settings=settings).run(stop)

@@ -18,13 +18,13 @@ PAUSE_SECONDS = 2.0
 
 
 class HintSender:
-    """Publishes hints through `app`; each expires after `lifetime_seconds`, when the dispatcher sends it anew."""
+    """Publishes hints through `app`, without a time: the clocks of two machines may differ by more than a hint lasts.
 
-    def __init__(
-        self, app: Celery, *, lifetime_seconds: float, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    Postgres says how long one is good for: `fairshare.was_hinted`.
+    """
+
+    def __init__(self, app: Celery, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._app = app
-        self._lifetime_seconds = lifetime_seconds
         self._monotonic = monotonic
         self._paused_until = 0.0
 
@@ -42,9 +42,7 @@ class HintSender:
         if self._monotonic() < self._paused_until:
             return False
         try:
-            self._app.send_task(
-                task, args=[argument], queue=queue, routing_key=queue, expires=self._lifetime_seconds, retry=False
-            )
+            self._app.send_task(task, args=[argument], queue=queue, routing_key=queue, retry=False)
         except (OperationalError, RedisError, OSError) as error:
             self._paused_until = self._monotonic() + PAUSE_SECONDS
             log.warning("broker unreachable, hint dropped task=%s error=%s", task, error)

@@ -32,6 +32,11 @@ def pick_ready(
     return picked
 
 
+def was_hinted(session: Session, chunk_id: int, *, within: timedelta) -> bool:
+    """Tell whether a chunk was picked that lately; after longer it may be another's turn, and a hint is but a wake."""
+    return session.scalar(_WAS_HINTED, {"id": chunk_id, "within": within}) is True
+
+
 def next_chunks(
     session: Session,
     *,
@@ -204,6 +209,10 @@ _ACTIVATE = text("""
     HAVING NOT coalesce(bool_or(is_active) FILTER (WHERE tenant_id = :tenant_id), false)
     ON CONFLICT (model, priority, tenant_id) DO UPDATE
     SET virtual_time = greatest(fair_share.virtual_time, excluded.virtual_time)
+""")
+
+_WAS_HINTED = text("""
+    SELECT hinted_at > clock_timestamp() - CAST(:within AS interval) FROM chunk WHERE id = :id
 """)
 
 # SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.contrib.testing.worker import start_worker
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -15,10 +18,11 @@ from jobs import metrics
 from jobs.batches import lifecycle
 from jobs.chunks import fleet, leasing
 from jobs.database import try_advisory_lock
+from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
-from workers.app import make_app
+from workers.app import RUN_CHUNK_TASK, make_app, model_queue
 from workers.dispatcher import Dispatcher, Plan
 from workers.hints import PAUSE_SECONDS, HintSender
 
@@ -207,19 +211,37 @@ def test_a_dead_database_costs_a_warning_a_tick_and_nothing_else(
 
 def test_a_hint_arrives_on_the_queue_of_its_model(valkey_url: str) -> None:
     app: Celery = make_app(valkey_url)
-    assert HintSender(app, lifetime_seconds=10).run_chunk(7, model="org/model")
+    assert HintSender(app).run_chunk(7, model="org/model")
     with app.connection_for_read() as connection, connection.SimpleQueue("model.org/model") as queue:
         message = queue.get(timeout=5)
         message.ack()
     assert message.headers["task"] == "tokenmill.run_chunk"
     assert message.payload[0] == [7]
-    assert message.headers["expires"] is not None
+
+
+@pytest.mark.parametrize("seconds_ahead", [-60.0, 60.0])
+def test_a_hint_from_a_machine_with_another_clock_is_followed(
+    valkey_url: str, seconds_ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending: Celery = make_app(valkey_url)
+    clock = sending.now
+    monkeypatch.setattr(sending, "now", lambda: clock() + timedelta(seconds=seconds_ahead))
+    model, arrived = new_id("model"), queue.SimpleQueue[int]()
+    working: Celery = make_app(valkey_url, queue=model_queue(model))
+
+    @working.task(name=RUN_CHUNK_TASK, shared=False)
+    def follow(chunk_id: int) -> None:
+        arrived.put(chunk_id)
+
+    assert HintSender(sending).run_chunk(7, model=model)
+    with start_worker(working, pool="solo", perform_ping_check=False):
+        assert arrived.get(timeout=30) == 7
 
 
 def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again() -> None:
     clock = [0.0]
     app: Celery = make_app("redis://127.0.0.1:1/0")
-    sender = HintSender(app, lifetime_seconds=10, monotonic=lambda: clock[0])
+    sender = HintSender(app, monotonic=lambda: clock[0])
     sent: list[str] = []
     real = app.send_task
 

@@ -150,7 +150,7 @@ def watch(maker: sessionmaker[Session], tmp_path: Path) -> Watch:
 @pytest.fixture
 def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settings, valkey_url: str) -> Iterator[None]:
     """A dispatcher that runs beside the test."""
-    hints = HintSender(make_app(valkey_url), lifetime_seconds=settings.hint_again_seconds)
+    hints = HintSender(make_app(valkey_url))
     stop = threading.Event()
     thread = threading.Thread(target=Dispatcher(maker, storage, hints=hints, settings=settings).run, args=(stop,))
     thread.start()

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import leasing
+from jobs.chunks import fairshare, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
@@ -136,6 +137,9 @@ class Claimer:
                 hint.is_answered.set()
 
     def _claim_hinted(self, session: Session, chunk_id: int) -> ClaimedChunk | None:
+        within = timedelta(seconds=self._settings.hint_again_seconds)
+        if not fairshare.was_hinted(session, chunk_id, within=within):
+            return None
         return leasing.claim_chunk(
             session,
             chunk_id,

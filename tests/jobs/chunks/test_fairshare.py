@@ -236,6 +236,16 @@ def test_what_was_hinted_lately_is_not_hinted_again(session: Session, tenant: Te
     assert pick(session, 2) == ids[:2]
 
 
+def test_a_chunk_counts_as_hinted_for_a_while_on_the_databases_clock(
+    session: Session, tenant: Tenant, add_chunks: AddChunks
+) -> None:
+    ids, within = add_chunks(tenant.id, 2), timedelta(seconds=10)
+    pick(session, 1)
+    assert [fairshare.was_hinted(session, chunk_id, within=within) for chunk_id in [*ids, 0]] == [True, False, False]
+    session.execute(text("UPDATE chunk SET hinted_at = hinted_at - interval '11 seconds'"))
+    assert not fairshare.was_hinted(session, ids[0], within=within)
+
+
 def test_only_ready_chunks_of_the_model_are_picked(session: Session, tenant: Tenant, add_chunks: AddChunks) -> None:
     add_chunks(tenant.id, 1, model="other")
     for state in ("leased", "done", "split", "withdrawn"):

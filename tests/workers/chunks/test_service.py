@@ -219,6 +219,29 @@ def test_a_hint_whose_chunk_is_gone_gets_the_next_one(
     watch.until(STATES, [("done", 2)])
 
 
+@pytest.mark.parametrize(("age", "followed"), [("1 second", True), ("1 minute", False)])
+def test_a_hint_that_was_under_way_for_long_is_but_a_wake(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    host: GatedHost,
+    maker: sessionmaker[Session],
+    age: str,
+    followed: bool,
+) -> None:
+    host.hold()
+    service = make_service(1)
+    service.start()
+    submit_valid(lines(2))
+    ((next_in_turn, hinted),) = watch.rows("SELECT min(id), max(id) FROM chunk")
+    with maker.begin() as session:
+        session.execute(text(f"UPDATE chunk SET hinted_at = clock_timestamp() - interval '{age}' WHERE id = {hinted}"))
+    service.run_hinted(hinted)
+    claimed = hinted if followed else next_in_turn
+    watch.until("SELECT id FROM chunk WHERE state = 'leased'", [(claimed,)])
+
+
 def test_a_hint_waits_for_a_slot_and_for_no_longer_than_the_drain(
     make_service: MakeService,
     submit_valid: Submit,
