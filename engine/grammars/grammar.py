@@ -11,7 +11,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.grammars.ebnf import is_ebnf, lark_of
+from engine.grammars.equivalents import with_equivalents
 from engine.grammars.json_schema import Schema, without_idle_keywords
 from engine.grammars.limits import check_text
 from engine.structured import StructuredOutput
@@ -52,9 +53,13 @@ def check_grammar(structured: StructuredOutput) -> None:
     `GrammarTokens.compile` it belongs on a thread of the GrammarCompiler, which has the stack for it.
     """
     _check_size(structured)
-    is_error, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(_source(structured), limits=_limits())
-    if is_error:
-        raise _refusal(structured, messages[0])
+    refusals: list[str] = []
+    for source in _sources(structured):
+        is_error, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(source, limits=_limits())
+        if not is_error:
+            return
+        refusals += messages[:1]
+    raise _refusal(structured, refusals[0])
 
 
 class GrammarTokens:
@@ -77,12 +82,15 @@ class GrammarTokens:
         """Return a matcher at the start, its first mask computed. Raises InvalidRequestError with the reason."""
         _check_size(structured)
         self.load()
-        matcher = _llguidance().LLMatcher(self._tokens, _source(structured), log_level=0, limits=_limits())
-        if not matcher.is_error():
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise _refusal(structured, matcher.get_error())
-        return GrammarMatcher(matcher, self._eos_token_ids)
+        refusals: list[str] = []
+        for source in _sources(structured):
+            matcher = _llguidance().LLMatcher(self._tokens, source, log_level=0, limits=_limits())
+            if not matcher.is_error():
+                matcher.compute_bitmask()
+            if not matcher.is_error():
+                return GrammarMatcher(matcher, self._eos_token_ids)
+            refusals.append(matcher.get_error())
+        raise _refusal(structured, refusals[0])
 
     def _load(self) -> Any:
         llguidance = _llguidance()
@@ -216,22 +224,23 @@ def _is_kept_format(name: str) -> bool:
     return not is_error
 
 
-def _source(structured: StructuredOutput) -> str:
-    """Write the grammar in llguidance's own form."""
+def _sources(structured: StructuredOutput) -> Iterator[str]:
+    """Write the grammar in llguidance's own form, then in others of the same meaning, for when one is refused."""
     write = _llguidance().LLMatcher
     if structured.json is not None or structured.json_object:
         text = structured.json if isinstance(structured.json, str) else '{"type": "object"}'
-        schema = kept_schema(text, one_of_as_any_of=structured.one_of_as_any_of)
         # As defaults, so that a schema's own "x-guidance" wins.
         defaults = {"whitespace_flexible": structured.any_whitespace}
-        return str(write.grammar_from_json_schema(schema, defaults=defaults))
-    if structured.regex is not None:
-        return str(write.grammar_from_regex(structured.regex))
-    if structured.choice is not None:
+        schema = kept_schema(text, one_of_as_any_of=structured.one_of_as_any_of)
+        yield str(write.grammar_from_json_schema(schema, defaults=defaults))
+        yield str(write.grammar_from_json_schema(with_equivalents(schema), defaults=defaults))
+    elif structured.regex is not None:
+        yield str(write.grammar_from_regex(structured.regex))
+    elif structured.choice is not None:
         texts = " | ".join(json.dumps(text) for text in structured.choice)
-        return str(write.grammar_from_lark(f"start: {texts}"))
-    assert structured.grammar is not None, "a structured output has one kind"
-    return str(write.grammar_from_lark(_lark(structured.grammar)))
+        yield str(write.grammar_from_lark(f"start: {texts}"))
+    elif structured.grammar is not None:
+        yield str(write.grammar_from_lark(_lark(structured.grammar)))
 
 
 def _lark(grammar: str) -> str:

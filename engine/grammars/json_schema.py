@@ -20,6 +20,29 @@ _NAMED = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", 
 """Keywords whose value names schemas; what is called "format" in it is no keyword."""
 
 
+KEYWORDS = (_ONE | _SEVERAL | _NAMED) - {"$defs", "definitions", "contentSchema"} | {
+    *("$dynamicRef", "$recursiveRef", "$ref", "const", "dependentRequired", "enum", "exclusiveMaximum"),
+    *("exclusiveMinimum", "format", "maxContains", "maximum", "maxItems", "maxLength", "maxProperties", "minContains"),
+    *("minimum", "minItems", "minLength", "minProperties", "multipleOf", "pattern", "required", "type", "uniqueItems"),
+}
+"""Keywords that may refuse a value, in any draft."""
+
+
+_LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DATE = f"^([0-9]{{4}}-(0[13-9]|1|02-([01]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+_CLOSER_PATTERNS = {
+    "date": [_DATE],
+    "date-time": [_DATE, "^.{17}[0-5]"],
+    "time": ["^.{6}[0-5]"],
+    "email": [r"^[^@]{1,64}@([^.]{1,63}\.)*[^.]{1,63}$"],
+}
+"""What validators ask of formats, and llguidance 1.9.1 does not.
+
+29 February in leap years alone; second 60, which RFC 3339 has in leap seconds alone, not at all; at most 64 characters
+before the @ and 63 in a label behind it (RFC 5321 4.5.3.1, RFC 1035 2.3.4).
+"""
+
+
 def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], one_of_as_any_of: bool) -> Schema:
     """Return a schema without keywords that constrain nothing, which llguidance would refuse.
 
@@ -32,6 +55,8 @@ def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], o
             del schema["uniqueItems"]
         if isinstance(name := schema.get("format"), str) and not is_kept_format(name):
             del schema["format"]
+        elif isinstance(name, str) and name in _CLOSER_PATTERNS and "pattern" not in schema:
+            schema["allOf"] = [*schema.get("allOf", []), *({"pattern": pattern} for pattern in _CLOSER_PATTERNS[name])]
         if one_of_as_any_of and "oneOf" in schema:
             replace_keywords(schema, {"oneOf"}, {"anyOf": schema["oneOf"]})
     return root

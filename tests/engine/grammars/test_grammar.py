@@ -19,12 +19,12 @@ from engine.structured import MAX_LEVELS, StructuredOutput
     ("schema", "reason"),
     [
         ({"type": "array", "uniqueItems": True}, r"uses uniqueItems, which is not supported"),
-        ({"type": "object", "if": {}, "then": {}}, r"uses if, then, which is not supported"),
-        ({"properties": {"a": {"not": {"type": "string"}}}}, r"uses not, which is not supported"),
+        ({"type": "object", "if": {"contains": {}}, "then": {}}, r"uses if, then, which is not supported"),
+        ({"properties": {"a": {"not": {"pattern": "a"}}}}, r"uses not, which is not supported"),
         ({"type": "strin"}, r"The JSON schema cannot be used: Invalid type: strin"),
         ({"$ref": "#/$defs/x"}, r"Pointer '/\$defs/x' does not exist"),
         (
-            {"oneOf": [{"type": "string"}, {"maxLength": 3}]},
+            {"oneOf": [{"pattern": "a"}, {"maxLength": 3}]},
             "Set one_of_as_any_of to true in the line to approximate oneOf with anyOf\\.$",
         ),
     ],
@@ -64,7 +64,7 @@ def test_a_format_that_is_known_is_kept(name: str) -> None:
 
 
 def test_one_of_can_be_asked_for_as_any_of() -> None:
-    branches = [{"type": "string"}, {"maxLength": 3}]
+    branches = [{"pattern": "a"}, {"maxLength": 3}]
     check_grammar(StructuredOutput(json={"items": {"oneOf": branches}}, one_of_as_any_of=True))
     both = {"anyOf": [{"minLength": 2}], "oneOf": branches, "allOf": [{"type": "string"}]}
     check_grammar(StructuredOutput(json=both, one_of_as_any_of=True))

@@ -1,0 +1,148 @@
+"""Writes the keywords that llguidance lacks in those that it has: not, if, dependencies, propertyNames, oneOf.
+
+What is written allows the same values, or, of `oneOf`, fewer: a property of the other branches is then absent, rather
+than there with a wrong value. A keyword that cannot be written so stays as it is, to be refused by its name. Pure;
+knows no library.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from engine.grammars.json_schema import Schema, replace_keywords, schemas_in
+from engine.grammars.meaning import NARROWED, TYPES, Inexpressible
+from engine.grammars.negation import Negation
+
+_DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+
+
+_SINCE = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "prefixItems"), 2019),
+}
+"""The draft of JSON Schema that brought a keyword; before, it constrains nothing."""
+
+
+def with_equivalents(root: Schema) -> Schema:
+    """Write a schema's keywords anew where that can be done; changes and returns it.
+
+    One with keywords that came after the draft that it names is left as it is: its opposite would be another one to
+    each reader.
+    """
+    schemas = schemas_in(root)
+    draft = re.search(r"draft-?0?(\d+)", str(root.get("$schema")))
+    if draft is not None and any(_SINCE.get(keyword, 0) > int(draft[1]) for schema in schemas for keyword in schema):
+        return root
+    negation = Negation(root)
+    for schema in reversed(schemas):  # inner ones first: what is negated has then been written anew
+        negation.place = schema
+        for write in (_not, _if, _dependencies, _property_names, _least_one_property, _one_of):
+            try:
+                write(schema, negation)
+            except (Inexpressible, RecursionError):
+                continue
+            except (AttributeError, KeyError, TypeError, ValueError):
+                return root  # no JSON schema: llguidance says what is wrong with it
+    return root
+
+
+def _not(schema: Schema, negation: Negation) -> None:
+    if "not" not in schema:
+        return
+    opposite = negation.negated(schema["not"], **_scope(schema, {"not"}, negation))
+    replace_keywords(schema, {"not"}, opposite if isinstance(opposite, dict) else {"allOf": [opposite]})
+
+
+def _if(schema: Schema, negation: Negation) -> None:
+    if "if" not in schema:
+        return
+    names = {"if", "then", "else"}
+    condition, then, else_ = schema["if"], schema.get("then", True), schema.get("else", True)
+    opposite = negation.negated(condition, **_scope(schema, names, negation))
+    replace_keywords(schema, names & schema.keys(), {"anyOf": [_all(condition, then), _all(opposite, else_)]})
+
+
+def _dependencies(schema: Schema, _: Negation) -> None:
+    names = {name for name in _DEPENDENCIES if isinstance(schema.get(name), dict)}
+    wanted = [
+        (name, needed) for keyword in _DEPENDENCIES if keyword in names for name, needed in schema[keyword].items()
+    ]
+    if names:
+        choices = [{"anyOf": [_absent(name), _with(name, needed)]} for name, needed in wanted]
+        replace_keywords(schema, names, {"allOf": choices} if choices else {})
+
+
+def _property_names(schema: Schema, _: Negation) -> None:
+    allowed = schema.get("propertyNames")
+    if allowed is None or not isinstance(allowed, dict) or schema.get("patternProperties"):
+        return
+    kept = {key: value for key, value in allowed.items() if key not in ("type", "title", "description", "$comment")}
+    if allowed.get("type", "string") != "string" or len(kept) > 1:
+        return
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
+    written: Schema
+    if not kept:
+        written = {}
+    elif isinstance(names := kept.get("enum", [kept["const"]] if "const" in kept else None), list):
+        texts = [name for name in names if isinstance(name, str)]
+        known = {name: part if name in texts else False for name, part in properties.items()}
+        written = {"properties": {**known, **{name: rest for name in texts if name not in known}}}
+        written["additionalProperties"] = False
+    elif "pattern" in kept and not properties:
+        written = {"patternProperties": {kept["pattern"]: rest}, "additionalProperties": False}
+    else:
+        return
+    del schema["propertyNames"]
+    schema.update(written)
+
+
+def _least_one_property(schema: Schema, _: Negation) -> None:
+    """Write that there is a property as which one there is; llguidance counts only others than those named."""
+    properties = schema.get("properties")
+    if schema.get("minProperties") != 1 or "maxProperties" in schema or not properties:
+        return
+    if set(properties) & set(schema.get("required", [])) or schema.get("patternProperties"):
+        return
+    others = {"properties": dict.fromkeys(properties, False), "minProperties": 1}
+    choices = [*({"required": [name]} for name in properties), others]
+    replace_keywords(schema, {"minProperties"}, {"anyOf": choices})
+
+
+def _one_of(schema: Schema, negation: Negation) -> None:
+    if not isinstance(schema.get("oneOf"), list):
+        return
+    branches = schema["oneOf"]
+    around = {key: value for key, value in schema.items() if key != "oneOf"}
+    written, is_narrowed = [], False
+    for index, branch in enumerate(branches):
+        others = [other for place, other in enumerate(branches) if place != index]
+        with_around = {"allOf": [around, branch]}
+        overlapping = [other for other in others if not negation.are_disjoint(with_around, other)]
+        scope = _scope(with_around, set(), negation)
+        opposites = [negation.negated(other, **scope, is_exact=False) for other in overlapping]
+        is_narrowed = is_narrowed or bool(opposites)
+        written.append(_all(branch, *opposites) if opposites else branch)
+    replace_keywords(schema, {"oneOf"}, {"anyOf": written} | ({NARROWED: True} if is_narrowed else {}))
+
+
+def _scope(schema: Schema, without: set[str], negation: Negation) -> dict[str, Any]:
+    """Return what is known of a schema's values while some of its keywords are looked away from."""
+    rest = {key: value for key, value in schema.items() if key not in without}
+    return {"types": negation.types_of(rest) or TYPES, "names": negation.names_of(rest)}
+
+
+def _all(*schemas: Any) -> Any:
+    asking = [schema for schema in schemas if schema is not True and schema != {}]
+    return asking[0] if len(asking) == 1 else {"allOf": asking} if asking else True
+
+
+def _absent(name: str) -> Schema:
+    return {"properties": {name: False}}
+
+
+def _with(name: str, needed: Any) -> Schema:
+    if isinstance(needed, list | str):
+        return {"required": list(dict.fromkeys([name, *([needed] if isinstance(needed, str) else needed)]))}
+    return {"allOf": [{"required": [name]}, needed]}

@@ -1,0 +1,210 @@
+"""Tells what the values of a JSON schema have in common: their types, their properties, whether two schemas share one.
+
+Pure; knows no library. What it tells holds for all values of a schema, and it need not see everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from engine.grammars.json_schema import Schema, schemas_in, target_of
+
+T = TypeVar("T")
+
+TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
+
+NARROWED = "x-narrowed"
+"""Marks a schema that allows less than the user's: its opposite would allow more."""
+
+MAX_VISITS = 20_000
+"""Schemas that may be looked at for one grammar: what it costs in Python, which holds the interpreter's lock."""
+
+_KINDS = {type(None): "null", bool: "boolean", dict: "object", list: "array", int: "number", float: "number"}
+
+
+class Inexpressible(Exception):
+    """The opposite of a schema cannot be said, or not within MAX_VISITS."""
+
+
+class Meaning:
+    """Reads the schemas of one document."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._has_scopes = any(map(_begins_scope, schemas_in(root)[1:]))
+        self.place: Schema | None = None
+        """The schema that is being written anew: what refers to it says nothing that can be told yet."""
+        self._num_visits = 0
+        self._followed: list[str] = []
+
+    def are_disjoint(self, first: Any, second: Any) -> bool:
+        """Tell whether no value can fit both, as far as that shows."""
+        self._count()
+        if first is False or second is False:
+            return True
+        if not isinstance(first, dict) or not isinstance(second, dict):
+            return False
+        first, second = _sure(first), _sure(second)
+        for one, other in ((first, second), (second, first)):
+            for parts, tell in ((self._conjuncts(one), any), (self._branches(one), all)):
+                if parts and tell(self._guarded(part, other) for part in parts):
+                    return True
+        common = self.types_of(first) & self.types_of(second)
+        return all(self._are_disjoint_as(kind, first, second) for kind in common)
+
+    def types_of(self, schema: Any) -> frozenset[str]:
+        """Return the types of the values that a schema may allow."""
+        self._count()
+        if isinstance(schema, bool) or not isinstance(schema, dict):
+            return frozenset() if schema is False else TYPES
+        schema = _sure(schema)
+        given = schema.get("type")
+        found = TYPES
+        if given is not None:
+            found = frozenset(
+                "number" if kind == "integer" else kind for kind in as_list(given) if isinstance(kind, str)
+            )
+        if (values := values_of(schema)) is not None:
+            found &= {kind_of(value) for value in values}
+        for part in self._conjuncts(schema):
+            found &= self._types_within(part)
+        if branches := self._branches(schema):
+            found &= frozenset().union(*map(self._types_within, branches))
+        return found
+
+    def names_of(self, schema: Any) -> frozenset[str] | None:
+        """Return the only properties that a schema's objects may have, None where there is no end of them."""
+        if not isinstance(schema, dict):
+            return None
+        schema = _sure(schema)
+        if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+            return frozenset(schema.get("properties", ()))
+        found = [self._within(part, self.names_of) for part in self._conjuncts(schema)]
+        return next((names for names in found if names is not None), None)
+
+    # --- what two schemas have in common -----------------------------------------------------------------------------
+
+    def _are_all_disjoint(self, branches: list[Any]) -> bool:
+        pairs = ((one, other) for index, one in enumerate(branches) for other in branches[:index])
+        return all(self.are_disjoint(one, other) for one, other in pairs)
+
+    def _are_disjoint_as(self, kind: str, first: Schema, second: Schema) -> bool:
+        values, others = (values_of(schema) for schema in (first, second))
+        if values is not None and others is not None:
+            return not any(_is_same(value, other) for value in values for other in others if kind_of(value) == kind)
+        if kind == "object":
+            return self._are_disjoint_objects(first, second) or _are_disjoint_sizes("Properties", first, second)
+        if kind in ("array", "string"):
+            return _are_disjoint_sizes("Items" if kind == "array" else "Length", first, second)
+        if kind == "number":
+            return _are_disjoint_ranges(first, second)
+        return False
+
+    def _are_disjoint_objects(self, first: Schema, second: Schema) -> bool:
+        names = {name for schema in (first, second) for name in as_list(schema.get("required", []))}
+        return any(self.are_disjoint(_property(first, name), _property(second, name)) for name in sorted(names))
+
+    # --- references --------------------------------------------------------------------------------------------------
+
+    def _follow(self, reference: Any) -> Any:
+        """Return what a reference points to; `_followed` holds it until it is popped."""
+        is_known = isinstance(reference, str) and reference not in self._followed and not self._has_scopes
+        target = target_of(self._root, reference) if is_known else None
+        if target is None or target is self.place:
+            raise Inexpressible
+        self._followed.append(reference)
+        return target
+
+    def _within(self, part: Any, ask: Callable[[Any], T]) -> T | None:
+        """Ask about a part that may be a reference; None where that leads nowhere."""
+        if not isinstance(part, dict) or "$ref" not in part:
+            return ask(part)
+        try:
+            target = self._follow(part["$ref"])
+        except Inexpressible:
+            return None
+        try:
+            return ask(target)
+        finally:
+            self._followed.pop()
+
+    def _guarded(self, part: Any, other: Any) -> bool:
+        return bool(self._within(part, lambda target: self.are_disjoint(target, other)))
+
+    def _types_within(self, part: Any) -> frozenset[str]:
+        found = self._within(part, self.types_of)
+        return TYPES if found is None else found
+
+    def _conjuncts(self, schema: Schema) -> list[Any]:
+        """Return other schemas that must hold with this one."""
+        return [{"$ref": schema["$ref"]}] if "$ref" in schema else as_list(schema.get("allOf", []))
+
+    def _branches(self, schema: Schema) -> list[Any]:
+        """Return schemas one of which must hold."""
+        return next((as_list(schema[key]) for key in ("anyOf", "oneOf") if key in schema), [])
+
+    def _count(self, num_visits: int = 1) -> None:
+        self._num_visits += num_visits
+        if self._num_visits > MAX_VISITS:
+            raise Inexpressible
+
+
+def _begins_scope(schema: Schema) -> bool:
+    """Tell whether references in a schema begin at itself."""
+    return any(isinstance(name := schema.get(key), str) and not name.startswith("#") for key in ("$id", "id"))
+
+
+def _sure(schema: Schema) -> Schema:
+    """Return what holds for all that a schema allows.
+
+    Beside a reference nothing counts in older drafts; and what was narrowed allows less than was asked.
+    """
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"]}
+    return (
+        {key: value for key, value in schema.items() if key not in ("allOf", "anyOf")} if NARROWED in schema else schema
+    )
+
+
+def values_of(schema: Schema) -> list[Any] | None:
+    """Return the values that a schema lists, or None."""
+    if "const" in schema:
+        return [schema["const"]]
+    return as_list(schema["enum"]) if "enum" in schema else None
+
+
+def _property(schema: Schema, name: str) -> Any:
+    properties = schema.get("properties", {})
+    if name in properties:
+        return properties[name]
+    return schema.get("additionalProperties") is not False or bool(schema.get("patternProperties"))
+
+
+def _are_disjoint_sizes(of: str, first: Schema, second: Schema) -> bool:
+    return any(
+        one.get(f"max{of}", float("inf")) < other.get(f"min{of}", 0)
+        for one, other in ((first, second), (second, first))
+    )
+
+
+def _are_disjoint_ranges(first: Schema, second: Schema) -> bool:
+    return any(
+        isinstance(one.get("maximum"), int | float)
+        and isinstance(other.get("minimum"), int | float)
+        and one["maximum"] < other["minimum"]
+        for one, other in ((first, second), (second, first))
+    )
+
+
+def kind_of(value: object) -> str:
+    return _KINDS.get(type(value), "string")
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Compare as JSON does: true is not 1, and 1.0 is."""
+    return kind_of(value) == kind_of(other) and value == other
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,170 @@
+"""Keywords that llguidance lacks, written in others: the same values fit, or fewer, and what was refused is kept."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InvalidRequestError
+from engine.grammars.equivalents import with_equivalents
+from engine.grammars.grammar import check_grammar
+from engine.grammars.meaning import MAX_VISITS, NARROWED
+from engine.structured import StructuredOutput
+
+pytest.importorskip("llguidance")
+
+NAMES = ("a", "b", "ab")
+VALUES: list[Any] = [None, True, False, 0, 1, 2, 2.5, "", "a", "b", "ab", "é-", [], [1], ["a", 2], {}]
+VALUES += [{"a": 1}, {"b": 1}, {"ab": 1}, {"c": 1}, {"a": "a"}, {"a": {"a": 1}}, {"a": "b", "b": None}]
+VALUES += [{"b": 2, "ab": "a"}, {"a": 1, "b": 1, "ab": 1}]
+
+
+def _keyword(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return keywords, each with what may stand under it."""
+    names = st.lists(st.sampled_from(NAMES), unique=True, max_size=2)
+    named = st.dictionaries(st.sampled_from(NAMES), inner, max_size=2)
+    some = st.lists(inner, min_size=1, max_size=3)
+    sizes = st.integers(0, 3)
+    kinds = st.sampled_from(["null", "boolean", "object", "array", "number", "integer", "string"])
+    keywords = {
+        "type": kinds | st.lists(kinds, unique=True, min_size=1, max_size=3),
+        "enum": st.lists(st.sampled_from(VALUES[:12]), min_size=1, max_size=3),
+        "const": st.sampled_from(VALUES[:12]),
+        "minimum": sizes,
+        "exclusiveMaximum": sizes,
+        "maxLength": sizes,
+        "minItems": sizes,
+        "minProperties": st.integers(0, 2),
+        "required": names,
+        "properties": named,
+        "additionalProperties": inner,
+        "propertyNames": st.sampled_from(
+            [{"enum": ["a", "b"]}, {"pattern": "^a"}, {"type": "string"}, {"maxLength": 1}]
+        ),
+        "dependentRequired": st.dictionaries(st.sampled_from(NAMES), names, max_size=2),
+        "dependentSchemas": named,
+        "not": inner,
+        "if": inner,
+        "then": inner,
+        "else": inner,
+        "oneOf": some,
+        "anyOf": some,
+        "allOf": some,
+    }
+    return st.fixed_dictionaries({}, optional=keywords)
+
+
+SCHEMAS = st.recursive(
+    st.booleans() | st.just({"$ref": "#/$defs/x"}), lambda inner: _keyword(inner) | inner, max_leaves=8
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schema=_keyword(SCHEMAS), definition=_keyword(st.booleans()))
+def test_what_is_written_anew_allows_no_other_values(schema: dict[str, Any], definition: dict[str, Any]) -> None:
+    original = {**schema, "$defs": {"x": definition}}
+    written = with_equivalents(copy.deepcopy(original))
+    before, after = (jsonschema_rs.validator_for(one) for one in (original, written))
+    allowed = [value for value in VALUES if before.is_valid(value)]
+    still_allowed = [value for value in VALUES if after.is_valid(value)]
+    assert [value for value in still_allowed if value not in allowed] == []
+    if NARROWED not in json.dumps(written):
+        assert still_allowed == allowed
+
+
+SHAPE = {
+    "required": ["kind"],
+    "type": "object",
+    "properties": {"kind": {"type": "string"}, "size": {"type": "integer"}},
+}
+
+KEPT: dict[str, dict[str, Any]] = {
+    "not required": {"type": "object", "properties": {"a": {}}, "not": {"required": ["a", "b"]}},
+    "not one of texts": {"type": "string", "not": {"enum": ["", "red", "read", "^-]"]}},
+    "not one of values": {"not": {"anyOf": [{"const": 3}, {"type": ["null", "object", "array"]}]}},
+    "if a property has a value": {
+        **SHAPE,
+        "if": {"properties": {"kind": {"const": "box"}}, "required": ["kind"]},
+        "then": {"required": ["size"]},
+        "else": {"properties": {"size": False}},
+    },
+    "dependencies": {"type": "object", "dependencies": {"a": ["b"], "b": {"properties": {"c": {"type": "null"}}}}},
+    "dependent": {"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"b": {"required": ["c"]}}, "type": "object"},
+    "names from a list": {
+        "type": "object",
+        "propertyNames": {"enum": ["a", "b"]},
+        "additionalProperties": {"type": "null"},
+    },
+    "names of a pattern": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}},
+    "one property at least": {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1},
+    "one of the required": {**SHAPE, "oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["a", "c"]}]},
+    "one of references": {
+        "oneOf": [{"$ref": "#/$defs/text"}, {"$ref": "#/$defs/number"}, {"$ref": "#/$defs/list"}],
+        "$defs": {"text": {"type": "string"}, "number": {"minimum": 1, "type": "number"}, "list": {"type": "array"}},
+    },
+    "one of closed objects": {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {"a": {"type": "array", "items": {"pattern": "x"}}},
+                "additionalProperties": False,
+            },
+            {"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"], "additionalProperties": False},
+        ]
+    },
+    "one of overlapping texts": {"oneOf": [{"enum": ["a", "b"]}, {"type": "string", "enum": ["b", "c"]}]},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_keywords_that_can_be_said_in_others_are_kept(name: str) -> None:
+    schema = KEPT[name]
+    check_grammar(StructuredOutput(json=schema))
+    written = with_equivalents(copy.deepcopy(schema))
+    before, after = (jsonschema_rs.validator_for(one) for one in (schema, written))
+    more = ["red", "read", "re", "^-]", 3, 3.5, {"kind": "box"}, {"kind": "box", "size": 1}, {"kind": "x", "a": 1}]
+    fitting = [value for value in [*VALUES, *more] if after.is_valid(value)]
+    assert fitting
+    assert all(map(before.is_valid, fitting))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "string", "not": {"pattern": "^a"}}, "uses not, which is not supported"),
+        ({"not": {"type": "integer"}}, "uses not, which is not supported"),
+        ({"not": {"items": {"type": "string"}}, "type": "array"}, "uses not, which is not supported"),
+        ({"if": {"properties": {"a": {"format": "date"}}}, "then": {"required": ["b"]}}, "uses if, then, which is not"),
+        ({"not": {"$ref": "#"}}, "uses not, which is not supported"),
+        ({"not": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}, "uses not, which is not supported"),
+        ({"propertyNames": {"minLength": 2}}, "uses propertyNames, which is not supported"),
+        ({"not": {"minLength": "2"}}, "uses not, which is not supported"),
+        ({"oneOf": [{"pattern": "a"}, {"pattern": "b"}], "type": "string"}, "Set one_of_as_any_of to true"),
+    ],
+)
+def test_what_cannot_be_said_in_other_keywords_stays_refused_by_its_name(schema: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        check_grammar(StructuredOutput(json=schema))
+
+
+def test_drafts_are_told_apart() -> None:
+    """Draft 4 has no const: whatever is written for it must do without, and what uses it is not negated."""
+    draft_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object"}
+    written = with_equivalents({**draft_4, "properties": {"a": {"type": "boolean", "not": {"enum": [True]}}}})
+    assert "const" not in json.dumps(written)
+    with pytest.raises(InvalidRequestError, match="uses not, which is not supported"):
+        check_grammar(StructuredOutput(json={**draft_4, "properties": {"a": {"not": {"const": 1, "type": "integer"}}}}))
+
+
+def test_no_schema_takes_more_looks_than_allowed() -> None:
+    """Many branches that overlap, each to be told from all others: it is refused instead."""
+    branches = [{"required": [f"a{index}"], "properties": {f"b{index}": {}}} for index in range(MAX_VISITS // 100)]
+    with pytest.raises(InvalidRequestError, match="Set one_of_as_any_of to true"):
+        check_grammar(StructuredOutput(json={"type": "object", "oneOf": branches}))
+    check_grammar(StructuredOutput(json={"type": "object", "oneOf": branches}, one_of_as_any_of=True))
