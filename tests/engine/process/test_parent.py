@@ -256,7 +256,6 @@ def test_a_dead_engine_raises_on_add_and_close_may_be_called_again(process: Engi
         ("missing", "no model directory at"),
         ("empty", "no config.json"),
         ("no-weights", "only safetensors weights are read"),
-        ("other-architecture", "model_type 't5'"),
     ],
 )
 def test_a_bad_model_is_one_sentence(*, prepare: str, reason: str, tmp_path: Path, model: TinyModel) -> None:
@@ -265,8 +264,6 @@ def test_a_bad_model_is_one_sentence(*, prepare: str, reason: str, tmp_path: Pat
         path.mkdir()
     if prepare == "no-weights":
         (path / "config.json").write_text((model.path / "config.json").read_text())
-    if prepare == "other-architecture":
-        (path / "config.json").write_text('{"model_type": "t5"}')
     engine = EngineProcess(config_for(path))
     with pytest.raises(EngineStartError, match=reason) as caught:
         engine.start()
