@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -245,17 +246,23 @@ def special_ids_of(tokenizer: Any) -> dict[str, int]:
     return {token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
 
 
+@cache
+def grammar_tokens(path: Path) -> GrammarTokens:
+    """Read a tokenizer once for all outputs; every compiled grammar has a state of its own."""
+    return GrammarTokens(path, vocab_size=VOCAB, eos_token_ids=(EOS,))
+
+
 def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, seed: int, begin: str = "") -> str:
     """Walk through the grammar at random to its end; return what was written, special tokens included."""
     rng = random.Random(seed)
-    matcher = GrammarTokens(path, vocab_size=VOCAB, eos_token_ids=(EOS,)).compile(structured)
+    matcher = grammar_tokens(path).compile(structured)
     filler, words = MaskFiller(), np.zeros((1, -(-VOCAB // 32)), dtype=np.int32)
     output: list[int] = tokenizer.encode(begin, add_special_tokens=False)
     for token in output:
         assert matcher.accept(token), matcher.error
     while True:
         filler.fill([(matcher, 0, [])], words)
-        allowed = [token for token in range(VOCAB) if words[0, token // 32] >> (token % 32) & 1]
+        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[:VOCAB]).tolist()
         token = EOS if EOS in allowed and len(output) > 60 else rng.choice(allowed)
         if token == EOS:
             return str(tokenizer.decode(output, skip_special_tokens=False))
