@@ -15,7 +15,6 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from torch import Tensor
 
 from engine import LLM
@@ -27,7 +26,7 @@ from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
 from tests.engine.builders import KINDS, make_engine, new_request, run_all, run_to_end
-from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, certain_answer, save_tiny
+from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, certain_answers, save_tiny
 from tests.kernels.patched_language import language_patched_once
 
 from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, EmulatedCuda, emulated_cuda, is_on_device
@@ -64,8 +63,7 @@ def make_small(path: Path, settings: dict[str, Any]) -> TinyModel:
     model = save_tiny(path, {**settings, "num_hidden_layers": NUM_LAYERS})
     numbers = random.Random(3)
     prompts = [[numbers.randrange(3, 256) for _ in range(length)] for length in PROMPT_LENGTHS]
-    with torch.inference_mode():
-        expected = [certain_answer(model, prompt, 6) for prompt in prompts]
+    expected = certain_answers(model, prompts, [6] * len(prompts))
     return TinyModel(path, prompts, [len(tokens) for tokens in expected], expected)
 
 

@@ -140,12 +140,7 @@ def _make(path: Path, settings: dict[str, Any]) -> TinyModel:
     prompts = [[rng.randrange(3, 256) for _ in range(rng.randint(1, 60))] for _ in range(49)]
     prompts.append(prompts[0] + prompts[1])
     max_tokens = [rng.randint(1, 24) for _ in prompts]
-    expected = []
-    with torch.inference_mode():
-        for prompt, limit in zip(prompts, max_tokens, strict=True):
-            ids = torch.tensor([prompt])
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=limit, do_sample=False)
-            expected.append(out[0, len(prompt) :].tolist())
+    expected = [tokens for tokens, _ in greedy(model, prompts, max_tokens)]
     return TinyModel(path, prompts, max_tokens, expected)
 
 
@@ -157,23 +152,38 @@ def answered(path: Path, settings: dict[str, Any]) -> TinyModel:
     stem = [rng.randrange(3, 256) for _ in range(18)]
     prompts = [stem[:cut] + [rng.randrange(3, 256) for _ in range(rng.randint(1, 9))] for cut in (0, 5, 9, 18, 18)]
     prompts += [[9, 7, 8] * 9, stem + stem, stem[:1], stem]  # what repeats itself is what drafts are made from
-    with torch.inference_mode():
-        expected = [certain_answer(model, prompt, rng.randint(14, 22)) for prompt in prompts]
+    expected = certain_answers(model, prompts, [rng.randint(14, 22) for _ in prompts])
     return TinyModel(path, prompts, [len(tokens) for tokens in expected], expected)
 
 
-def certain_answer(model: Any, prompt: list[int], limit: int) -> list[int]:
-    """Return transformers' tokens before the first that rounding could have decided."""
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=limit,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
-    best = torch.cat(out.logits).topk(2).values
-    is_close = (best[:, 0] - best[:, 1] < SMALLEST_LEAD).tolist()
-    tokens: list[int] = out.sequences[0, len(prompt) :].tolist()
-    return tokens[: [*is_close, True].index(True)]
+def certain_answers(model: Any, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+    """Return transformers' tokens of each prompt before the first that rounding could have decided."""
+    return [
+        tokens[: [*(lead < SMALLEST_LEAD for lead in leads), True].index(True)]
+        for tokens, leads in greedy(model, prompts, limits)
+    ]
+
+
+def greedy(model: Any, prompts: list[list[int]], limits: list[int]) -> list[tuple[list[int], list[float]]]:
+    """Return transformers' greedy tokens of each prompt, and the lead in logits of each token over the second best.
+
+    All prompts at once, and every step from the first token on: nothing is kept between steps, and no token sees what
+    fills its row up behind it. With models this small that takes a fifth of `generate`, which goes token by token.
+    """
+    ends = model.generation_config.eos_token_id
+    ends = set(ends if isinstance(ends, list) else [ends])
+    found: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
+    while unfinished := [
+        (prompt + tokens, tokens, leads)
+        for prompt, limit, (tokens, leads) in zip(prompts, limits, found, strict=True)
+        if len(tokens) < limit and not ends & set(tokens)
+    ]:
+        width = max(len(ids) for ids, _, _ in unfinished)
+        with torch.inference_mode():
+            rows = torch.tensor([ids + [0] * (width - len(ids)) for ids, _, _ in unfinished])
+            logits = model(rows, use_cache=False).logits.float()
+        for row, (ids, tokens, leads) in zip(logits, unfinished, strict=True):
+            best, second = row[len(ids) - 1].topk(2).values.tolist()
+            tokens.append(int(row[len(ids) - 1].argmax()))
+            leads.append(best - second)
+    return found

@@ -16,9 +16,9 @@ from engine.models.paths import resolve_model_path
 from engine.models.weights import Checkpoint
 from tests.engine.gguf.builders import Written, f32
 from tests.engine.gguf.conversion import as_q8_0, save, written_as_gguf
-from tests.engine.models.builders import build_family, check_run, generate_with_lead
+from tests.engine.models.builders import build_family, check_run
 from tests.engine.models.families import RUNS, SMALLEST_LEAD, Family
-from tests.engine.tiny_models import TinyModel
+from tests.engine.tiny_models import TinyModel, greedy
 
 PROMPTS = [[5, 17, 100, 44, 9, 23, 71], [150, 3, 3, 8], [60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71], [199]]
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -70,8 +70,8 @@ def weights(path: Path, *, dtype: torch.dtype = torch.float32) -> dict[str, torc
 
 
 def expected_of(model: Any, path: Path) -> TinyModel | None:
-    outputs = [generate_with_lead(model, prompt, 12) for prompt in PROMPTS]
-    if min(lead for _, lead in outputs) < SMALLEST_LEAD:
+    outputs = greedy(model, PROMPTS, [12] * len(PROMPTS))
+    if min(min(leads) for _, leads in outputs) < SMALLEST_LEAD:
         return None
     return TinyModel(path, PROMPTS, [12] * len(PROMPTS), [tokens for tokens, _ in outputs])
 

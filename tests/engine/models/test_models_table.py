@@ -14,7 +14,7 @@ import torch
 from engine import runner
 from engine.errors import UnsupportedModelError
 from engine.models.step_model import StepModel
-from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import (
     OWN,
     REFUSED,
@@ -27,7 +27,7 @@ from tests.engine.models.families import (
     Run,
 )
 from tests.engine.models.models_table import PAGE, models_page
-from tests.engine.tiny_models import TinyModel
+from tests.engine.tiny_models import TinyModel, greedy
 
 pytestmark = [
     pytest.mark.long,
@@ -103,10 +103,8 @@ class Proofs:
         max_tokens = [16, 12, 16, 16, 1, 9, 16, 12]
         for seed in _SEEDS:
             model = build_family(family, seed=seed)
-            outputs = [
-                generate_with_lead(model, prompt, limit) for prompt, limit in zip(prompts, max_tokens, strict=True)
-            ]
-            if all(lead >= SMALLEST_LEAD for _, lead in outputs):
+            outputs = greedy(model, prompts, max_tokens)
+            if all(min(leads) >= SMALLEST_LEAD for _, leads in outputs):
                 path = self._root / family.model_type
                 model.save_pretrained(path)
                 return TinyModel(path, prompts, max_tokens, [tokens for tokens, _ in outputs])

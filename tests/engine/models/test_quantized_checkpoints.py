@@ -20,9 +20,9 @@ from engine.models.config import CheckpointConfig, ModelConfig, load_model_confi
 from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.models.quantization import Quantization, QuantMethod, Scaled
 from engine.runner import load_model
-from tests.engine.models.builders import build_family, check_run, engine_of_run, generate_with_lead
+from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
-from tests.engine.tiny_models import TinyModel
+from tests.engine.tiny_models import TinyModel, greedy
 
 CPU = torch.device("cpu")
 BLOCK = 128
@@ -121,8 +121,8 @@ def dequantized_by_transformers(path: Path) -> Any:
 
 def as_expected(path: Path, model: Any) -> TinyModel | None:
     """Return what transformers generates, None where rounding might decide a token."""
-    outputs = [generate_with_lead(model, prompt, 12) for prompt in PROMPTS]
-    if min(lead for _, lead in outputs) < SMALLEST_LEAD:
+    outputs = greedy(model, PROMPTS, [12] * len(PROMPTS))
+    if min(min(leads) for _, leads in outputs) < SMALLEST_LEAD:
         return None
     return TinyModel(path, PROMPTS, [12] * len(PROMPTS), [tokens for tokens, _ in outputs])
 
