@@ -24,6 +24,8 @@ from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
 from tests.engine.tiny_models import TinyModel, greedy
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 BLOCK = 128
 FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
