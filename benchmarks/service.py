@@ -29,7 +29,7 @@ class Batches:
         self._client = client
         self._model = model
 
-    def submit(self, num_lines: int, *, max_tokens: int, priority: str) -> str:
+    def submit(self, num_lines: int, *, max_tokens: int, priority: str, text: str = "Hello") -> str:
         """Upload and create a batch whose every line runs to `max_tokens`; return its id."""
         lines = (
             {
@@ -38,7 +38,7 @@ class Batches:
                 "url": _CHAT,
                 "body": {
                     "model": self._model,
-                    "messages": [{"role": "user", "content": f"Hello {number}"}],
+                    "messages": [{"role": "user", "content": f"{text} {number}"}],
                     "max_tokens": max_tokens,
                     "ignore_eos": True,
                 },

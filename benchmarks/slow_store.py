@@ -10,29 +10,18 @@ Then 18 downloads hang.
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import signal
-import socket
-import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg
 
 from benchmarks.arguments import natural
+from benchmarks.own_stack import OwnStack, own_stack
 from benchmarks.s3_server import Mood, S3Server, s3_server
-from benchmarks.service import Batches
 
-_EXPORT = re.compile(r"export TOKENMILL_BASE_URL=(\S+) TOKENMILL_API_KEY=(\S+)")
 _NUM_BULK = 448
 """Lines of seven chunks: one more than a worker has slots."""
 _NUM_DOWNLOADS = 18
@@ -41,46 +30,6 @@ _LEADS = "SELECT pg_try_advisory_xact_lock(hashtextextended('dispatcher', 0))"
 _IDLE = (
     "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND now() - state_change > '1 second'"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """A running `tokenmill up`."""
-
-    base_url: str
-    headers: dict[str, str]
-    database_url: str
-
-    def query(self, sql: str, *values: object) -> Any:
-        """Return the first value of the first row."""
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
-            return connection.execute(sql, values).fetchall()[0][0]
-
-
-@contextmanager
-def running(tokenmill: str, s3: S3Server) -> Iterator[Stack]:
-    """Start the stack on the demo model, with everything else as it is by default."""
-    with tempfile.TemporaryDirectory(prefix="tm-") as folder, socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        free.close()
-        process = subprocess.Popen(
-            [tokenmill, "up", "--data-dir", folder, "--port", str(port)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **s3.environment, "TOKENMILL_STORAGE_URL": s3.url},
-        )
-        with process:
-            try:
-                assert process.stdout is not None
-                found = _EXPORT.match(process.stdout.readline())
-                if found is None:
-                    raise SystemExit("the stack did not start; its messages are above")
-                database_url = (Path(folder) / "run" / "database_url").read_text().strip()
-                headers = {"Authorization": f"Bearer {found[2]}"}
-                yield Stack(base_url=found[1], headers=headers, database_url=database_url)
-            finally:
-                process.send_signal(signal.SIGINT)
-                process.wait(90)
 
 
 class Stopwatch:
@@ -104,7 +53,7 @@ class Stopwatch:
         return f"  {name}: {time.monotonic() - started_at:.2f} s {said}"
 
 
-def lose_suspect(stack: Stack, batch_id: str) -> None:
+def lose_suspect(stack: OwnStack, batch_id: str) -> None:
     """Let a chunk that waits have been leased and lost, and once before."""
     started = ", started_fence = fence + 1" if stack.query(_HAS_STARTED_FENCE) else ""
     stack.query(
@@ -115,7 +64,7 @@ def lose_suspect(stack: Stack, batch_id: str) -> None:
     )
 
 
-def measure_locks(stack: Stack, s3: S3Server, batches: Batches, *, mood: Mood, limit_seconds: float) -> None:
+def measure_locks(stack: OwnStack, s3: S3Server, *, mood: Mood, limit_seconds: float) -> None:
     """Print how long the dispatcher's lock, a batch's rows and its cancellation are waited for."""
 
     def lead(seconds: float) -> str:
@@ -141,6 +90,7 @@ def measure_locks(stack: Stack, s3: S3Server, batches: Batches, *, mood: Mood, l
         url = f"{stack.base_url}/batches/{batch_id}/cancel"
         return f"(status {httpx.post(url, headers=stack.headers, timeout=seconds).status_code})"
 
+    batches = stack.batches()
     batch_id = batches.submit(_NUM_BULK, max_tokens=450, priority="normal")
     counts = f"SELECT count(*) FROM chunk WHERE batch_id = '{batch_id}' AND state = "
     while stack.query(f"{counts}'leased'") < 6 or stack.query(f"{counts}'ready'") < 1:
@@ -159,7 +109,7 @@ def measure_locks(stack: Stack, s3: S3Server, batches: Batches, *, mood: Mood, l
         batches.wait_for(batch_id, "cancelled")
 
 
-def measure_downloads(stack: Stack, s3: S3Server, *, limit_seconds: float) -> None:
+def measure_downloads(stack: OwnStack, s3: S3Server, *, limit_seconds: float) -> None:
     """Print how long `/v1/batches` takes while downloads hang, and what `/readyz` says."""
     file_id = httpx.post(
         f"{stack.base_url}/files",
@@ -211,16 +161,14 @@ def main() -> None:
     parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
     parser.add_argument("--limit-seconds", type=natural, default=150, help="when a measurement gives up")
     arguments = parser.parse_args()
-    import openai  # noqa: PLC0415 - not for --help
-
-    with s3_server() as s3, running(arguments.tokenmill, s3) as stack:
-        key = stack.headers["Authorization"].removeprefix("Bearer ")
-        batches = Batches(openai.OpenAI(base_url=stack.base_url, api_key=key), "demo")
-        for mood, told in ((Mood.REFUSE, "answers 503"), (Mood.HANG, "hangs")):
-            print(f"the store {told}:", flush=True)
-            measure_locks(stack, s3, batches, mood=mood, limit_seconds=arguments.limit_seconds)
-        print(f"{_NUM_DOWNLOADS} downloads hang:", flush=True)
-        measure_downloads(stack, s3, limit_seconds=arguments.limit_seconds)
+    with s3_server() as s3:
+        environment = {**s3.environment, "TOKENMILL_STORAGE_URL": s3.url}
+        with own_stack(arguments.tokenmill, environment=environment) as stack:
+            for mood, told in ((Mood.REFUSE, "answers 503"), (Mood.HANG, "hangs")):
+                print(f"the store {told}:", flush=True)
+                measure_locks(stack, s3, mood=mood, limit_seconds=arguments.limit_seconds)
+            print(f"{_NUM_DOWNLOADS} downloads hang:", flush=True)
+            measure_downloads(stack, s3, limit_seconds=arguments.limit_seconds)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,80 @@
+"""A stack of a benchmark's own: `tokenmill up` of any revision in a folder that is thrown away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import psycopg
+
+from benchmarks.service import Batches
+
+_EXPORT = re.compile(r"export TOKENMILL_BASE_URL=(\S+) TOKENMILL_API_KEY=(\S+)")
+_STOP_SECONDS = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStack:
+    """A running `tokenmill up` that serves a model as `demo`."""
+
+    pid: int
+    base_url: str
+    api_key: str
+    database_url: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    def batches(self) -> Batches:
+        return Batches(openai.OpenAI(base_url=self.base_url, api_key=self.api_key), "demo")
+
+    def query(self, sql: str, *values: object) -> Any:
+        """Return the first value of the first row."""
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            return connection.execute(sql, values).fetchall()[0][0]
+
+    def role(self, name: str) -> psutil.Process:
+        """Return the process of a role."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        return next(child for child in children if {"cli.main", name} <= set(child.cmdline()))
+
+
+@contextmanager
+def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -> Iterator[OwnStack]:
+    """Start `tokenmill up` with further arguments and variables, and stop it. Ends the program if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="tm-") as folder:
+        process = subprocess.Popen(
+            [tokenmill, "up", "--data-dir", folder, "--port", str(_free_port()), "--served-name", "demo", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                found = _EXPORT.match(process.stdout.readline())
+                if found is None:
+                    raise SystemExit("the stack did not start; its messages are above")
+                database_url = (Path(folder) / "run" / "database_url").read_text().strip()
+                yield OwnStack(pid=process.pid, base_url=found[1], api_key=found[2], database_url=database_url)
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(_STOP_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
