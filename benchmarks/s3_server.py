@@ -1,14 +1,16 @@
-"""A small S3 in a thread, for tests and benchmarks: real HTTP, objects in memory, and any mood that a store can have.
+"""An S3 that answers, refuses or hangs as it is told: moto's server behind a proxy, both in threads of this process.
 
-Speaks what `obstore` says: PUT, GET with Range, HEAD, DELETE, multipart uploads, many deletions at once, lists.
-Signatures are not checked.
+For tests and benchmarks; needs what `pip install tokenmill[dev]` brings. Signatures are not checked.
 """
 
 from __future__ import annotations
 
+import functools
+import http.client
+import itertools
+import logging
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +18,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import count
-from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from urllib.parse import unquote, urlsplit
 
-BUCKET = "bucket"
+_HOST = "127.0.0.1"
+_TIMEOUT_SECONDS = 60.0
+_OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
+_OF_A_CONTENT = {"content-length", "content-md5", "x-amz-checksum-sha256"}
+
+_bucket_numbers = itertools.count()
 
 
 class Mood(StrEnum):
@@ -46,32 +51,56 @@ class Trouble:
 class S3Server:
     """One bucket. Set troubles at any time; `requests` counts (method, key) as they arrive, before any trouble."""
 
-    objects: dict[str, bytes] = field(default_factory=dict)
-    uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)  # id: (key, parts); unfinished ones
+    backend_port: int
+    bucket: str = field(default_factory=lambda: f"bucket-{next(_bucket_numbers)}")
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    delay_seconds: float = 0.0  # before each answer
     changed: threading.Condition = field(default_factory=threading.Condition)
     port: int = 0
     _troubles: list[Trouble] = field(default_factory=list)
     _num_hanging: int = 0
     _num_recoveries: int = 0
-    _upload_ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
     def url(self) -> str:
         """Return what goes into TOKENMILL_STORAGE_URL."""
-        return f"s3://{BUCKET}/objects"
+        return f"s3://{self.bucket}/objects"
 
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables with which a process finds this server under `url`."""
         return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": f"http://{_HOST}:{self.port}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_REGION": "us-east-1",
         }
+
+    def keys(self) -> list[str]:
+        """Return the keys of all objects."""
+        return re.findall(r"<Key>(.*?)</Key>", self._ask("?list-type=2"))
+
+    def unfinished_uploads(self) -> list[str]:
+        """Return the keys of multipart uploads that were begun and neither completed nor aborted."""
+        return re.findall(r"<Key>(.*?)</Key>", self._ask("?uploads"))
+
+    def _ask(self, query: str) -> str:
+        return self.forward("GET", f"/{self.bucket}{query}", {}, b"")[2].decode()
+
+    def make_bucket(self) -> None:
+        self.forward("PUT", f"/{self.bucket}", {}, b"")
+
+    def forward(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return what the real server answers: status, headers, body."""
+        connection = http.client.HTTPConnection(_HOST, self.backend_port, timeout=_TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            response = connection.getresponse()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        finally:
+            connection.close()
 
     def trouble(self, mood: Mood, *, methods: str = "GET HEAD PUT POST DELETE", key_prefix: str = "") -> None:
         """Let requests of these methods for keys that begin so meet `mood`, until `recover`; the last one counts."""
@@ -121,8 +150,9 @@ class S3Server:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """Serve an empty bucket on a free port."""
-    s3 = S3Server()
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"s3": s3}))
+    s3 = S3Server(_backend_port())
+    s3.make_bucket()
+    server = _Server((_HOST, 0), type("Handler", (_Handler,), {"s3": s3}))
     s3.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -133,6 +163,18 @@ def s3_server() -> Iterator[S3Server]:
         s3.recover()
         server.server_close()
         thread.join()
+
+
+@functools.cache
+def _backend_port() -> int:
+    """Start the real server, once a process: it takes seconds to import."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - only whoever wants a server needs it
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line for each request
+    server = ThreadedMotoServer(ip_address=_HOST, port=0, verbose=False)
+    server.start()
+    port: int = server.get_host_and_port()[1]
+    return port
 
 
 class _Server(ThreadingHTTPServer):
@@ -157,10 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         url = urlsplit(self.path)
-        key = unquote(url.path).removeprefix(f"/{BUCKET}").lstrip("/")
-        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        key = unquote(url.path).removeprefix(f"/{self.s3.bucket}").lstrip("/")
         mood = self.s3.mood_of(self.command, key)
-        time.sleep(self.s3.delay_seconds)
         if mood is Mood.HANG:
             self.s3.hang()
             self.close_connection = True
@@ -168,108 +208,54 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown")
         elif mood is Mood.FORBID:
             self._fail(HTTPStatus.FORBIDDEN, "AccessDenied")
+        elif self.command == "POST" and url.query == "delete":
+            self._delete_many(body)
         else:
-            self._breaks_off = mood is Mood.BREAK_OFF
-            getattr(self, f"_{self.command.lower()}")(key, query, body)
+            self._relay(body, breaks_off=mood is Mood.BREAK_OFF)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
 
-    def _get(self, key: str, query: dict[str, str], _body: bytes) -> None:
-        if "list-type" in query:
-            self._list(query.get("prefix", ""))
-            return
-        content = self.s3.objects.get(key)
-        if content is None:
-            self._fail(HTTPStatus.NOT_FOUND, "NoSuchKey")
-            return
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
-        if wanted is None:
-            self._answer(content, headers=_described(content))
-            return
-        start, end = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
-        if start >= len(content):
-            self._fail(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "InvalidRange")
-            return
-        headers = _described(content) | {"content-range": f"bytes {start}-{end}/{len(content)}"}
-        self._answer(content[start : end + 1], status=HTTPStatus.PARTIAL_CONTENT, headers=headers)
-
-    def _head(self, key: str, query: dict[str, str], body: bytes) -> None:
-        self._get(key, query, body)
-
-    def _list(self, prefix: str) -> None:
-        rows = "".join(
-            f"<Contents><Key>{escape(key)}</Key><Size>{len(content)}</Size><ETag>e</ETag>"
-            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
-            for key, content in sorted(self.s3.objects.items())
-            if key.startswith(prefix)
-        )
-        self._answer_xml(f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>")
-
-    def _put(self, key: str, query: dict[str, str], body: bytes) -> None:
-        if "uploadId" in query:
-            self.s3.uploads[query["uploadId"]][1][int(query["partNumber"])] = body
-        else:
-            self.s3.objects[key] = body
-        self._answer(b"", headers={"etag": '"e"'})
-
-    def _post(self, key: str, query: dict[str, str], body: bytes) -> None:
-        if "delete" in query:
-            self._delete_many(body)
-        elif "uploads" in query:
-            upload_id = f"upload-{next(self.s3._upload_ids)}"
-            self.s3.uploads[upload_id] = (key, {})
-            self._answer_xml(
-                f"<InitiateMultipartUploadResult><UploadId>{upload_id}</UploadId></InitiateMultipartUploadResult>"
-            )
-        else:
-            parts = self.s3.uploads.pop(query["uploadId"])[1]
-            self.s3.objects[key] = b"".join(parts[number] for number in sorted(parts))
-            self._answer_xml("<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
-
     def _delete_many(self, body: bytes) -> None:
-        """Delete what a `?delete` names; each key meets the mood that its own DELETE would meet."""
-        rows = []
-        for key in re.findall(r"<Key>(.*?)</Key>", body.decode()):
-            if self.s3.mood_of("DELETE", key) is Mood.PASS:
-                self.s3.objects.pop(key, None)
-                rows.append(f"<Deleted><Key>{key}</Key></Deleted>")
-            else:
-                rows.append(f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>no</Message></Error>")
-        self._answer_xml(f"<DeleteResult>{''.join(rows)}</DeleteResult>")
-
-    def _delete(self, key: str, query: dict[str, str], _body: bytes) -> None:
-        if "uploadId" in query:
-            self.s3.uploads.pop(query["uploadId"], None)
+        """Have deleted what a `?delete` names; each key meets the mood that its own DELETE would meet."""
+        objects = re.findall(rb"<Object>.*?</Object>", body, re.DOTALL)
+        keys = [re.findall(rb"<Key>(.*?)</Key>", one)[0].decode() for one in objects]
+        kept = [key for key in keys if self.s3.mood_of("DELETE", key) is not Mood.PASS]
+        for key, one in zip(keys, objects, strict=True):
+            if key in kept:
+                body = body.replace(one, b"")
+        errors = "".join(
+            f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>no</Message></Error>" for key in kept
+        )
+        if len(kept) == len(keys):
+            self._answer(HTTPStatus.OK, {}, f"<DeleteResult>{errors}</DeleteResult>".encode())
         else:
-            self.s3.objects.pop(key, None)
-        self._answer(b"", status=HTTPStatus.NO_CONTENT)
+            self._relay(body, errors=errors.encode())
+
+    def _relay(self, body: bytes, *, breaks_off: bool = False, errors: bytes = b"") -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {name: value for name, value in headers.items() if name not in _OF_A_CONNECTION | _OF_A_CONTENT}
+        status, answered, content = self.s3.forward(self.command, self.path, headers, body)
+        content = content.replace(b"</DeleteResult>", errors + b"</DeleteResult>") if errors else content
+        self._answer(status, answered, content, breaks_off=breaks_off)
 
     def _fail(self, status: HTTPStatus, code: str) -> None:
-        self._breaks_off = False
-        self._answer_xml(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>", status=status)
+        content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        self._answer(status, {"content-type": "application/xml"}, content)
 
-    def _answer_xml(self, document: str, *, status: HTTPStatus = HTTPStatus.OK) -> None:
-        content = f'<?xml version="1.0" encoding="UTF-8"?>{document}'.encode()
-        self._answer(content, status=status, headers={"content-type": "application/xml"})
-
-    def _answer(
-        self, content: bytes, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None
-    ) -> None:
+    def _answer(self, status: int, headers: dict[str, str], content: bytes, *, breaks_off: bool = False) -> None:
         self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(content)))
+        for name, value in headers.items():
+            if name not in _OF_A_CONNECTION:
+                self.send_header(name, value)
+        is_head = self.command == "HEAD"
+        self.send_header("content-length", headers.get("content-length", "0") if is_head else str(len(content)))
         self.end_headers()
-        if self.command == "HEAD":
+        if is_head:
             return
-        if self._breaks_off:
+        if breaks_off:
             self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
             self.s3.hang()
             self.close_connection = True
         else:
             self.wfile.write(content)
-
-
-def _described(content: bytes) -> dict[str, str]:
-    return {"etag": f'"{len(content)}"', "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT"}

@@ -131,7 +131,7 @@ def test_an_object_that_cannot_be_deleted_stops_no_other_and_is_tried_again(
     session.execute(text("UPDATE file SET purge_again_at = now() WHERE purge_again_at IS NOT NULL"))
     session.commit()
     assert retention.purge_files(maker, storage) == 3
-    assert s3.objects == {}
+    assert s3.keys() == []
 
 
 def test_no_transaction_is_open_while_the_store_is_asked(
@@ -351,7 +351,7 @@ def test_objects_in_an_s3_are_swept_too(
     leftover = files.new_object_key(tenant.id)
     kept = stored(storage, make_file, object_key=files.new_object_key(tenant.id))
     storage.put(leftover, b"x")
-    assert retention.sweep_objects(maker, storage, age=DAY) == 1  # that server calls all objects old
+    assert retention.sweep_objects(maker, storage, age=timedelta(0)) == 1
     assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
 
 
