@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
-from jobs import history, metrics
-from jobs.batches import deletion, lost_leases, sweeps
+from jobs import history, metrics, retention
+from jobs.batches import deletion, lost_leases, planned, sweeps
 from jobs.chunks import fleet, waiting
 from jobs.database import connect, sessions
 
@@ -130,3 +130,34 @@ def test_counting_results_on_a_batch_follows_no_index(crowded: Engine) -> None:
         connection.execute(text("UPDATE batch SET num_completed = num_requests WHERE id = 'batch_1'"))
         assert connection.execute(text("SELECT is_answered FROM batch WHERE id = 'batch_1'")).scalar()
         assert connection.execute(text(counted)).scalar() == 1, "once in its life"
+
+
+NUM_FRESH = 2000
+FRESH = text("""
+    INSERT INTO result (batch_day, batch_id, line_no, result_no, is_error, input_tokens, cached_tokens, output_tokens,
+        line)
+    SELECT CAST(created_at AT TIME ZONE 'UTC' AS date), id, n, n, true, 0, 0, 0, 'x'
+    FROM batch, generate_series(1, CAST(:number AS int)) AS n WHERE id = 'batch_1'
+""")
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [(planned._DROP_RESULTS, {"counted": 0}), (retention._DELETE_ROWS, {})],
+    ids=["what a validation left", "results that are kept no longer"],
+)
+def test_deleting_a_block_of_fresh_results_looks_at_each_a_few_times(
+    crowded: Engine, query: Any, values: dict[str, Any]
+) -> None:
+    """Without statistics a join of the block with the table looked at every row for every row."""
+    with crowded.connect() as connection:
+        connection.execute(text("SET LOCAL timezone = 'UTC'"))
+        connection.execute(FRESH, {"number": NUM_FRESH})
+        day = connection.scalar(text("SELECT batch_day FROM result LIMIT 1"))
+        values = values | {"batch_id": "batch_1", "day": day, "limit": NUM_FRESH}
+        explained = connection.scalar(text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query.text}"), values)
+        looked_at = sum(rows for _, rows in scans(explained[0]["Plan"]))
+        left = connection.scalar(text("SELECT count(*) FROM result"))
+        connection.rollback()
+    assert left == 0
+    assert looked_at <= 4 * NUM_FRESH
