@@ -92,7 +92,8 @@ def _insert(connection: psycopg.Connection, table: str, values: dict[str, object
     """Insert a row; columns that must be filled and are not named get a value of their type."""
     needed = connection.execute(
         "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
-        " AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'", [table]).fetchall()  # fmt: skip
+        " AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'"
+        " AND is_generated = 'NEVER'", [table]).fetchall()  # fmt: skip
     fill: dict[str, object] = {"bigint": 1, "integer": 1, "smallint": 1, "text": "normal"}
     row = {name: fill.get(kind, "2030-01-01T00:00:00Z") for name, kind in needed} | values
     names, marks = ", ".join(row), ", ".join(["%s"] * len(row))

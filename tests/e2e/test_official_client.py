@@ -336,7 +336,7 @@ def test_a_token_limit_holds_while_others_go_on_and_its_batch_ends_once_it_is_ra
         "max_tokens": 8,
     }  # 4 × the estimate
     content = [json.dumps({"custom_id": f"c{n}", "method": "POST", "url": CHAT, "body": body}) for n in range(34)]
-    tenant = admin("tenants", "create", "limited", "--limit-tokens", "5000")
+    tenant = admin("tenants", "create", "limited", "--budget", "5000")
     with openai.OpenAI(base_url=stack.base_url, api_key=admin("keys", "create", "limited")) as limited:
         batch_id = submit(limited, "\n".join(content).encode()).id
         while not (limited.batches.retrieve(batch_id).waits_for or "").startswith("waiting_budget"):  # type: ignore[attr-defined]
@@ -350,14 +350,14 @@ def test_a_token_limit_holds_while_others_go_on_and_its_batch_ends_once_it_is_ra
         assert wait(client, other.id).request_counts.completed == 1
         assert stack.audit().returncode == 0, stack.audit().stdout
 
-        admin("tenants", "limit", "limited", "30000")
+        admin("tenants", "budget", "limited", "30000")
         batch = wait(limited, batch_id)
         assert (batch.status, batch.request_counts.completed, batch.waits_for) == ("completed", 34, None)
         spent, reserved = spent_and_reserved()
         assert spent == batch.usage.total_tokens > 15_000
         assert reserved == 0
 
-        admin("tenants", "limit", "limited", str(spent + 500))
+        admin("tenants", "budget", "limited", str(spent + 500))
         batch = wait(limited, submit(limited, "\n".join(content[:3]).encode(), uncovered_lines="fail").id)
         assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 1, 2)
         errors = read_lines(limited, batch.error_file_id)
