@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
     """Postgres, which keeps the truth."""
     api_connections: int = Field(default=12, ge=4)
-    """Connections to Postgres of one API process, at most; a control worker opens 6 at most, a GPU worker 4 and
+    """Connections to Postgres of one API process, at most; a control worker opens 8 at most, a GPU worker 4 and
     2 for its leases, any other process 4."""
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     """What a stopping worker gives its open chunks to finish."""
     worker_chunks: int = Field(default=6, gt=0)
     """Chunks that one worker keeps open."""
-    leftover_hours: float = Field(default=24.0, ge=1)
+    leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)
     """After how long an object that no file names is deleted, and an upload under way gives up. Unfinished multipart
     uploads of an S3 are ended by a lifecycle rule of the bucket (AbortIncompleteMultipartUpload)."""
     retention_days: int = Field(default=30, gt=0, le=MAX_DAYS)

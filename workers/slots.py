@@ -11,8 +11,8 @@ from jobs.chunks.fair_order import CLASSES
 from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 
-MOST_ABOVE = len(CLASSES)
-"""Slots above K, at most."""
+MOST_ABOVE = len(CLASSES) + 1
+"""Slots above K, at most, with one for a claim whose class or room has changed meanwhile."""
 
 
 class Slots:
@@ -26,7 +26,7 @@ class Slots:
         self._num_slots = num_slots
         self._lock = threading.Lock()
         self._open: list[tuple[int, str]] = []  # rank and tenant
-        self._newcomer: tuple[int, str] | None = None  # in the slot that is for them alone
+        self._newcomers: list[tuple[int, str]] = []  # in the slot that is for them alone; more where a claim surprised
 
     @property
     def wanted(self) -> Wanted:
@@ -34,7 +34,7 @@ class Slots:
         with self._lock:
             return Wanted(
                 classes=[priority for rank, priority in enumerate(CLASSES) if self._has_room(rank)],
-                newcomer_classes=[] if self._newcomer else CLASSES[: self._worst + 1],
+                newcomer_classes=[] if self._newcomers else CLASSES[: self._worst + 1],
                 present={tenant_id for _, tenant_id in self._all},
             )
 
@@ -45,26 +45,20 @@ class Slots:
             return len(self._open) < self._num_slots
 
     def open(self, priority: Priority, tenant_id: str) -> None:
-        """Note that a piece of work has started."""
+        """Note that a piece of work has started; it counts even where the room that it was for has gone meanwhile."""
         rank = CLASSES.index(priority)
         with self._lock:
-            if self._has_room(rank):
-                self._open.append((rank, tenant_id))
-            else:
-                self._newcomer = (rank, tenant_id)
+            (self._open if self._has_room(rank) else self._newcomers).append((rank, tenant_id))
 
     def close(self, priority: Priority, tenant_id: str) -> None:
         """Note that a piece of work has ended."""
         work = (CLASSES.index(priority), tenant_id)
         with self._lock:
-            if work == self._newcomer:
-                self._newcomer = None
-            else:
-                self._open.remove(work)
+            (self._newcomers if work in self._newcomers else self._open).remove(work)
 
     @property
     def _all(self) -> list[tuple[int, str]]:
-        return [*self._open, self._newcomer] if self._newcomer else self._open
+        return self._open + self._newcomers
 
     @property
     def _worst(self) -> int:
