@@ -110,11 +110,7 @@ def read_config(file: GgufFile) -> dict[str, Any]:
 def open_weights(path: Path) -> GgufWeights:
     """Open a file for its weights. Raises as `GgufFile`, `read_config` and `GgufWeights` do."""
     file = GgufFile(path)
-    keys = _keys_of(file)
-    if not _ARCHITECTURES[keys.architecture].has_pairs:
-        return GgufWeights(file, num_paired_heads=None, num_paired_kv_heads=None)
-    heads = keys.whole("attention.head_count")
-    return GgufWeights(file, num_paired_heads=heads, num_paired_kv_heads=keys.whole("attention.head_count_kv", heads))
+    return GgufWeights(file, read_config(file), has_pairs=_ARCHITECTURES[_keys_of(file).architecture].has_pairs)
 
 
 class _Keys:

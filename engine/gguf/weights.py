@@ -6,6 +6,9 @@ Knows llama.cpp's names (gguf-py's tensor_mapping.py); the container and the blo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
@@ -30,17 +33,30 @@ _IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)")
+_ATTENTION_BIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "llama": ("attn_q", "attn_k", "attn_v", "attn_output"),
+        "qwen2": ("attn_q", "attn_k", "attn_v"),
+        "qwen3": ("attn_q", "attn_k", "attn_v", "attn_output"),
+    }
+)
+"""What has a bias, by model_type, where the configuration says attention_bias."""
+
+_MLP_BIASES = ("ffn_gate", "ffn_up", "ffn_down")
+_QK_NORMS = ("attn_q_norm", "attn_k_norm")
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,8})\.(\w+)")  # 01 would be 1 twice
 
 
 class GgufWeights:
     """The weights of an open file, by transformers' names. Raises UnsupportedModelError for one without a place."""
 
-    def __init__(self, file: GgufFile, *, num_paired_heads: int | None, num_paired_kv_heads: int | None) -> None:
-        """Take an open file. Where numbers of heads are given, its queries and keys lie in pairs (`_unpaired`)."""
+    def __init__(self, file: GgufFile, config: Mapping[str, Any], *, has_pairs: bool) -> None:
+        """Take an open file, what `read_config` says of it, and whether queries and keys lie in pairs (`_unpaired`)."""
         self._file = file
-        self._heads = {"attn_q": num_paired_heads, "attn_k": num_paired_kv_heads}
-        self._stored = {_name_of(name, file): name for name in file.tensors if name != ROPE_FACTORS}
+        heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+        self._heads: Mapping[str, int] = heads if has_pairs else {}
+        places = _Places(config)
+        self._stored = {places.name_of(name, file): name for name in file.tensors if name != ROPE_FACTORS}
         self.names = list(self._stored)
 
     def read(self, name: str) -> Tensor:
@@ -60,14 +76,30 @@ def _unpaired(tensor: Tensor, num_heads: int) -> Tensor:
     return pairs.transpose(1, 2).reshape(tensor.shape)
 
 
-def _name_of(stored: str, file: GgufFile) -> str:
-    base, _, kind = stored.rpartition(".")
-    in_layer = _LAYER.fullmatch(base)
-    name = None
-    if in_layer is not None and in_layer[2] in _IN_LAYER:
-        name = f"model.layers.{int(in_layer[1])}.{_IN_LAYER[in_layer[2]]}"
-    elif base in _OUTSIDE:
-        name = _OUTSIDE[base]
-    if name is None or kind not in ("weight", "bias"):
-        raise UnsupportedModelError(f"{file.path} has a tensor {stored}, which our engine's decoder has no place for.")
-    return f"{name}.{kind}"
+class _Places:
+    """The tensors that the decoder of one configuration has."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._model_type = config["model_type"]
+        self._num_layers = config["num_hidden_layers"]
+        has_norms = self._model_type == "qwen3"
+        attention = _ATTENTION_BIASES[self._model_type] if config["attention_bias"] else ()
+        mlp = _MLP_BIASES if config["mlp_bias"] and self._model_type == "llama" else ()
+        weights = [part for part in _IN_LAYER if has_norms or part not in _QK_NORMS]
+        self._in_layer = {"weight": weights, "bias": [*attention, *mlp]}
+        self._outside = {"weight": list(_OUTSIDE), "bias": []}
+
+    def name_of(self, stored: str, file: GgufFile) -> str:
+        """Return transformers' name of a tensor. Raises UnsupportedModelError for one that would never be read."""
+        base, _, kind = stored.rpartition(".")
+        in_layer = _LAYER.fullmatch(base)
+        if base in self._outside.get(kind, ()):
+            return f"{_OUTSIDE[base]}.{kind}"
+        if in_layer and in_layer[2] in self._in_layer.get(kind, ()) and int(in_layer[1]) < self._num_layers:
+            return f"model.layers.{in_layer[1]}.{_IN_LAYER[in_layer[2]]}.{kind}"
+        raise UnsupportedModelError(
+            f"{file.path} has a tensor {stored}, which our engine's decoder has no place for: this {self._model_type} "
+            f"has weights of {', '.join(_OUTSIDE)} and, in the layers blk.0 to blk.{self._num_layers - 1}, weights of "
+            f"{', '.join(self._in_layer['weight'])} and biases of {', '.join(self._in_layer['bias']) or 'none'}. "
+            "Convert the model again, or give its folder with config.json and safetensors instead."
+        )

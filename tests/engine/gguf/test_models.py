@@ -171,6 +171,36 @@ def test_what_is_not_supported_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("llama", "blk.0.attn_output.bias"),
+        ("llama", "blk.0.attn_norm.bias"),
+        ("llama", "blk.0.ffn_down.bias"),
+        ("llama", "blk.0.attn_q_norm.weight"),
+        ("llama", "blk.1.attn_q.bias"),
+        ("llama", "blk.7.attn_q.weight"),
+        ("llama", "blk.00.attn_q.weight"),
+        ("llama", "output.bias"),
+        ("llama", "output_norm.bias"),
+        ("llama-tied-biased-linear", "blk.0.ffn_norm.bias"),
+        ("qwen2", "blk.0.attn_output.bias"),
+        ("qwen2", "blk.0.attn_k_norm.weight"),
+        ("qwen2", "blk.0.ffn_gate.bias"),
+        ("qwen3", "blk.0.attn_q_norm.bias"),
+        ("qwen3", "blk.2.attn_q_norm.weight"),
+    ],
+)
+def test_a_tensor_that_would_never_be_read_is_refused_by_name(model: str, name: str, tmp_path: Path) -> None:
+    _, written = made(model)
+    written.tensors[name] = f32((64,), [0.0] * 64)
+    path = save(written, tmp_path)
+    with pytest.raises(UnsupportedModelError) as caught:
+        weights(path)
+    assert f"{path} has a tensor {name}, which our engine's decoder has no place for" in str(caught.value)
+    assert "in the layers blk.0 to blk.1, weights of attn_norm, attn_q" in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (metadata(llama__block_count=None), "has no value for llama.block_count; it must be a whole number"),
