@@ -21,7 +21,7 @@ WORKERS_LEFT = timedelta(hours=1)
 WORKERS_KEPT = timedelta(days=7)
 """A worker that was silent for so long counts as one that has left, or is forgotten; should it come back, it announces
 itself again."""
-_BATCHES = 100  # a transaction
+_BATCHES = 1  # a transaction: the entries of a large one are read anew for each piece of them
 _ROWS = 10_000  # chunks a transaction, and as many ledger entries
 
 

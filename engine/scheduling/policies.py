@@ -107,14 +107,16 @@ class PriorityPolicy(Policy):
     """
 
     def __init__(self) -> None:
-        self._classes: dict[int, TenantTurns] = {}  # those in which somebody waits, and maybe some that are over
+        self._classes: dict[int, TenantTurns] = {}  # by priority; those in which nobody waits any more are left over
         self._priorities: list[int] = []  # a heap of their numbers
 
     def push(self, sequence: Sequence) -> None:
         priority = sequence.request.priority
         if priority not in self._classes:
-            self._classes[priority] = TenantTurns(_preempted_then_deadline)
             heappush(self._priorities, priority)
+        if not self._classes.get(priority):
+            # With nobody waiting there was nothing to share: what was served until now counts no more.
+            self._classes[priority] = TenantTurns(_preempted_then_deadline)
         self._classes[priority].push(sequence)
 
     def peek(self) -> Sequence:
@@ -122,7 +124,6 @@ class PriorityPolicy(Policy):
             turns = self._classes[self._priorities[0]]
             if turns:
                 return turns.peek()
-            # With nobody waiting there is nothing to share: what was served so far counts no more.
             del self._classes[heappop(self._priorities)]
 
     def discard(self, sequence: Sequence) -> None:
@@ -136,16 +137,18 @@ class PriorityPolicy(Policy):
 
     def on_seat(self, sequence: Sequence) -> None:
         turns = self._classes.get(sequence.request.priority)
-        if turns is not None:
+        if turns:
             turns.charge_start(sequence)
+        else:
+            sequence.num_charged_tokens = sequence.num_tokens
 
     def on_step(self, plan: StepPlan) -> None:
-        if not self._classes:
-            return
         for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
             turns = self._classes.get(sequence.request.priority)
-            if turns is not None:
+            if turns:
                 turns.charge_output(sequence)
+            else:
+                sequence.num_charged_tokens = sequence.num_tokens
 
 
 class ShortestPolicy(KeyedPolicy):

@@ -215,6 +215,16 @@ def test_within_a_tenant_the_earlier_deadline_goes_first_and_classes_go_before_t
     assert finish_order(engine) == [urgent, first, soon, late, other]
 
 
+def test_what_a_tenant_ran_while_nobody_waited_is_not_held_against_it() -> None:
+    engine = one_seat(PolicyName.PRIORITY, num_blocks=200)
+    engine.add([1] * 4, 90, tenant="alone")
+    engine.run()
+    alone = [engine.add([1] * 4, 6, tenant="alone") for _ in range(6)]
+    other = [engine.add([2] * 4, 6, tenant="other") for _ in range(6)]
+    first = finish_order(engine)[1:7]
+    assert sum(request_id in alone for request_id in first) == sum(request_id in other for request_id in first) == 3
+
+
 def test_idle_time_earns_a_tenant_nothing() -> None:
     engine = one_seat(PolicyName.FAIR)
     for _ in range(20):
