@@ -20,6 +20,9 @@ class ChunkRef:
     """What a statement over `chunk`, `batch` and `file` selects: every field by its name, from the chunk's own column
     or from what `source` names."""
 
+    IS_HELD: ClassVar[str] = "id = :chunk_id AND fence = :fence AND worker_id = :worker_id AND state = 'leased'"
+    """What a statement asks of a row of `chunk` before it changes it: that it is held by the one of `guard`."""
+
     chunk_id: int = field(metadata={"source": "chunk.id"})
     fence: int
     """Good for this lease only: the next one has a higher number."""
@@ -47,6 +50,11 @@ class ChunkRef:
     expires_at: datetime
     """The batch's deadline."""
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
+
+    @property
+    def guard(self) -> dict[str, int | str]:
+        """Return what `IS_HELD` asks for."""
+        return {"chunk_id": self.chunk_id, "fence": self.fence, "worker_id": self.worker_id}
 
     @property
     def batch_day(self) -> date:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.accounts.budgets import Covered
+from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.leasing import ClaimedChunk, fenced_out
 
 
@@ -23,7 +24,7 @@ def cover(session: Session, claim: ClaimedChunk, costs: Sequence[int], *, covere
     FencedOutError.
     """
     tokens = sum(costs)
-    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "covered": covered, "tokens": tokens}
+    values = {"covered": covered, "tokens": tokens} | claim.guard
     if session.execute(_COVER_FROM_BATCH, values).one_or_none() is not None:
         return Covered(fits=[True] * len(costs), tokens=tokens)
     before = session.scalar(_LOCK, values)
@@ -37,10 +38,10 @@ def cover(session: Session, claim: ClaimedChunk, costs: Sequence[int], *, covere
 
 
 # What nearly every group needs, in one statement: the batch has reserved enough. The chunk is locked first.
-_COVER_FROM_BATCH = text("""
+_COVER_FROM_BATCH = text(f"""
     WITH held AS (
         SELECT id, batch_id FROM chunk
-        WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND covered_tokens = :covered FOR NO KEY UPDATE
+        WHERE {ChunkRef.IS_HELD} AND covered_tokens = :covered FOR NO KEY UPDATE
     ), covering AS (
         UPDATE batch SET covered_tokens = covered_tokens + :tokens FROM held
         WHERE batch.id = held.batch_id AND reserved_tokens - covered_tokens >= :tokens RETURNING batch.id
@@ -49,8 +50,8 @@ _COVER_FROM_BATCH = text("""
     RETURNING chunk.id
 """)
 
-_LOCK = text("""
-    SELECT covered_tokens FROM chunk WHERE id = :chunk_id AND fence = :fence AND state = 'leased' FOR NO KEY UPDATE
+_LOCK = text(f"""
+    SELECT covered_tokens FROM chunk WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
 """)
 
 _SET = text("UPDATE chunk SET covered_tokens = :covered WHERE id = :chunk_id")

@@ -102,7 +102,7 @@ def start(session: Session, claim: ClaimedChunk) -> None:
 
     Raises FencedOutError.
     """
-    if session.execute(_START, {"chunk_id": claim.chunk_id, "fence": claim.fence}).one_or_none() is None:
+    if session.execute(_START, claim.guard).one_or_none() is None:
         raise fenced_out(claim)
 
 
@@ -249,7 +249,7 @@ def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
 
 def _extend(session: Session, claim: ClaimedChunk, lease: timedelta, *, covered: int | None = None) -> int:
     """Extend the lease; return how much less than before the chunk covers now, with `covered` None the same."""
-    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "lease": lease, "covered": covered}
+    values = {"lease": lease, "covered": covered} | claim.guard
     row = session.execute(_EXTEND, values).one_or_none()
     if row is None:
         raise fenced_out(claim)
@@ -258,7 +258,7 @@ def _extend(session: Session, claim: ClaimedChunk, lease: timedelta, *, covered:
 
 def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
     """End the lease, and the cover of lines that were running. Raises FencedOutError."""
-    values = {"chunk_id": claim.chunk_id, "fence": claim.fence, "after": after.value, "sources": sources_of(after)}
+    values = {"after": after.value, "sources": sources_of(after)} | claim.guard
     row = session.execute(_LEAVE, values).one_or_none()
     if row is None:
         raise fenced_out(claim)
@@ -335,23 +335,23 @@ _CLAIM = text(f"""
         chunk.charged_priority <> chunk.priority AS is_lowered
 """)
 
-_EXTEND = text("""
+_EXTEND = text(f"""
     WITH held AS (
         SELECT id, covered_tokens FROM chunk
-        WHERE id = :chunk_id AND fence = :fence AND state = 'leased' FOR NO KEY UPDATE
+        WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
     )
     UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval),
         covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens)
     FROM held WHERE chunk.id = held.id RETURNING held.covered_tokens - chunk.covered_tokens AS uncovered
 """)
 
-_START = text("""
-    UPDATE chunk SET started_fence = fence WHERE id = :chunk_id AND fence = :fence AND state = 'leased' RETURNING id
+_START = text(f"""
+    UPDATE chunk SET started_fence = fence WHERE {ChunkRef.IS_HELD} RETURNING id
 """)
 
-_LEAVE = text("""
+_LEAVE = text(f"""
     UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL
-    WHERE id = :chunk_id AND fence = :fence AND state = 'leased' AND state = ANY(:sources) RETURNING covered_tokens
+    WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens
 """)
 
 # SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts.prices import Prices
-from jobs.chunks import leasing
+from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.errors import FencedOutError
@@ -88,6 +90,25 @@ def test_chunks_that_others_are_claiming_hold_no_claim_up(
         claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE)
     assert claim is not None
     assert claim.chunk_id == ids[10]
+
+
+def test_a_claim_is_good_for_its_owner_only_whatever_the_fence(session: Session, run: Run) -> None:
+    """After a failover that lost the last claim, two workers may have been given the same fence."""
+    run(4)
+    claim = leasing.claim_next(session, model="m", worker_id="w2", lease=LEASE)
+    assert claim is not None
+    lost = replace(claim, worker_id="w1")
+    uses: list[Callable[[], object]] = [
+        lambda: leasing.start(session, lost),
+        lambda: leasing.extend(session, lost, LEASE),
+        lambda: leasing.release(session, lost),
+        lambda: leasing.flush(session, lost, [], flush_no=1, lease=LEASE),
+        lambda: covering.cover(session, lost, [10], covered=0),
+    ]
+    for use in uses:
+        with pytest.raises(FencedOutError):
+            use()
+    assert leasing.extend(session, claim, LEASE).batch_wanted
 
 
 def test_a_claim_for_newcomers_passes_over_tenants_that_are_present(session: Session, run: Run, tenant: Tenant) -> None:
