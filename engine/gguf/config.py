@@ -6,7 +6,7 @@ Knows llama.cpp's keys (gguf-py's constants.py); no weights but the few numbers 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -68,6 +68,12 @@ _QUANTIZED_DTYPE = "bfloat16"  # what is quantized was made from 16 bits
 
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """The tokens of the end: of a sequence, of a turn, of a message."""
+
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_turn|>", "<end_of_turn>")
+_END_TEXTS = frozenset((*_TURN_ENDS, "<|endoftext|>", "<|end_of_text|>", "</s>"))
+"""Control tokens that end an answer though no key names them: a file names one, and its model may write another."""
+
+_CONTROL = 3  # of tokenizer.ggml.token_type
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Of Llama 3.1 to 3.3; a file has what they make of the frequencies."""
@@ -206,8 +212,18 @@ def _dtype(file: GgufFile) -> str:
 
 
 def _end_token_ids(file: GgufFile) -> list[int]:
-    found = (_token_id(file, name) for name in _END_TOKENS)
-    return list(dict.fromkeys(token_id for token_id in found if token_id is not None))
+    named = (_token_id(file, name) for name in _END_TOKENS)
+    return list(dict.fromkeys([*(token_id for token_id in named if token_id is not None), *_ends_by_text(file)]))
+
+
+def _ends_by_text(file: GgufFile) -> Iterator[int]:
+    """Yield the control tokens with a text of the end. Lists that are none are the tokenizer's to refuse."""
+    tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    if not isinstance(tokens, list) or not isinstance(kinds, list):
+        return
+    for token_id, (token, kind) in enumerate(zip(tokens, kinds, strict=False)):
+        if kind == _CONTROL and token in _END_TEXTS:
+            yield token_id
 
 
 def _token_id(file: GgufFile, name: str) -> int | None:

@@ -14,7 +14,7 @@ from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.config import ModelConfig, load_model_config
 from engine.models.paths import resolve_model_path
 from engine.models.weights import Checkpoint
-from tests.engine.gguf.builders import Written, f32
+from tests.engine.gguf.builders import As, Written, f32
 from tests.engine.gguf.conversion import as_q8_0, save, written_as_gguf
 from tests.engine.models.builders import build_family, check_run
 from tests.engine.models.families import RUNS, SMALLEST_LEAD, Family
@@ -113,6 +113,27 @@ def test_the_configuration_says_what_the_metadata_says(tmp_path: Path) -> None:
     assert (config.vocab_size, config.max_model_len, config.head_dim) == (200, 128, 16)
     assert (config.has_tied_embeddings, config.has_qkv_bias, config.has_output_bias, config.has_mlp_bias) == (True,) * 4
     assert config.rms_norm_eps == pytest.approx(1e-6)
+
+
+def ends(tokens: Any, kinds: Any, folder: Path, **named: int) -> tuple[int, ...]:
+    _, written = made("qwen2")
+    written.metadata |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    written.metadata |= {f"tokenizer.ggml.{name}": value for name, value in named.items()}
+    config = load_model_config(str(save(written, folder)))
+    assert isinstance(config, ModelConfig)
+    return config.eos_token_ids
+
+
+def test_an_answer_ends_with_each_control_token_whose_text_is_an_end(tmp_path: Path) -> None:
+    normal, control, own = As("i32", 1), As("i32", 3), As("i32", 4)
+    qwen = ["a", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "</tool_call>"]
+    assert ends(qwen, [normal, control, control, control, own], tmp_path, eos_token_id=3) == (3, 1)
+    llama = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"]
+    assert ends(llama, [control] * 4, tmp_path, eos_token_id=1) == (1, 2, 3)
+    others = ["<|end|>", "</s>", "<end_of_turn>", "<|end_of_turn|>", "<s>"]
+    assert ends(others, [control] * 5, tmp_path) == (0, 1, 2, 3)
+    assert ends(["</s>", "<|end|>"], [normal, own], tmp_path, eot_token_id=7) == (7,)
+    assert ends(7, [control], tmp_path, eos_token_id=5) == (5,)
 
 
 def test_quantized_weights_are_taken_as_bf16(tmp_path: Path) -> None:
