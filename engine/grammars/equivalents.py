@@ -25,17 +25,25 @@ _SINCE = {
 """The draft of JSON Schema that brought a keyword; before, it constrains nothing."""
 
 
-def with_equivalents(root: Schema) -> Schema:
-    """Write a schema's keywords anew where that can be done; changes and returns it.
+def with_equivalents(root: Schema) -> Schema | None:
+    """Write a schema's keywords anew where that can be done; changes and returns it. None where it must not be used.
 
-    One with keywords that came after the draft that it names is left as it is: its opposite would be another one to
-    each reader.
+    One with keywords that came after the draft that it names is not written anew: its opposite would be another one to
+    each reader. And a `oneOf` that is left must not stand beside a narrowed schema: branches that overlap might seem
+    not to.
     """
     schemas = schemas_in(root)
-    draft = re.search(r"draft-?0?(\d+)", str(root.get("$schema")))
+    draft = re.search(r"draft-?0?(\d{1,4})", str(root.get("$schema")))
     if draft is not None and any(_SINCE.get(keyword, 0) > int(draft[1]) for schema in schemas for keyword in schema):
-        return root
+        return None
     negation = Negation(root)
+    _write(schemas, negation)
+    left = schemas_in(root)
+    is_narrowed = any(NARROWED in schema for schema in left)
+    return None if is_narrowed and any("oneOf" in schema for schema in left) else root
+
+
+def _write(schemas: list[Schema], negation: Negation) -> None:
     for schema in reversed(schemas):  # inner ones first: what is negated has then been written anew
         negation.place = schema
         for write in (_not, _if, _dependencies, _property_names, _least_one_property, _one_of):
@@ -44,8 +52,7 @@ def with_equivalents(root: Schema) -> Schema:
             except (Inexpressible, RecursionError):
                 continue
             except (AttributeError, KeyError, TypeError, ValueError):
-                return root  # no JSON schema: llguidance says what is wrong with it
-    return root
+                return  # no JSON schema: llguidance says what is wrong with it
 
 
 def _not(schema: Schema, negation: Negation) -> None:
@@ -74,7 +81,7 @@ def _dependencies(schema: Schema, _: Negation) -> None:
         replace_keywords(schema, names, {"allOf": choices} if choices else {})
 
 
-def _property_names(schema: Schema, _: Negation) -> None:
+def _property_names(schema: Schema, negation: Negation) -> None:
     allowed = schema.get("propertyNames")
     if allowed is None or not isinstance(allowed, dict) or schema.get("patternProperties"):
         return
@@ -87,6 +94,7 @@ def _property_names(schema: Schema, _: Negation) -> None:
         written = {}
     elif isinstance(names := kept.get("enum", [kept["const"]] if "const" in kept else None), list):
         texts = [name for name in names if isinstance(name, str)]
+        negation.count_copies(rest, len(texts))
         known = {name: part if name in texts else False for name, part in properties.items()}
         written = {"properties": {**known, **{name: rest for name in texts if name not in known}}}
         written["additionalProperties"] = False

@@ -233,7 +233,9 @@ def _sources(structured: StructuredOutput) -> Iterator[str]:
         defaults = {"whitespace_flexible": structured.any_whitespace}
         schema = kept_schema(text, one_of_as_any_of=structured.one_of_as_any_of)
         yield str(write.grammar_from_json_schema(schema, defaults=defaults))
-        yield str(write.grammar_from_json_schema(with_equivalents(schema), defaults=defaults))
+        written = with_equivalents(schema)
+        if written is not None and _is_small(written):
+            yield str(write.grammar_from_json_schema(written, defaults=defaults))
     elif structured.regex is not None:
         yield str(write.grammar_from_regex(structured.regex))
     elif structured.choice is not None:
@@ -241,6 +243,15 @@ def _sources(structured: StructuredOutput) -> Iterator[str]:
         yield str(write.grammar_from_lark(f"start: {texts}"))
     elif structured.grammar is not None:
         yield str(write.grammar_from_lark(_lark(structured.grammar)))
+
+
+def _is_small(schema: Schema) -> bool:
+    """Tell whether a schema, with what was written anew, is as small as a user's must be."""
+    try:
+        check_text(json.dumps(schema, ensure_ascii=False), title="JSON schema")
+    except (InvalidRequestError, RecursionError):
+        return False
+    return True
 
 
 def _lark(grammar: str) -> str:

@@ -5,7 +5,8 @@ Pure; knows no library. What it tells holds for all values of a schema, and it n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sized
 from typing import Any, TypeVar
 
 from engine.grammars.json_schema import Schema, schemas_in, target_of
@@ -19,6 +20,9 @@ NARROWED = "x-narrowed"
 
 MAX_VISITS = 20_000
 """Schemas that may be looked at for one grammar: what it costs in Python, which holds the interpreter's lock."""
+
+_PARTS_PER_VISIT = 64
+"""Names, values or characters that are read as quickly as one schema is looked at."""
 
 _KINDS = {type(None): "null", bool: "boolean", dict: "object", list: "array", int: "number", float: "number"}
 
@@ -36,11 +40,13 @@ class Meaning:
         self.place: Schema | None = None
         """The schema that is being written anew: what refers to it says nothing that can be told yet."""
         self._num_visits = 0
+        self._values: dict[int, tuple[Any, dict[str, set[str]]]] = {}
+        """Listed values by their kinds, for each list by its identity; the list is held, so that this stays its own."""
         self._followed: list[str] = []
 
     def are_disjoint(self, first: Any, second: Any) -> bool:
         """Tell whether no value can fit both, as far as that shows."""
-        self._count()
+        self._count(1, first, second)
         if first is False or second is False:
             return True
         if not isinstance(first, dict) or not isinstance(second, dict):
@@ -55,18 +61,19 @@ class Meaning:
 
     def types_of(self, schema: Any) -> frozenset[str]:
         """Return the types of the values that a schema may allow."""
-        self._count()
+        self._count(1, schema)
         if isinstance(schema, bool) or not isinstance(schema, dict):
             return frozenset() if schema is False else TYPES
         schema = _sure(schema)
         given = schema.get("type")
         found = TYPES
         if given is not None:
+            self._count(0, given)
             found = frozenset(
                 "number" if kind == "integer" else kind for kind in as_list(given) if isinstance(kind, str)
             )
-        if (values := values_of(schema)) is not None:
-            found &= {kind_of(value) for value in values}
+        if (values := self._values_of(schema)) is not None:
+            found &= values.keys()
         for part in self._conjuncts(schema):
             found &= self._types_within(part)
         if branches := self._branches(schema):
@@ -79,6 +86,7 @@ class Meaning:
             return None
         schema = _sure(schema)
         if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+            self._count(1, schema.get("properties", ()))
             return frozenset(schema.get("properties", ()))
         found = [self._within(part, self.names_of) for part in self._conjuncts(schema)]
         return next((names for names in found if names is not None), None)
@@ -90,9 +98,11 @@ class Meaning:
         return all(self.are_disjoint(one, other) for one, other in pairs)
 
     def _are_disjoint_as(self, kind: str, first: Schema, second: Schema) -> bool:
-        values, others = (values_of(schema) for schema in (first, second))
+        values, others = (self._values_of(schema) for schema in (first, second))
         if values is not None and others is not None:
-            return not any(_is_same(value, other) for value in values for other in others if kind_of(value) == kind)
+            fewer = min(values[kind], others[kind], key=len)
+            self._count(1, fewer)
+            return values[kind].isdisjoint(others[kind])
         if kind == "object":
             return self._are_disjoint_objects(first, second) or _are_disjoint_sizes("Properties", first, second)
         if kind in ("array", "string"):
@@ -102,13 +112,28 @@ class Meaning:
         return False
 
     def _are_disjoint_objects(self, first: Schema, second: Schema) -> bool:
-        names = {name for schema in (first, second) for name in as_list(schema.get("required", []))}
+        required = [as_list(schema.get("required", [])) for schema in (first, second)]
+        self._count(0, *required)
+        names = {name for listed in required for name in listed}
         return any(self.are_disjoint(_property(first, name), _property(second, name)) for name in sorted(names))
+
+    def _values_of(self, schema: Schema) -> dict[str, set[str]] | None:
+        """Return the values that a schema lists, as texts that are equal where values are; None without a list."""
+        if (listed := values_of(schema)) is None:
+            return None
+        given = schema["const"] if "const" in schema else schema["enum"]
+        if id(given) not in self._values:
+            by_kind: dict[str, set[str]] = {}
+            for value in listed:
+                by_kind.setdefault(kind_of(value), set()).add(json.dumps(_normal(value), sort_keys=True))
+            self._values[id(given)] = given, by_kind
+        return self._values[id(given)][1]
 
     # --- references --------------------------------------------------------------------------------------------------
 
     def _follow(self, reference: Any) -> Any:
         """Return what a reference points to; `_followed` holds it until it is popped."""
+        self._count(0, reference if isinstance(reference, str) else ())
         is_known = isinstance(reference, str) and reference not in self._followed and not self._has_scopes
         target = target_of(self._root, reference) if is_known else None
         if target is None or target is self.place:
@@ -144,10 +169,24 @@ class Meaning:
         """Return schemas one of which must hold."""
         return next((as_list(schema[key]) for key in ("anyOf", "oneOf") if key in schema), [])
 
-    def _count(self, num_visits: int = 1) -> None:
-        self._num_visits += num_visits
+    def _count(self, num_visits: int, *read: object) -> None:
+        """Count visits, and what is `read` from end to end besides."""
+        num_parts = sum(len(part) for part in read if isinstance(part, Sized))
+        self._num_visits += num_visits + num_parts // _PARTS_PER_VISIT
         if self._num_visits > MAX_VISITS:
             raise Inexpressible
+
+    def count_copies(self, schema: Any, num_copies: int) -> None:
+        """Count what copies of a schema make a document longer by."""
+        left = [schema]
+        while left:
+            part = left.pop()
+            self._count(num_copies * (1 + (len(part) // _PARTS_PER_VISIT if isinstance(part, str) else 0)))
+            if isinstance(part, dict):
+                left += part.keys()
+                left += part.values()
+            elif isinstance(part, list):
+                left += part
 
 
 def _begins_scope(schema: Schema) -> bool:
@@ -201,9 +240,13 @@ def kind_of(value: object) -> str:
     return _KINDS.get(type(value), "string")
 
 
-def _is_same(value: object, other: object) -> bool:
-    """Compare as JSON does: true is not 1, and 1.0 is."""
-    return kind_of(value) == kind_of(other) and value == other
+def _normal(value: Any) -> Any:
+    """Write whole numbers in one way, since 1.0 is 1 in JSON."""
+    if isinstance(value, dict):
+        return {name: _normal(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return list(map(_normal, value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def as_list(value: Any) -> list[Any]:

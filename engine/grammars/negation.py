@@ -31,7 +31,7 @@ class Negation(Meaning):
         `types` are those of the values that matter, `names` the only properties that their objects may have. Where it
         need not be exact it may allow less: a property is absent rather than of a wrong value.
         """
-        self._count()
+        self._count(1, schema)
         if isinstance(schema, bool):
             return not schema
         if isinstance(schema, dict) and "$ref" in schema:  # what stands beside it does not count in all drafts
@@ -59,8 +59,11 @@ class Negation(Meaning):
     ) -> list[Any]:
         value = schema[keyword]
         if keyword in ("const", "enum"):
-            return list(_other_values([value] if keyword == "const" else as_list(value), types))
+            values = [value] if keyword == "const" else as_list(value)
+            self._count(sum(1 + (len(one) if isinstance(one, str) else 0) for one in values))
+            return list(_other_values(values, types))
         if keyword == "type":
+            self._count(0, value)
             return list(_other_types(as_list(value), types))
         if keyword in ("allOf", "anyOf", "oneOf"):
             parts = [self.negated(part, types=types, names=names, is_exact=is_exact) for part in as_list(value)]
@@ -68,7 +71,7 @@ class Negation(Meaning):
                 raise Inexpressible
             return parts if keyword == "allOf" else [False] if False in parts else [{"allOf": parts}]
         if keyword == "not":
-            self._count(_size(value))
+            self.count_copies(value, 1)
             return [copy.deepcopy(value)]  # a copy, since it may hold the place that it is put to
         if keyword in ("required", "properties", "additionalProperties"):
             return list(self._other_objects(keyword, schema, names, is_exact)) if "object" in types else []
@@ -79,9 +82,11 @@ class Negation(Meaning):
     ) -> Iterator[Schema]:
         value = schema[keyword]
         if keyword == "required":
+            self._count(len(as_list(value)))
             for name in as_list(value):
                 yield {"type": "object", "properties": {name: False}}
             return
+        self._count(0, value, names, schema.get("properties"))
         if keyword == "properties":
             wrong = {name: part for name, part in value.items() if names is None or name in names}
         elif value is True or value == {}:
@@ -126,7 +131,7 @@ def _other_values(values: list[Any], types: frozenset[str]) -> Iterator[Schema]:
         elif kind == "boolean":
             yield from ({"enum": [value]} for value in (True, False) if value not in same)  # draft 4 has no const
         elif kind == "number":
-            yield from _other_numbers(sorted(set(same)))
+            yield from _other_numbers([value for value, _ in itertools.groupby(sorted(same))])
         elif kind == "string":
             yield {"type": "string", "pattern": f"^{_other_texts(sorted(set(same)))}$"}
 
@@ -182,8 +187,3 @@ _OPPOSITE_BOUNDS = {
     "exclusiveMinimum": ("", "", "maximum"),
     "exclusiveMaximum": ("", "", "minimum"),
 }
-
-
-def _size(schema: Any) -> int:
-    parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    return 1 + sum(map(_size, parts))

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InvalidRequestError
+from engine.grammars import grammar, meaning
 from engine.grammars.equivalents import with_equivalents
 from engine.grammars.grammar import check_grammar
+from engine.grammars.limits import MAX_CHARACTERS
 from engine.grammars.meaning import MAX_VISITS, NARROWED
 from engine.structured import StructuredOutput
 
@@ -70,6 +72,8 @@ SCHEMAS = st.recursive(
 def test_what_is_written_anew_allows_no_other_values(schema: dict[str, Any], definition: dict[str, Any]) -> None:
     original = {**schema, "$defs": {"x": definition}}
     written = with_equivalents(copy.deepcopy(original))
+    if written is None:
+        return
     before, after = (jsonschema_rs.validator_for(one) for one in (original, written))
     allowed = [value for value in VALUES if before.is_valid(value)]
     still_allowed = [value for value in VALUES if after.is_valid(value)]
@@ -127,6 +131,7 @@ def test_keywords_that_can_be_said_in_others_are_kept(name: str) -> None:
     schema = KEPT[name]
     check_grammar(StructuredOutput(json=schema))
     written = with_equivalents(copy.deepcopy(schema))
+    assert written is not None
     before, after = (jsonschema_rs.validator_for(one) for one in (schema, written))
     more = ["red", "read", "re", "^-]", 3, 3.5, {"kind": "box"}, {"kind": "box", "size": 1}, {"kind": "x", "a": 1}]
     fitting = [value for value in [*VALUES, *more] if after.is_valid(value)]
@@ -168,3 +173,66 @@ def test_no_schema_takes_more_looks_than_allowed() -> None:
     with pytest.raises(InvalidRequestError, match="Set one_of_as_any_of to true"):
         check_grammar(StructuredOutput(json={"type": "object", "oneOf": branches}))
     check_grammar(StructuredOutput(json={"type": "object", "oneOf": branches}, one_of_as_any_of=True))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"type": "object"}, {"oneOf": [{"maximum": 3}, {"type": ["integer", "null"], "minimum": -1}]}]},
+        {
+            "oneOf": [{"type": "object"}, {"$ref": "#/$defs/x"}],
+            "$defs": {"x": {"oneOf": [{"maximum": 3}, {"type": ["integer", "null"], "minimum": -1}]}},
+        },
+    ],
+    ids=["inner", "reference"],
+)
+def test_branches_that_were_narrowed_do_not_pass_for_disjoint(schema: dict[str, Any]) -> None:
+    """An empty object fits the outer branches both: the inner one, narrowed, would leave it to the first."""
+    with pytest.raises(InvalidRequestError, match="Set one_of_as_any_of to true"):
+        check_grammar(StructuredOutput(json=schema))
+
+
+def test_long_lists_are_told_apart_value_by_value_not_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[object] = []
+    kind_of = meaning.kind_of
+
+    def counted(value: object) -> str:
+        looked_at.append(value)
+        return kind_of(value)
+
+    monkeypatch.setattr(meaning, "kind_of", counted)
+    lists = [{"enum": list(range(300))}, {"enum": list(range(300, 600))}]
+    assert meaning.Meaning({}).are_disjoint(*lists)
+    assert len(looked_at) < 6_000
+    assert not meaning.Meaning({}).are_disjoint({"const": [1.0, True]}, {"enum": [[1, True]]})
+    assert meaning.Meaning({}).are_disjoint({"const": [1, True]}, {"enum": [[1, 1], 1]})
+
+
+BRANCHING: dict[str, Any] = {"type": "null"}
+for _ in range(24):
+    BRANCHING = {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": BRANCHING}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": {"enum": [f"{index:06x}" for index in range(20_000)]}},
+        {"not": {"enum": list(range(100_000))}},
+        {
+            "type": "object",
+            "properties": {f"a{index}": {"type": "string", "not": {"$ref": "#/$defs/x"}} for index in range(400)},
+            "$defs": {"x": {"enum": ["abcdefghij" * 20, "b" * 200]}},
+        },
+        {
+            "propertyNames": {"enum": [f"a{index}" for index in range(2_000)]},
+            "additionalProperties": {"pattern": "a" * 2_000},
+        },
+        BRANCHING,
+    ],
+    ids=["texts", "numbers", "references", "names", "names of names"],
+)
+def test_what_is_written_anew_stays_as_small_as_a_schema_must_be(schema: dict[str, Any]) -> None:
+    sources = list(grammar._sources(StructuredOutput(json=schema)))
+    assert max(map(len, sources)) < 2 * MAX_CHARACTERS
+    with pytest.raises(InvalidRequestError, match=r"uses (not|propertyNames), which is not supported"):
+        check_grammar(StructuredOutput(json=schema))
