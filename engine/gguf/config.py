@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from engine.errors import ModelLoadError, UnsupportedModelError
-from engine.gguf.container import GgufFile, Value
+from engine.gguf.container import GgufFile, Numbers, Value
 from engine.gguf.dequantize import read_tensor
 from engine.gguf.tensor_types import TensorType
 from engine.gguf.weights import ROPE_FACTORS, GgufWeights
@@ -130,14 +130,14 @@ class _Keys:
     def given(self, name: str) -> Value | None:
         """Return a value, None where there is none; a list of equal ones, which is one for each layer, as one."""
         value = self._metadata.get(f"{self.architecture}.{name}")
-        if not isinstance(value, list):
+        if not isinstance(value, list | Numbers):
             return value
-        if any(entry != value[0] for entry in value):
+        if any(entry != value[0] for entry in value) if isinstance(value, list) else not value.is_alike():
             raise UnsupportedModelError(
                 f"{self.path} has a {self.architecture}.{name} for each layer, and they differ; our engine's decoder "
                 "has layers alike."
             )
-        return value[0] if value else None
+        return value[0] if len(value) else None
 
     def whole(self, name: str, default: int | None = None) -> int:
         value = self.given(name)
@@ -219,10 +219,10 @@ def _end_token_ids(file: GgufFile) -> list[int]:
 def _ends_by_text(file: GgufFile) -> Iterator[int]:
     """Yield the control tokens with a text of the end. Lists that are none are the tokenizer's to refuse."""
     tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    if not isinstance(tokens, list) or not isinstance(kinds, list):
+    if not isinstance(tokens, list) or not isinstance(kinds, Numbers):
         return
-    for token_id, (token, kind) in enumerate(zip(tokens, kinds, strict=False)):
-        if kind == _CONTROL and token in _END_TEXTS:
+    for token_id in (kinds.array[: len(tokens)] == _CONTROL).nonzero()[0].tolist():
+        if tokens[token_id] in _END_TEXTS:
             yield token_id
 
 

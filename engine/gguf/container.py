@@ -18,8 +18,6 @@ import numpy.typing as npt
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.gguf.tensor_types import BLOCK_SIZES, NAMES, TensorType
 
-Value = bool | int | float | str | list[Any]
-
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
@@ -48,6 +46,33 @@ class TensorInfo:
     start: int
     """In bytes from the file's beginning."""
     num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """An array of the metadata's numbers or bools, which stays in the map until it is asked for."""
+
+    array: npt.NDArray[Any]
+    """[entries], not to be written to."""
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: int) -> bool | int | float:
+        entry: bool | int | float = self.array[index].item()
+        return entry
+
+    def is_alike(self) -> bool:
+        """Tell whether every entry is the first one."""
+        return bool((self.array == self.array[:1]).all())
+
+    def tolist(self) -> list[Any]:
+        """Return the entries as Python's, of 8 to 32 bytes each."""
+        return self.array.tolist()
+
+
+Value = bool | int | float | str | list[str] | Numbers
+"""Of the metadata; a list is an array of texts."""
 
 
 class GgufFile:
@@ -79,7 +104,11 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 class _Cursor:
-    """Reads a file from its beginning; no count in it makes us ask for more memory than the file has bytes."""
+    """Reads a file from its beginning.
+
+    A count that the bytes left are too few for is refused before anything is made of it. Arrays of numbers stay in the
+    map; texts and the tables become Python's, which take a few times their bytes.
+    """
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data = data
@@ -91,9 +120,9 @@ class _Cursor:
         at = self._advance(struct.calcsize(form), what)
         return struct.unpack_from(form, self._data, at)[0]
 
-    def numbers(self, form: str, count: int, what: str) -> list[Any]:
+    def numbers(self, form: str, count: int, what: str) -> npt.NDArray[Any]:
         at = self._advance(count * struct.calcsize(form), what)
-        return np.frombuffer(self._data, form, count, at).tolist()
+        return np.frombuffer(self._data, form, count, at)
 
     def string(self, what: str) -> str:
         size = self.number("<Q", what)
@@ -156,7 +185,7 @@ def _read_value(cursor: _Cursor, kind: int, key: str) -> Value:
         return _read_array(cursor, cursor.number("<I", key), key)
     if kind == _STRING:
         return cursor.string(key)
-    return _bools([cursor.number("<B", key)], cursor, key)[0] if kind == _BOOL else _read_number(cursor, kind, key)
+    return bool(_bools(cursor, 1, key)[0]) if kind == _BOOL else _read_number(cursor, kind, key)
 
 
 def _read_number(cursor: _Cursor, kind: int, key: str) -> int | float:
@@ -164,16 +193,16 @@ def _read_number(cursor: _Cursor, kind: int, key: str) -> int | float:
     return number
 
 
-def _read_array(cursor: _Cursor, kind: int, key: str) -> list[Any]:
+def _read_array(cursor: _Cursor, kind: int, key: str) -> list[str] | Numbers:
     what = f"the entries of {key}"
     if kind == _STRING:
         return [cursor.string(key) for _ in range(cursor.count(8, what))]
     if kind == _BOOL:
-        return _bools(cursor.numbers("<B", cursor.count(1, what), key), cursor, key)
+        return Numbers(_bools(cursor, cursor.count(1, what), key))
     if kind == _ARRAY:
         raise cursor.damaged(f"{key} is an array of arrays, which the format does not have")
     form = _number_form(cursor, kind, key)
-    return cursor.numbers(form, cursor.count(struct.calcsize(form), what), key)
+    return Numbers(cursor.numbers(form, cursor.count(struct.calcsize(form), what), key))
 
 
 def _number_form(cursor: _Cursor, kind: int, key: str) -> str:
@@ -182,10 +211,11 @@ def _number_form(cursor: _Cursor, kind: int, key: str) -> str:
     return _NUMBERS[kind]
 
 
-def _bools(stored: list[int], cursor: _Cursor, key: str) -> list[bool]:
-    if any(byte > 1 for byte in stored):
+def _bools(cursor: _Cursor, count: int, key: str) -> npt.NDArray[np.bool_]:
+    stored = cursor.numbers("<B", count, key)
+    if stored.max(initial=0) > 1:
         raise cursor.damaged(f"{key} has a bool that is neither 0 nor 1")
-    return [byte == 1 for byte in stored]
+    return stored.view(np.bool_)
 
 
 def _alignment(metadata: dict[str, Value], path: Path) -> int:
@@ -215,7 +245,7 @@ def _read_tensor(cursor: _Cursor, name: str) -> TensorInfo:
     num_dimensions = cursor.number("<I", name)
     if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
         raise cursor.damaged(f"tensor {name} has {num_dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are possible")
-    shape = tuple(reversed(cursor.numbers("<Q", num_dimensions, name)))
+    shape = tuple(reversed(cursor.numbers("<Q", num_dimensions, name).tolist()))
     if 0 in shape:
         raise cursor.damaged(f"tensor {name} has no values, its shape is {list(shape)}")
     kind = _tensor_type(cursor, cursor.number("<I", name), name)

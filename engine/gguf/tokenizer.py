@@ -13,10 +13,13 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from engine.errors import ModelLoadError, UnsupportedModelError
-from engine.gguf.container import GgufFile
+from engine.gguf.container import GgufFile, Numbers
 from engine.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 
 _SPACE = "▁"
+_MAX_CHARACTERS = 2048
+"""Of a token that is cut at every place for its merges; sentencepiece makes pieces of 16 unless told otherwise."""
+
 _BYTE_LEVEL, _SENTENCEPIECE, _NONE = "gpt2", "llama", ("no_vocab", "none")
 _SENTENCEPIECE_IDS = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # where a file names none
 _ALWAYS_SPECIAL = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id")
@@ -84,11 +87,11 @@ class _Vocabulary:
 
     def list_of(self, name: str, kind: type, *, length: int | None = None) -> list[Any]:
         value = self.metadata.get(f"tokenizer.ggml.{name}")
-        if not isinstance(value, list) or not value or not all(type(entry) is kind for entry in value):
+        if not isinstance(value, list | Numbers) or not len(value) or type(value[0]) is not kind:  # all are of one type
             raise self.broken(name, f"is not a list of {kind.__name__}")
         if length is not None and len(value) != length:
             raise self.broken(name, f"has {len(value)} entries for {length} tokens")
-        return value
+        return value if isinstance(value, list) else value.tolist()
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.metadata.get(f"tokenizer.ggml.{name}", default)
@@ -180,6 +183,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Any:
 
 def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     """Return the pairs that make a token, those of the best score first: sentencepiece has scores and no merges."""
+    _check_lengths(vocabulary)
     scores = vocabulary.list_of("scores", float, length=len(vocabulary.tokens))
     outside = (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.BYTE)
     texts = {token: token_id for token, token_id in vocabulary.ids.items() if vocabulary.kinds[token_id] not in outside}
@@ -190,6 +194,14 @@ def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
         for cut in range(1, len(token))
         if token[:cut] in texts and token[cut:] in texts
     ]
+
+
+def _check_lengths(vocabulary: _Vocabulary) -> None:
+    for token_id, token in enumerate(vocabulary.tokens):
+        if len(token) > _MAX_CHARACTERS:
+            raise vocabulary.broken(
+                "tokens", f"has {len(token)} characters in token {token_id}; at most {_MAX_CHARACTERS} are read"
+            )
 
 
 def _with_added(backend: Any, vocabulary: _Vocabulary, *, adds_bos: bool) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelLoadError, UnsupportedModelError
-from engine.gguf.container import GgufFile
+from engine.gguf.container import GgufFile, Numbers
 from engine.gguf.tensor_types import TensorType
 from tests.engine.gguf.builders import As, StoredTensor, Written, f32, string
 
@@ -59,7 +59,26 @@ def test_metadata_of_every_type_comes_out_as_it_was_written(version: int, tmp_pa
     written = whole()
     written.version = version
     given = {key: value.value if isinstance(value, As) else value for key, value in METADATA.items()}
-    assert GgufFile(written.to(tmp_path / "x.gguf")).metadata == {**given, "a.numbers": [-1, 7]}
+    metadata = GgufFile(written.to(tmp_path / "x.gguf")).metadata
+    read = {key: value.tolist() if isinstance(value, Numbers) else value for key, value in metadata.items()}
+    assert read == {**given, "a.numbers": [-1, 7]}
+    assert all(type(read[key]) is type(value) for key, value in given.items())
+
+
+@pytest.mark.parametrize(("kind", "size"), [(0, 1), (6, 4), (7, 1), (10, 8)])
+def test_a_long_array_of_numbers_stays_in_the_map(kind: int, size: int, tmp_path: Path) -> None:
+    path, count = tmp_path / "x.gguf", 2**20
+    pair = string("k") + struct.pack("<IIQ", 9, kind, count) + b"\1" * (count * size)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+    tracemalloc.start()
+    try:
+        value = GgufFile(path).metadata["k"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(value, Numbers)
+    assert len(value) == count
+    assert peak < 2**16
 
 
 @pytest.mark.parametrize("alignment", [None, 8, 64])

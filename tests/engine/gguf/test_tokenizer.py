@@ -59,6 +59,11 @@ def sentencepiece() -> dict[str, Any]:
     }
 
 
+def with_long_token(size: int) -> dict[str, Any]:
+    metadata = sentencepiece()
+    return {**metadata, **key("tokens", ["x" * size, *metadata["tokenizer.ggml.tokens"][1:]])}
+
+
 def loaded(metadata: Mapping[str, Any], folder: Path) -> Any:
     return load_tokenizer(Written(metadata=dict(metadata)).to(folder / "x.gguf"))
 
@@ -228,7 +233,11 @@ def test_a_tokenizer_that_is_not_known_is_refused_by_name(metadata: dict[str, An
         ({**byte_level(), **key("merges", ["h e", "zz q"])}, "a tokenizer that cannot be built"),
         ({**byte_level(), **key("eos_token_id", 268)}, "eos_token_id is 268, which is none of the 268 tokens"),
         ({**byte_level(), **key("add_bos_token", 1)}, "add_bos_token is not true or false"),
+        ({**byte_level(), **key("tokens", [1.0])}, "tokens is not a list of str"),
+        ({**byte_level(), **key("token_type", [0.5] * 268)}, "token_type is not a list of int"),
+        ({**byte_level(), **key("merges", [])}, "merges is not a list of str"),
         ({**sentencepiece(), **key("scores", [0.5])}, "scores has 1 entries for"),
+        (with_long_token(5000), "tokens has 5000 characters in token 0; at most 2048 are read"),
     ],
 )
 def test_a_broken_tokenizer_is_named(metadata: dict[str, Any], said: str, tmp_path: Path) -> None:
