@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from engine.grammars.json_schema import Schema, replace_keywords, schemas_in
-from engine.grammars.meaning import NARROWED, TYPES, Inexpressible
+from engine.grammars.json_schema import NARROWED, Schema, close_bounds, replace_keywords, schemas_in
+from engine.grammars.meaning import TYPES, Inexpressible
 from engine.grammars.negation import Negation
 
 _DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
@@ -38,6 +38,7 @@ def with_equivalents(root: Schema) -> Schema | None:
         return None
     negation = Negation(root)
     _write(schemas, negation)
+    close_bounds(root)
     left = schemas_in(root)
     is_narrowed = any(NARROWED in schema for schema in left)
     return None if is_narrowed and any("oneOf" in schema for schema in left) else root

@@ -6,6 +6,7 @@ Pure: parsed JSON in, parsed JSON out; knows no library and no token.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,12 @@ KEYWORDS = (_ONE | _SEVERAL | _NAMED) - {"$defs", "definitions", "contentSchema"
 }
 """Keywords that may refuse a value, in any draft."""
 
+
+NARROWED = "x-narrowed"
+"""Marks a schema that allows less than the user's: its opposite would allow more."""
+
+_LEAST_FRACTION = 1e-15
+"""Stands for the number next to 0, whose hundreds of digits no regex holds."""
 
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
 _DATE = f"^([0-9]{{4}}-(0[13-9]|1|02-([01]|2[0-8]))|{_LEAP_YEAR}-02-29)"
@@ -55,11 +62,50 @@ def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], o
             del schema["uniqueItems"]
         if isinstance(name := schema.get("format"), str) and not is_kept_format(name):
             del schema["format"]
-        elif isinstance(name, str) and name in _CLOSER_PATTERNS and "pattern" not in schema:
+        elif isinstance(name, str) and _may_be_closer(name, schema):
             schema["allOf"] = [*schema.get("allOf", []), *({"pattern": pattern} for pattern in _CLOSER_PATTERNS[name])]
         if one_of_as_any_of and "oneOf" in schema:
             replace_keywords(schema, {"oneOf"}, {"anyOf": schema["oneOf"]})
+    close_bounds(root)
     return root
+
+
+def close_bounds(root: Schema) -> None:
+    """Write whole bounds that are exclusive as inclusive ones next to them, where a fraction bounds the other side.
+
+    Between n, exclusive, and a fraction below n + 1 llguidance 1.9.1 accepts n; likewise between negative ones. The
+    two may stand in different schemas of one document.
+    """
+    schemas = schemas_in(root)
+    for most, least, towards, rounded in (("Maximum", "Minimum", 1, math.floor), ("Minimum", "Maximum", -1, math.ceil)):
+        names = (most.lower(), f"exclusive{most}")
+        others = {rounded(bound) for schema in schemas for name in names if _is_fraction(bound := schema.get(name, 0))}
+        for schema in schemas:
+            bound = schema.get(f"exclusive{least}")
+            if bound is True:  # draft 4
+                bound = schema.get(least.lower())
+            if isinstance(bound, int | float) and not isinstance(bound, bool) and bound in others:
+                _close(schema, least, bound, towards)
+
+
+def _close(schema: Schema, least: str, bound: float, towards: int) -> None:
+    inside = math.nextafter(bound, bound + towards) if bound else towards * _LEAST_FRACTION
+    nearer = max if towards > 0 else min
+    given = schema.get(least.lower(), inside)
+    if not isinstance(given, int | float):
+        return  # no JSON schema: llguidance says what is wrong with it
+    del schema[f"exclusive{least}"]
+    schema[least.lower()] = nearer(given, inside)
+    if not bound:
+        schema[NARROWED] = True
+
+
+def _is_fraction(bound: Any) -> bool:
+    return isinstance(bound, float) and math.isfinite(bound) and not bound.is_integer()
+
+
+def _may_be_closer(name: str, schema: Schema) -> bool:
+    return name in _CLOSER_PATTERNS and "pattern" not in schema and isinstance(schema.get("allOf", []), list)
 
 
 def schemas_in(root: Schema) -> list[Schema]:
@@ -103,6 +149,8 @@ def target_of(root: Schema, reference: str) -> Any:
 
 def replace_keywords(schema: Schema, names: set[str], added: Schema) -> None:
     """Put keywords in the place of others, whose place may decide on the order of properties."""
+    if not isinstance(schema.get("allOf", []), list):
+        return  # no JSON schema: llguidance says what is wrong with it
     places = [name for name in schema if name in names]
     if added.keys() & (schema.keys() - names):
         together = [*schema.get("allOf", []), added]

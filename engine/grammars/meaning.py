@@ -9,14 +9,11 @@ import json
 from collections.abc import Callable, Sized
 from typing import Any, TypeVar
 
-from engine.grammars.json_schema import Schema, schemas_in, target_of
+from engine.grammars.json_schema import NARROWED, Schema, schemas_in, target_of
 
 T = TypeVar("T")
 
 TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
-
-NARROWED = "x-narrowed"
-"""Marks a schema that allows less than the user's: its opposite would allow more."""
 
 MAX_VISITS = 20_000
 """Schemas that may be looked at for one grammar: what it costs in Python, which holds the interpreter's lock."""

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from engine.grammars.json_schema import KEYWORDS, Schema
-from engine.grammars.meaning import NARROWED, TYPES, Inexpressible, Meaning, as_list, kind_of
+from engine.grammars.json_schema import KEYWORDS, NARROWED, Schema
+from engine.grammars.meaning import TYPES, Inexpressible, Meaning, as_list, kind_of
 
 _LEAST = {"minLength": ("string", "maxLength"), "minItems": ("array", "maxItems")} | {
     "minProperties": ("object", "maxProperties")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.errors import InvalidRequestError
 from engine.grammars.grammar import kept_schema
 from engine.structured import MAX_LEVELS, StructuredOutput, num_levels_of
 from jobs.lines.body_checks import BodyError
@@ -56,7 +57,10 @@ def _check_levels(function: Mapping[str, Any]) -> None:
 def _with_kept_parameters(function: Mapping[str, Any], *, one_of_as_any_of: bool) -> Mapping[str, Any]:
     if not isinstance(parameters := function.get("parameters"), Mapping):
         return function
-    kept = kept_schema(json.dumps(parameters, ensure_ascii=False), one_of_as_any_of=one_of_as_any_of)
+    try:
+        kept = kept_schema(json.dumps(parameters, ensure_ascii=False), one_of_as_any_of=one_of_as_any_of)
+    except InvalidRequestError as error:
+        raise BodyError("tools", str(error), code="unsupported_structure") from error
     return {**function, "parameters": kept}
 
 

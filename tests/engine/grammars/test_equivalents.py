@@ -15,8 +15,9 @@ from engine.errors import InvalidRequestError
 from engine.grammars import grammar, meaning
 from engine.grammars.equivalents import with_equivalents
 from engine.grammars.grammar import check_grammar
+from engine.grammars.json_schema import NARROWED
 from engine.grammars.limits import MAX_CHARACTERS
-from engine.grammars.meaning import MAX_VISITS, NARROWED
+from engine.grammars.meaning import MAX_VISITS
 from engine.structured import StructuredOutput
 
 pytest.importorskip("llguidance")
@@ -236,3 +237,35 @@ def test_what_is_written_anew_stays_as_small_as_a_schema_must_be(schema: dict[st
     assert max(map(len, sources)) < 2 * MAX_CHARACTERS
     with pytest.raises(InvalidRequestError, match=r"uses (not|propertyNames), which is not supported"):
         check_grammar(StructuredOutput(json=schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong", "right"),
+    [
+        ({"type": "number", "not": {"enum": [0, 0.5]}}, ["0", "0.5"], ["0.25", "1", "-1"]),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0", "0.0"], ["0.25", "0.5"]),
+        ({"type": "number", "allOf": [{"exclusiveMinimum": 1}, {"maximum": 1.5}]}, ["1", "1.0"], ["1.25", "1.5"]),
+        ({"type": "number", "minimum": -0.5, "exclusiveMaximum": 0}, ["0", "-0"], ["-0.5", "-0.25"]),
+        ({"type": "number", "minimum": -2.5, "exclusiveMaximum": -2}, ["-2", "-2.0"], ["-2.5", "-2.25"]),
+        ({"type": "number", "exclusiveMinimum": 1, "minimum": 1.25, "maximum": 1.5}, ["1", "1.125"], ["1.25", "1.5"]),
+    ],
+)
+def test_whole_numbers_stay_out_of_exclusive_bounds(schema: dict[str, Any], wrong: list[str], right: list[str]) -> None:
+    """The source is the one that the check takes: the first that llguidance does not refuse."""
+    llguidance = pytest.importorskip("llguidance")
+    tokens = llguidance.LLTokenizer("byte")
+
+    def fits(text: str) -> bool:
+        for source in grammar._sources(StructuredOutput(json=schema)):
+            matcher = llguidance.LLMatcher(tokens, source, log_level=0)
+            if not matcher.is_error():
+                return bool(matcher.consume_tokens(tokens.tokenize_str(text)) and matcher.is_accepting())
+        raise AssertionError("no source can be used")
+
+    assert [text for text in [*wrong, *right] if fits(text)] == right
+
+
+@pytest.mark.parametrize("schema", [{"format": "date"}, {"oneOf": [{}], "anyOf": [{}]}])
+def test_all_of_that_is_no_list_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="The JSON schema cannot be used"):
+        check_grammar(StructuredOutput(json={**schema, "allOf": 5}, one_of_as_any_of=True))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 
+from engine.errors import InvalidRequestError
+from engine.grammars.grammar import check_grammar
 from engine.structured import MAX_LEVELS
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_tools import Choice, ToolUse
@@ -180,3 +183,14 @@ def test_parameters_nested_too_deeply_are_refused_with_the_depth_and_the_limit(f
         schema = {"type": "array", "items": schema}
     with pytest.raises(BodyError, match=f"of the function f are nested 5003 levels deep; {MAX_LEVELS} are allowed"):
         constraint(form, use({"properties": {"a": schema}}, Choice.REQUIRED), {})
+
+
+def test_a_function_whose_schema_cannot_be_read_is_its_own_lines_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema that is none goes on to the compiler, which says so; without llguidance nothing can."""
+    written = constraint(CallForm.HERMES, use({"format": "date", "allOf": 5}, Choice.REQUIRED), {})
+    assert written is not None
+    with pytest.raises(InvalidRequestError, match="cannot be used"):
+        check_grammar(written)
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(BodyError, match="needs the package llguidance"):
+        constraint(CallForm.HERMES, use({"format": "never-seen-before"}, Choice.REQUIRED), {})
