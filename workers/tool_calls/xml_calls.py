@@ -145,6 +145,8 @@ def _text_limits(argument: Argument, kinds: frozenset[str] | None, function: Map
     excess = schema.keys() - allowed
     if "$ref" in argument.schema:
         excess |= argument.schema.keys() - {"$ref"}
+    if "format" in excess:
+        excess -= {"allOf"}  # patterns that a format was written with; the user may not know them
     if excess := excess - ANNOTATIONS - DEFINITIONS:
         raise not_kept(function, f"{', '.join(sorted(excess))} for {argument.name}, which may be a text")
     if any("</parameter>" in _as_text(choice) for choice in choices or ()):
