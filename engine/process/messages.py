@@ -93,10 +93,10 @@ FromEngine = Ready | Progress | Fatal
 
 
 def _as_list(value: object) -> list[int]:
-    """Return what msgpack knows of a prompt that is kept as an array. Raises NotImplementedError for anything else."""
+    """Return what msgpack knows of a prompt that is kept as an array. Raises TypeError for anything else."""
     if isinstance(value, array):
         return value.tolist()
-    raise NotImplementedError(f"{type(value).__name__} cannot be sent")
+    raise TypeError(f"{type(value).__name__} cannot be sent")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_as_list)
