@@ -78,7 +78,7 @@ def test_a_long_array_of_numbers_stays_in_the_map(kind: int, size: int, tmp_path
         tracemalloc.stop()
     assert isinstance(value, Numbers)
     assert len(value) == count
-    assert peak < 2**16
+    assert peak < 2**22  # a list of them takes twice that at least
 
 
 @pytest.mark.parametrize("alignment", [None, 8, 64])
