@@ -77,8 +77,9 @@ class Sampling:
         None,
         Whole(-MAX_SEED - 1, MAX_SEED),
         allowed="64 bits",
-        note="the same tokens in any batch, after a preemption and after a crash. A given seed is that of all prompts "
-        "of a line; without one each prompt's own is derived from batch, line and its place",
+        note="the same tokens in any batch, after a preemption and after a crash, [near-ties apart]"
+        "(architecture.md#same-request-same-tokens). A given seed is that of all prompts of a line; without one each "
+        "prompt's own is derived from batch, line and its place",
     )
     stop: tuple[str, ...] = _parameter((), stops, allowed=f"at most {MAX_STOPS} strings")
     stop_token_ids: tuple[int, ...] = _parameter((), token_ids, allowed="token ids", note="vLLM's")
