@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.embedded.binaries import find_postgres
@@ -48,6 +48,18 @@ def session(maker: sessionmaker[Session]) -> Iterator[Session]:
     """An open session; a test commits where others must see its work."""
     with maker() as session:
         yield session
+
+
+@pytest.fixture
+def statements(engine: Engine) -> list[tuple[str, Any]]:
+    """Every statement that is sent from here on, with its values."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
+        sent.append((statement, values))
+
+    event.listen(engine, "before_cursor_execute", note)
+    return sent
 
 
 @pytest.fixture

@@ -1,26 +1,22 @@
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs import deletions, files, partitions, retention, store_owner
+from jobs import deletions, files, partitions, retention
 from jobs.accounts import tenants
 from jobs.batches.results import read_finished_lines
-from jobs.database import connect, sessions, transaction
+from jobs.database import transaction
 from jobs.deletions import Deleted
-from jobs.errors import GoneError, NotFoundError, ServiceError
-from jobs.ids import new_id
+from jobs.errors import GoneError, NotFoundError
 from jobs.storage import Storage
-from jobs.store_owner import MARK
 from jobs.tables import Batch, Deletion, File, Result, Tenant
 
 Make = Callable[..., Any]
@@ -181,18 +177,6 @@ def test_an_output_that_expires_takes_the_results_with_it(
 # What it costs
 
 
-@pytest.fixture
-def statements(engine: Engine) -> list[tuple[str, Any]]:
-    """Every statement that is sent from here on, with its values."""
-    sent: list[tuple[str, Any]] = []
-
-    def note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
-        sent.append((statement, values))
-
-    event.listen(engine, "before_cursor_execute", note)
-    return sent
-
-
 def index_conditions(session: Session, statement: str, values: Any) -> str:
     """Return how a statement finds its rows in an index, where it can."""
     connection = session.connection()
@@ -213,18 +197,6 @@ def test_what_is_due_is_found_in_an_index(
     retention.purge_results(maker, retention=MONTH)
     overdue = next(sent for sent in statements if "date_trunc" in sent[0])
     assert "created_at <=" in index_conditions(session, *overdue)
-
-
-def test_a_sweep_locks_only_what_no_file_names(
-    maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path, make_file: Make, statements: list[tuple[str, Any]]
-) -> None:
-    named = [make_file(object_key=files.new_object_key(tenant.id)).object_key for _ in range(3)]
-    for key in (*named, files.new_object_key(tenant.id)):
-        aged(tmp_path, key)
-    local = owned(maker, tmp_path.as_uri())
-    statements.clear()
-    assert retention.sweep_objects(maker, local, age=DAY) == 1
-    assert sum("pg_try_advisory" in statement for statement, _ in statements) == 1
 
 
 # Results
@@ -300,149 +272,3 @@ def test_two_who_purge_the_same_rows_leave_none(
         session.commit()
         assert purging.result(timeout=60) == 1
     assert kept_results(session) == set()
-
-
-# Objects without a file
-
-
-DAY = timedelta(days=1)
-
-
-def owned(maker: sessionmaker[Session], url: str) -> Storage:
-    """Open a store that the test's database sweeps."""
-    storage = Storage(url)
-    store_owner.adopt(maker, storage)
-    return storage
-
-
-def aged(root: Path, key: str, *, age: timedelta = 2 * DAY) -> None:
-    """Put a local object, or a part of one, of this age."""
-    path = root / key
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x")
-    moment = (datetime.now(UTC) - age).timestamp()
-    os.utime(path, (moment, moment))
-
-
-def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
-    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path, make_file: Make
-) -> None:
-    part, whole, young, named = (files.new_object_key(tenant.id) for _ in range(4))
-    aged(tmp_path, f"{part}#1")
-    aged(tmp_path, whole)
-    aged(tmp_path, young, age=timedelta(hours=23))
-    aged(tmp_path, named)
-    aged(tmp_path, "notes/mine.txt")
-    make_file(object_key=named)
-    storage = owned(maker, tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY) == 2
-    assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt", MARK}
-    entries = session.scalars(select(Deletion)).all()
-    assert {(entry.kind, entry.subject_id, entry.tenant_id, entry.deleted_by) for entry in entries} == {
-        ("object", key, tenant.id, "sweep") for key in (part, whole)
-    }
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
-
-
-def test_objects_in_an_s3_are_swept_too(
-    maker: sessionmaker[Session], tenant: Tenant, s3: S3Server, make_file: Make
-) -> None:
-    storage = owned(maker, s3.url)
-    leftover = files.new_object_key(tenant.id)
-    kept = stored(storage, make_file, object_key=files.new_object_key(tenant.id))
-    storage.put(leftover, b"x")
-    assert retention.sweep_objects(maker, storage, age=timedelta(0)) == 1
-    assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
-
-
-def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
-    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
-) -> None:
-    """Those of another deployment, or of a database whose dump is yet to be restored."""
-    theirs, leftover = files.new_object_key(new_id("tenant")), files.new_object_key(tenant.id)
-    aged(tmp_path, theirs)
-    aged(tmp_path, leftover)
-    storage = owned(maker, tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY) == 1
-    assert {found.name for found in storage.iter_objects()} == {theirs, MARK}
-    assert [entry.subject_id for entry in session.scalars(select(Deletion))] == [leftover]
-
-
-def test_an_object_that_is_being_named_is_not_swept(
-    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
-) -> None:
-    new = files.NewFile(
-        object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
-    )
-    aged(tmp_path, new.object_key)
-    storage = owned(maker, tmp_path.as_uri())
-    files.create_file(session, tenant.id, new)
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0, "not committed yet"
-    session.commit()
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
-    assert storage.exists(new.object_key)
-
-
-def test_an_object_that_was_swept_is_never_named(
-    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
-) -> None:
-    """An upload of days, between its last part and its row."""
-    new = files.NewFile(
-        object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
-    )
-    aged(tmp_path, f"{new.object_key}#1")
-    assert retention.sweep_objects(maker, owned(maker, tmp_path.as_uri()), age=DAY) == 1
-    with pytest.raises(ServiceError, match="took too long"):
-        files.create_file(session, tenant.id, new)
-
-
-@pytest.fixture
-def copy(
-    maker: sessionmaker[Session], engine: Engine, new_database: Callable[[], str]
-) -> Iterator[sessionmaker[Session]]:
-    """Sessions of another database of the cluster, with the same tenants and without the files since."""
-    other = connect(new_database())
-    copied = sessions(other)
-    with maker() as source, copied.begin() as target:
-        for row in source.execute(text("SELECT id, name FROM tenant")).mappings():
-            target.execute(text("INSERT INTO tenant (id, name) VALUES (:id, :name)"), dict(row))
-    yield copied
-    other.dispose()
-
-
-def test_a_copy_of_the_database_sweeps_nothing_of_the_store_of_the_first(
-    maker: sessionmaker[Session],
-    tenant: Tenant,
-    tmp_path: Path,
-    make_file: Make,
-    copy: sessionmaker[Session],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    named = make_file(object_key=files.new_object_key(tenant.id)).object_key
-    aged(tmp_path, named)
-    storage = Storage(tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0, "it marks the store"
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
-    assert caplog.text == ""
-    assert retention.sweep_objects(copy, storage, age=DAY) == 0
-    assert storage.exists(named)
-    assert "objects are not swept, another database sweeps this store" in caplog.text
-    store_owner.adopt(copy, storage)
-    assert retention.sweep_objects(copy, storage, age=DAY) == 1
-    caplog.clear()
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
-    assert "adopt-storage" in caplog.text
-
-
-def test_a_store_is_swept_from_the_second_time_on(maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path) -> None:
-    """The first time marks it: of two databases that do so at once only one sweeps then."""
-    aged(tmp_path, files.new_object_key(tenant.id))
-    storage = Storage(tmp_path.as_uri())
-    assert [retention.sweep_objects(maker, storage, age=DAY) for _ in range(2)] == [0, 1]
-
-
-def test_whoever_may_use_the_schema_may_ask_for_the_name_of_the_database(maker: sessionmaker[Session]) -> None:
-    with maker() as session:
-        session.execute(text("CREATE ROLE plain"))
-        session.execute(text("SET LOCAL ROLE plain"))
-        assert "/" in session.scalar(store_owner._NAME)
