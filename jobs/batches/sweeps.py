@@ -83,9 +83,7 @@ class DueBatch:
 def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]] = ()) -> list[DueBatch]:
     """Return batches to validate or to write out, hinted or not: of each tenant and class the few that wait longest.
 
-    Those that a worker has claimed are not among them.
-
-    Left out are those of `but_for`, as (id, state).
+    Left out are those of `but_for`, as (id, state), and those that a worker has claimed.
     """
     columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
     is_wanted = tuple_(Batch.id, Batch.state).not_in([(batch_id, state.value) for batch_id, state in but_for])
