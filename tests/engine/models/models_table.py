@@ -87,8 +87,10 @@ SmolLM2-135M-Instruct against transformers' reading of the same file, weight for
 | `tokenizer.ggml.model` | `gpt2` with `tokenizer.ggml.pre` {pre_tokenizers}; `llama` (sentencepiece, with scores and byte fallback) |
 
 Everything else is refused by name. Quantized weights become whole when they are loaded, as above, in bfloat16 with
-`dtype` `auto`. An answer ends with the file's `eos_token_id`, `eot_token_id` or `eom_token_id`. What llama.cpp's format does
-not tell is not known: Mistral's sliding window, and the sampling that a model's authors advise.
+`dtype` `auto`. An answer ends with the file's `eos_token_id`, `eot_token_id` or `eom_token_id`, and with a control token
+whose text is `<|im_end|>`, `<|eot_id|>`, `<|eom_id|>`, `<|endoftext|>`, `<|end_of_text|>`, `<|end|>`, `<|end_of_turn|>`,
+`<end_of_turn>` or `</s>`, whether or not a key names it. What llama.cpp's format does not tell is not known: Mistral's
+sliding window, and the sampling that a model's authors advise.
 
 ## Refused
 
