@@ -5,8 +5,9 @@
 The weight lies as [panel][k / 2][48 columns][2], so that a 64-byte line holds one pair of k for 16 columns: what one
 `vdpbf16ps` takes. Up to 8 rows × 48 columns stay in 24 registers for the whole of k, and a panel is read from memory
 once for all rows. Every row sums in the same order, whatever the number of rows, so that a row's result never depends
-on its batch. Like the instruction, subnormal numbers count as zero. Source: Intel 64 and IA-32 Architectures Software
-Developer's Manual, vol. 2, VDPBF16PS and VCVTNEPS2BF16. README.md has the timings. Knows no layer.
+on its batch. Like the instruction, subnormal numbers count as zero. With AMX, tiles.py multiplies the same panels.
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2, VDPBF16PS and VCVTNEPS2BF16. README.md has
+the timings. Knows no layer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from numba.extending import intrinsic
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.cpu.runtime import huge_pages
+from kernels.cpu import tiles
+from kernels.cpu.runtime import amx, huge_pages
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit
 from kernels.errors import require
 
-PANEL_COLUMNS = 48
+PANEL_COLUMNS = tiles.PANEL_COLUMNS
 _VECTORS = PANEL_COLUMNS // v.LANES
 _MAX_ROWS = 8
 _PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
@@ -135,26 +137,52 @@ def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int)
         )  # fmt: skip
 
 
+@jit
+def multiply_panel_by_tiles(matrix: Any, rows: int, panel: Any, depth: int, columns: int) -> None:
+    """Do what `multiply_panel` does by AMX."""
+    x, x_stride, out, out_stride = matrix
+    tiles.multiply_panel(
+        rows, bfloat16_at(x), x_stride, bfloat16_at(panel[0]), float32_at(panel[1]), bfloat16_at(out), out_stride,
+        depth, columns,
+    )  # fmt: skip
+
+
 _LINEAR_BLOCK = Block("x* weight* bias* out* rows x_stride depth width run")
 _LINEAR_AT = _LINEAR_BLOCK.at
 
 
-def _linear(p: Any) -> None:
-    """Take tasks of one panel and one run of rows; the runs of a panel follow each other."""
+@jit
+def _task_of(p: Any, task: int) -> Any:
+    """Return what to multiply: the matrix, its rows and the panel, as `multiply_panel` takes them, and its columns."""
     x, weight, bias, out = p[_LINEAR_AT.x], p[_LINEAR_AT.weight], p[_LINEAR_AT.bias], p[_LINEAR_AT.out]
     rows, run, x_stride = p[_LINEAR_AT.rows], p[_LINEAR_AT.run], p[_LINEAR_AT.x_stride]
     depth, width = p[_LINEAR_AT.depth], p[_LINEAR_AT.width]
     runs = (rows + run - 1) // run
-    panel_bytes = 2 * PANEL_COLUMNS * (depth + depth % 2)
+    panel, first = task // runs, task % runs * run
+    column = panel * PANEL_COLUMNS
+    matrix = x + 2 * first * x_stride, x_stride, out + 2 * (first * width + column), width
+    place = weight + panel * 2 * PANEL_COLUMNS * (depth + depth % 2), bias + 4 * column
+    return matrix, min(run, rows - first), place, min(PANEL_COLUMNS, width - column)
+
+
+def _linear(p: Any) -> None:
+    """Take tasks of one panel and one run of rows; the runs of a panel follow each other."""
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
             break
-        panel, first = task // runs, task % runs * run
-        column = panel * PANEL_COLUMNS
-        matrix = x + 2 * first * x_stride, x_stride, out + 2 * (first * width + column), width
-        place = weight + panel * panel_bytes, bias + 4 * column
-        multiply_panel(matrix, min(run, rows - first), place, depth, min(PANEL_COLUMNS, width - column))
+        matrix, rows, panel, columns = _task_of(p, task)
+        multiply_panel(matrix, rows, panel, p[_LINEAR_AT.depth], columns)
+
+
+def _linear_by_tiles(p: Any) -> None:
+    """Do the same by AMX."""
+    while True:
+        task = fetch_add(p, 1)
+        if task >= p[NUM_TASKS]:
+            break
+        matrix, rows, panel, columns = _task_of(p, task)
+        multiply_panel_by_tiles(matrix, rows, panel, p[_LINEAR_AT.depth], columns)
 
 
 _GATHER_BLOCK = Block("weight* ids* out* depth width")
@@ -179,17 +207,15 @@ def _gather_rows(p: Any) -> None:
 
 
 _LINEAR = CpuKernel(_linear, _LINEAR_BLOCK)
+_LINEAR_BY_TILES = CpuKernel(_linear_by_tiles, _LINEAR_BLOCK)
 _GATHER_ROWS = CpuKernel(_gather_rows, _GATHER_BLOCK)
 
 
 @functools.cache
 def can_multiply() -> bool:
-    """Say whether these products run here, agree with `F.linear` and are the ones to use; tried once per process.
-
-    Not where a CPU has AMX: its tiles, which oneDNN uses, do eight times the work per cycle (by Intel's manual).
-    """
+    """Say whether these products run here and agree with `F.linear`; tried once per process."""
     try:
-        if not v.has_bfloat16_dot() or v.has_feature("amx-bf16"):
+        if not v.has_bfloat16_dot():
             return False
         x, weight = torch.linspace(-1, 1, 9 * 33).view(9, 33).bfloat16(), torch.linspace(-1, 1, 50 * 33).view(50, 33)
         product = linear(x, pack(weight.bfloat16()), torch.zeros(2 * PANEL_COLUMNS), 50)
@@ -224,7 +250,8 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor, width: int) -> Tensor:
     rows, depth = x.shape
     out = keep(torch.empty((rows, width), dtype=torch.bfloat16))
     run = _rows_per_task(rows, packed.shape[0])
-    _LINEAR(
+    kernel = _LINEAR_BY_TILES if amx.can_use() else _LINEAR
+    kernel(
         packed.shape[0] * -(-rows // run),
         (x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr(), rows, x.stride(0), depth, width, run),
         parallel=width * depth * max(rows, _MAX_ROWS) >= _PARALLEL_FROM * _MAX_ROWS,
