@@ -139,6 +139,7 @@ def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
             f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
             "code that comes with a model is not run. docs/models.md lists what is proven."
         )
+    from huggingface_hub.errors import StrictDataclassError  # noqa: PLC0415 - as below
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
 
     try:
@@ -146,7 +147,7 @@ def _read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
             config = AutoConfig.for_model(**raw)
         else:
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except (ValueError, TypeError, KeyError, OSError, AttributeError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"{_config_file(path)} is not a valid {model_type} configuration: {reason}.") from error
     for part in (config, config.get_text_config(decoder=True)):

@@ -86,6 +86,27 @@ def test_a_dtype_that_torch_lacks_is_refused_with_what_is_allowed(
     )
 
 
+@pytest.mark.parametrize(
+    ("model_type", "given", "said"),
+    [
+        ("llama", {"hidden_size": "64"}, "'hidden_size': TypeError: Field 'hidden_size' expected int, got str"),
+        ("llama", {"num_hidden_layers": 2.5}, "'num_hidden_layers'"),
+        ("llama", {"rope_parameters": "default"}, "rope_parameters"),
+        ("llama", {"num_attention_heads": 7}, "attention heads"),
+        ("qwen2_5_vl", {"text_config": 5}, ""),
+    ],
+)
+def test_a_config_of_the_wrong_types_is_refused_with_its_file_and_field(
+    tmp_path: Path, *, model_type: str, given: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": model_type, **given}))
+    with pytest.raises(ModelLoadError) as caught:
+        load_model_config(str(tmp_path))
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'config.json'} is not a valid {model_type} configuration: ")
+    assert said in message
+
+
 @pytest.mark.parametrize(("given", "expected"), [({}, "float32"), ({"dtype": None}, "float32"),
                                                  ({"torch_dtype": "bfloat16"}, "bfloat16")])  # fmt: skip
 def test_the_dtype_is_the_one_of_config_json(tmp_path: Path, given: dict[str, Any], expected: str) -> None:
