@@ -15,18 +15,21 @@ from workers.app import CONTROL_QUEUE, FINALISE_TASK, RUN_CHUNK_TASK, VALIDATE_T
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 2.0
+MOST_QUEUED = 100
+"""Hints that wait in one queue at most: more wake nobody, and without a worker they would pile up for ever."""
 
 
 class HintSender:
     """Publishes hints through `app`, without a time: the clocks of two machines may differ by more than a hint lasts.
 
-    Postgres says how long one is good for: `fairshare.was_hinted`.
+    Postgres says how long one is good for: `ready_queues.was_hinted`.
     """
 
     def __init__(self, app: Celery, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._monotonic = monotonic
         self._paused_until = 0.0
+        self._room: dict[str, int] = {}  # by queue: hints that may be sent before it is looked at again
 
     def validate(self, batch_id: str) -> bool:
         return self._send(VALIDATE_TASK, batch_id, queue=CONTROL_QUEUE)
@@ -42,9 +45,19 @@ class HintSender:
         if self._monotonic() < self._paused_until:
             return False
         try:
+            if not self._has_room(queue):
+                return False
             self._app.send_task(task, args=[argument], queue=queue, routing_key=queue, retry=False)
         except (OperationalError, RedisError, OSError) as error:
             self._paused_until = self._monotonic() + PAUSE_SECONDS
             log.warning("broker unreachable, hint dropped task=%s error=%s", task, error)
             return False
         return True
+
+    def _has_room(self, queue: str) -> bool:
+        """Take room for one hint; asks the broker once for as many as there is room for."""
+        if self._room.get(queue, 0) <= 0:
+            with self._app.producer_pool.acquire(block=True) as producer:
+                self._room[queue] = MOST_QUEUED - producer.channel.queue_declare(queue=queue).message_count
+        self._room[queue] -= 1
+        return self._room[queue] >= 0

@@ -24,7 +24,7 @@ from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.app import RUN_CHUNK_TASK, make_app, model_queue
 from workers.dispatcher import Dispatcher, Plan
-from workers.hints import PAUSE_SECONDS, HintSender
+from workers.hints import MOST_QUEUED, PAUSE_SECONDS, HintSender
 
 MakeLines = Callable[[int], list[dict[str, Any]]]
 
@@ -238,24 +238,39 @@ def test_a_hint_from_a_machine_with_another_clock_is_followed(
         assert arrived.get(timeout=30) == 7
 
 
-def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again() -> None:
+def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    app: Celery = make_app("redis://127.0.0.1:1/0")
-    sender = HintSender(app, monotonic=lambda: clock[0])
-    sent: list[str] = []
-    real = app.send_task
+    sender = HintSender(make_app("redis://127.0.0.1:1/0"), monotonic=lambda: clock[0])
+    tried: list[str] = []
+    has_room = sender._has_room
 
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        sent.append(args[0])
-        return real(*args, **kwargs)
+    def noted(queue: str) -> bool:
+        tried.append(queue)
+        return has_room(queue)
 
-    app.send_task = noted
+    monkeypatch.setattr(sender, "_has_room", noted)
     assert not sender.validate("batch_1")
     assert not sender.validate("batch_2")
-    assert len(sent) == 1, "no second try during the pause"
+    assert len(tried) == 1, "no second try during the pause"
     clock[0] += PAUSE_SECONDS + 1
     assert not sender.validate("batch_3")
-    assert len(sent) == 2
+    assert len(tried) == 2
+
+
+def test_hints_that_nobody_reads_do_not_pile_up(valkey_url: str) -> None:
+    app: Celery = make_app(valkey_url)
+    sender, model = HintSender(app), new_id("model")
+
+    def send(count: int) -> int:
+        return sum(sender.run_chunk(number, model=model) for number in range(count))
+
+    with app.connection_for_read() as connection, connection.SimpleQueue(model_queue(model)) as unread:
+        assert send(3 * MOST_QUEUED) == MOST_QUEUED
+        assert unread.qsize() == MOST_QUEUED
+        for _ in range(MOST_QUEUED):  # a worker has come
+            unread.get(timeout=5).ack()
+        assert send(5) == 5
+        assert unread.qsize() == 5
 
 
 def test_one_dispatcher_counts_the_queue_for_all_and_for_whoever_asks(
