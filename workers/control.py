@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _PURGE_SECONDS = 60.0
 _SWEEP_AGAIN = timedelta(hours=6)
 _ROLL_UP_AGAIN = timedelta(hours=1)
+_HOLD_CONNECTIONS = 2  # each renewal is one statement
 _HOLD = timedelta(hours=1)
 """After how long a chore that a worker began is begun by another, or again by this one where it failed."""
 
@@ -44,8 +45,17 @@ _HOLD = timedelta(hours=1)
 class Control:
     """What a control worker does. Losing one to an error is fine: it, or another, looks again."""
 
-    def __init__(self, sessions: sessionmaker[Session], storage: Storage, settings: Settings) -> None:
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        storage: Storage,
+        settings: Settings,
+        *,
+        hold_sessions: sessionmaker[Session] | None = None,
+    ) -> None:
+        """`hold_sessions` are for claims alone, on connections of their own; without them they wait for the others."""
         self._sessions = sessions
+        self._hold_sessions = hold_sessions
         self._storage = storage
         self._settings = settings
 
@@ -55,12 +65,16 @@ class Control:
         return work(due.batch_id) is not None
 
     def validate(self, batch_id: str) -> BatchState | None:
-        outcome = validate_batch(self._sessions, self._storage, batch_id, settings=self._settings)
+        outcome = validate_batch(
+            self._sessions, self._storage, batch_id, settings=self._settings, hold_sessions=self._hold_sessions
+        )
         log.info("batch validated batch_id=%s outcome=%s", batch_id, outcome)
         return outcome
 
     def finalise(self, batch_id: str) -> BatchState | None:
-        outcome = finalise_batch(self._sessions, self._storage, batch_id, settings=self._settings)
+        outcome = finalise_batch(
+            self._sessions, self._storage, batch_id, settings=self._settings, hold_sessions=self._hold_sessions
+        )
         log.info("batch finalised batch_id=%s outcome=%s", batch_id, outcome)
         return outcome
 
@@ -128,7 +142,8 @@ def main(settings: Settings) -> None:
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
     connections = MAX_BATCHES + 2  # the look for the next one, and the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
-    control = Control(maker, Storage.of(settings), settings)
+    hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
+    control = Control(maker, Storage.of(settings), settings, hold_sessions=hold_sessions)
     due = DueBatches(maker, do=control.do, settings=settings)
     register(app, due)
     due.start()

@@ -51,10 +51,17 @@ class BatchWork:
     """What is done under one claim. Each method that needs the claim raises FencedOutError where it is over."""
 
     def __init__(
-        self, maker: sessionmaker[Session], claim: BatchClaim, *, settings: Settings, monotonic: Callable[[], float]
+        self,
+        maker: sessionmaker[Session],
+        claim: BatchClaim,
+        *,
+        hold_sessions: sessionmaker[Session],
+        settings: Settings,
+        monotonic: Callable[[], float],
     ) -> None:
         self.claim = claim
         self._maker = maker
+        self._hold_sessions = hold_sessions
         self._settings = settings
         self._monotonic = monotonic
         self._moved_at = monotonic()
@@ -105,7 +112,7 @@ class BatchWork:
             if self._monotonic() - self._moved_at > _STALL * self._settings.storage_timeout_seconds:
                 continue
             try:
-                with transaction(self._maker) as session:
+                with transaction(self._hold_sessions) as session:
                     renew(session, self.claim, lease=self._settings.lease)
             except FencedOutError:
                 self._is_lost = True
@@ -122,16 +129,19 @@ def work_on(
     work: Callable[[BatchWork], T | None],
     *,
     settings: Settings,
+    hold_sessions: sessionmaker[Session] | None = None,
 ) -> T | None:
     """Claim a batch in one of these states and do `work` on it, which moves the batch on or returns None.
 
     None too where another worker has the batch, or it left its state meanwhile. What `work` raises gives the claim up.
+    With `hold_sessions`, on connections of their own, the claim is renewed however long the work waits for one.
     """
     with transaction(maker) as session:
         claim = claim_batch(session, batch_id, states, lease=settings.lease)
     if claim is None:
         return None
-    mine = BatchWork(maker, claim, settings=settings, monotonic=time.monotonic)
+    held = maker if hold_sessions is None else hold_sessions
+    mine = BatchWork(maker, claim, hold_sessions=held, settings=settings, monotonic=time.monotonic)
     done: T | None = None
     try:
         with mine.renewed():

@@ -37,17 +37,29 @@ _BYTES_A_PAGE = 4 * MIB
 
 
 def finalise_batch(
-    maker: sessionmaker[Session], storage: Storage, batch_id: str, *, settings: Settings
+    maker: sessionmaker[Session],
+    storage: Storage,
+    batch_id: str,
+    *,
+    settings: Settings,
+    hold_sessions: sessionmaker[Session] | None = None,
 ) -> BatchState | None:
     """Write the files of a batch that has ended and move it to its outcome; None where there is nothing to do (yet).
 
     Requests of an expired or cancelled batch that were not run become error lines `batch_expired`/`batch_cancelled`,
     so that every request is in exactly one file; where the store has lost the input nobody knows their custom_ids, and
-    the batch's `errors` say so. A crash or a repeated hint leaves orphan objects at worst. Raises ServiceError where
-    the store fails: whoever comes next goes on.
+    the batch's `errors` say so. A crash or a repeated hint leaves orphan objects at worst. `hold_sessions` as for
+    `claims.work_on`. Raises ServiceError where the store fails: whoever comes next goes on.
     """
     states = (BatchState.FINALIZING, BatchState.CANCELLING)
-    return claims.work_on(maker, batch_id, states, lambda work: _finalise(work, storage), settings=settings)
+    return claims.work_on(
+        maker,
+        batch_id,
+        states,
+        lambda work: _finalise(work, storage),
+        settings=settings,
+        hold_sessions=hold_sessions,
+    )
 
 
 def _finalise(work: BatchWork, storage: Storage) -> BatchState | None:

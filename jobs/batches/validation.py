@@ -28,15 +28,25 @@ from jobs.tables import Batch, File
 
 
 def validate_batch(
-    maker: sessionmaker[Session], storage: Storage, batch_id: str, *, settings: Settings
+    maker: sessionmaker[Session],
+    storage: Storage,
+    batch_id: str,
+    *,
+    settings: Settings,
+    hold_sessions: sessionmaker[Session] | None = None,
 ) -> BatchState | None:
     """Validate a batch and return the state it moved to; None where there was nothing to do (a repeated hint).
 
     With invalid_lines "skip", bad lines become error results, counted as failed and unbilled when the batch starts.
-    Raises ServiceError where the store fails: whoever comes next begins anew.
+    `hold_sessions` as for `claims.work_on`. Raises ServiceError where the store fails: whoever comes next begins anew.
     """
     return claims.work_on(
-        maker, batch_id, [BatchState.VALIDATING], lambda work: _validate(work, storage, settings), settings=settings
+        maker,
+        batch_id,
+        [BatchState.VALIDATING],
+        lambda work: _validate(work, storage, settings),
+        settings=settings,
+        hold_sessions=hold_sessions,
     )
 
 

@@ -21,6 +21,7 @@ from jobs.batches.results import read_finished_lines
 from jobs.batches.validation import validate_batch
 from jobs.chunks import leasing
 from jobs.chunks.recording import LineResult
+from jobs.database import connect, sessions
 from jobs.lines.output_lines import output_line
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
@@ -94,6 +95,15 @@ class Stage:
                     return
             threading.Event().wait(0.01)
         raise AssertionError("it is renewed for ever")
+
+    def outlast_claim(self) -> None:
+        """Wait until the claim would be over, had nobody renewed it."""
+        with self.maker() as session:
+            until = session.scalar(text("SELECT claimed_until FROM batch"))
+        while True:
+            with self.maker() as session:
+                if session.scalar(text("SELECT clock_timestamp() > :until"), {"until": until}):
+                    return
 
     def cancel(self) -> None:
         with self.maker.begin() as session:
@@ -269,18 +279,32 @@ def test_a_worker_slower_than_its_claim_changes_nothing_while_another_is_at_it(c
 @pytest.mark.parametrize("case", ["validated"], indirect=True)
 def test_a_store_slower_than_the_claim_keeps_it(case: Case) -> None:
     stage, outcome, check = case
-    first_end = text("SELECT claimed_until FROM batch")
 
     def outlast() -> None:
-        with stage.maker() as session:
-            until = session.scalar(first_end)
-        while True:
-            with stage.maker() as session:
-                if session.scalar(text("SELECT clock_timestamp() > :until"), {"until": until}):
-                    break
+        stage.outlast_claim()
         assert stage.work() is None
 
     assert stage.work(outlast, lease_seconds=1.0, heartbeat_seconds=0.05) is outcome
+    check()
+
+
+def test_a_claim_is_renewed_while_every_connection_of_the_work_is_in_use(
+    case: Case, database_url: str, settings: Settings
+) -> None:
+    stage, outcome, check = case
+    pool = connect(database_url, connections=1)
+    brief = settings.model_copy(update={"lease_seconds": 0.5, "heartbeat_seconds": 0.02, "chunk_lines": 2})
+
+    def use_them_all() -> None:
+        with pool.connect():
+            stage.outlast_claim()
+            assert stage.work() is None
+
+    do = validate_batch if stage.state is BatchState.VALIDATING else finalise_batch
+    storage = Midway(stage.storage, use_them_all)
+    done = do(sessions(pool), storage, stage.batch_id, settings=brief, hold_sessions=stage.maker)
+    pool.dispose()
+    assert done is outcome
     check()
 
 
