@@ -64,6 +64,13 @@ def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timede
     """
     if not may_sweep(maker, storage):
         return 0
+    if (prefix := storage.unlisted_uploads) is not None:
+        log.info(
+            "parts of unfinished uploads are not swept storage=%s: the bucket needs a lifecycle rule with "
+            "AbortIncompleteMultipartUpload for the prefix %r; docs/configuration.md has it",
+            storage.url,
+            prefix,
+        )
     with transaction(maker) as session:
         limit = session.scalar(select(func.now() - age))
     assert limit is not None

@@ -110,8 +110,8 @@ class Settings(BaseSettings):
     worker_chunks: int = Field(default=6, gt=0)
     """Chunks that one worker keeps open."""
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)
-    """After how long an object that no file names is deleted, and an upload under way gives up. Unfinished multipart
-    uploads of an S3 are ended by a lifecycle rule of the bucket (AbortIncompleteMultipartUpload)."""
+    """After how long an object that no file names is deleted, and an upload under way gives up. A bucket needs a rule
+    for the parts of unfinished uploads: see below."""
     retention_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which results can be read one by one; the files of a batch have an expiry of their own."""
     detail_days: int = Field(default=90, gt=0, le=MAX_DAYS)

@@ -38,6 +38,24 @@ What `tokenmill api`, `control`, `dispatch` and `worker` read. `tokenmill up` st
 where no URL names one, and hands all the rest on. Limits are inclusive, sizes are bytes, durations are seconds.
 """
 
+BUCKET = """## The rule that a bucket needs
+
+A killed process leaves the parts of its unfinished multipart uploads in the bucket. They are no objects, so no sweep
+sees them, and they are paid for until they are aborted. For `s3://BUCKET/PREFIX`, `rule.json` is
+
+```json
+{"Rules": [{"ID": "tokenmill-unfinished-uploads", "Status": "Enabled", "Filter": {"Prefix": "PREFIX/"},
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 2}}]}
+```
+
+and is set by `aws s3api put-bucket-lifecycle-configuration --bucket BUCKET --lifecycle-configuration file://rule.json`,
+which replaces the rules that the bucket has: add them to the file. Without a prefix in the URL it is
+`{"Prefix": ""}`. With a longer `TOKENMILL_LEFTOVER_HOURS` the days are more than that: no upload under way may be
+aborted. For `gs://` the same is a rule with the action `AbortIncompleteMultipartUpload`, `age` 2 and `matchesPrefix`.
+A local directory needs nothing, nor does Azure, which drops such parts after a week. The control worker names bucket
+and prefix in its log whenever it sweeps (`parts of unfinished uploads are not swept`).
+"""
+
 COMPOSED = """## docker compose
 
 Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PASSWORD` and `TORCH`. Every other setting
@@ -60,6 +78,7 @@ def configuration_page() -> str:
         HEAD,
         ROLES,
         "\n".join(["| variable | default | |", "|---|---|---|", *rows]) + "\n",
+        BUCKET,
         "## The embedded stack\n",
         table(STACK),
         "## Commands for users\n",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,9 +20,11 @@ from jobs import files, retention, store_owner
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
+from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.store_owner import MARK
 from jobs.tables import Deletion, File, Tenant
+from tests.jobs.configuration_page import PAGE
 
 Make = Callable[..., Any]
 DAY = timedelta(days=1)
@@ -71,6 +76,38 @@ def test_objects_in_an_s3_are_swept_too(
     storage.put(leftover, b"x")
     assert retention.sweep_objects(maker, storage, age=timedelta(0)) == 1
     assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
+
+
+def test_a_sweep_says_which_rule_the_bucket_needs_for_what_it_cannot_list(
+    maker: sessionmaker[Session], s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "jobs.retention")
+    for url in (s3.url, tmp_path.as_uri()):
+        retention.sweep_objects(maker, owned(maker, url), age=DAY)
+    (said,) = caplog.messages
+    assert f"storage={s3.url}:" in said
+    assert "AbortIncompleteMultipartUpload for the prefix 'objects/'" in said
+
+
+def test_the_documented_rule_is_one_that_a_bucket_takes_and_spares_uploads_under_way(s3: S3Server) -> None:
+    import boto3  # the real server's own client, which comes with it
+
+    fenced = re.search(r"```json\n(\{\"Rules\".*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert fenced is not None
+    given = json.loads(fenced[1].replace("PREFIX/", "objects/"))
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3.environment["AWS_ENDPOINT_URL"],
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    client.put_bucket_lifecycle_configuration(Bucket=s3.bucket, LifecycleConfiguration=given)
+    (rule,) = client.get_bucket_lifecycle_configuration(Bucket=s3.bucket)["Rules"]
+    client.close()
+    assert (rule["Status"], rule["Filter"]["Prefix"]) == ("Enabled", Storage(s3.url).unlisted_uploads)
+    days = rule["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"]
+    assert 24 * days > Settings().leftover_hours
 
 
 def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
