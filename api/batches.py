@@ -95,6 +95,7 @@ def create(
     *,
     session: SessionDep,
     tenant: TenantDep,
+    key_id: KeyIdDep,
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = 0,
@@ -113,7 +114,7 @@ def create(
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
-    batch = lifecycle.create_batch(session, tenant, wanted, services.settings, spend=spending.spend)
+    batch = lifecycle.create_batch(session, tenant, wanted, services.settings, key_id=key_id, spend=spending.spend)
     return _shown(session, batch)
 
 

@@ -68,6 +68,11 @@ def text_of(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
 
 
+def csv_of(description: str) -> dict[str, Any]:
+    """Describe an answer that is JSON, or comma-separated values where that is asked for."""
+    return {"description": description, "content": {"text/csv": {"schema": {"type": "string"}}}}
+
+
 def lines_of(model: type[WireModel], headers_sent: Mapping[str, str]) -> dict[str, Any]:
     """Describe an answer with one object a line; the app's `line_models` must have the model."""
     kind = "application/x-ndjson"

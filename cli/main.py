@@ -11,7 +11,16 @@ import sys
 
 import typer
 
-from cli import admin_commands, batch_commands, bench_commands, file_commands, roles, run_command, up_command
+from cli import (
+    admin_commands,
+    batch_commands,
+    bench_commands,
+    file_commands,
+    roles,
+    run_command,
+    up_command,
+    usage_commands,
+)
 from jobs.errors import InputError, TokenmillError
 
 app = typer.Typer(
@@ -25,6 +34,7 @@ up_command.register(app)
 run_command.register(app)
 app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")
+usage_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
 app.add_typer(bench_commands.app, name="bench")

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short."""
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    total: Sequence[object] | None = None,
+) -> None:
+    """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short.
+
+    A terminal shows the columns named in `numbers` flush right, and below a line `total`, the sum of all rows; programs
+    add up by themselves.
+    """
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for line in (header, *texts):
@@ -22,9 +32,11 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     # The first column names the row and is pasted into the next command, so the others make room for it.
     table.add_column(first, no_wrap=True, min_width=max(map(len, (first, *(row[0] for row in texts)))))
     for name in others:
-        table.add_column(name, overflow="fold")
-    for row in texts:
-        table.add_row(*row)
+        table.add_column(name, overflow="fold", justify="right" if name in numbers else "left")
+    for number, row in enumerate(texts, start=1):
+        table.add_row(*row, end_section=number == len(texts))
+    if total is not None:
+        table.add_row(*map(str, total))
     Console().print(table, markup=False, crop=False)
 
 

@@ -66,6 +66,9 @@ class Settings(BaseSettings):
     default_max_tokens: int = Field(default=1024, gt=0)
     """Output tokens estimated for a line that sets no limit of its own."""
 
+    currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
+    """In which prices, costs and budgets are shown, as ISO 4217 writes it; nothing is converted."""
+
     tenant_requests_per_minute: int = Field(default=6000, ge=0)
     """Requests of a tenant to the API; this and what follows is set for one by `tokenmill tenants limits`."""
     tenant_tokens_per_minute: int = Field(default=1_000_000_000, ge=0)

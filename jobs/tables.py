@@ -242,6 +242,8 @@ class Batch(Base):
     claimed_until: Mapped[datetime | None]
     # For an index: one on the counters themselves would have to follow each flush.
     is_answered: Mapped[bool] = mapped_column(Computed("num_completed + num_failed >= num_requests", persisted=True))
+    api_key_id: Mapped[str | None]  # that submitted it; null: accepted by a release that did not note it
+    worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
 
 
 class Chunk(Base):
@@ -365,6 +367,7 @@ class Ledger(Base):
     input_price_micros: Mapped[int | None]  # the prices of this entry; null where a release that rounded wrote it
     output_price_micros: Mapped[int | None]
     num_entries: Mapped[int] = mapped_column(server_default="1")  # that this one is the sum of
+    worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # its share of a worker's time
 
 
 class Budget(Base):

@@ -25,11 +25,15 @@ class PromptRun:
     on_done: Callable[[PromptRun], None]
     on_stopped: Callable[[int, int], None]
     """Called with (request id, index) when a stop string has ended a choice that the engine still computes."""
+    on_computed: Callable[[int], None]
+    """Called with numbers of tokens that the engine has computed: the prompt's, but for cached ones, with the first."""
+    num_prompt_tokens: int
     request_id: int | None = None
     """Set by whoever submits it."""
     is_done: bool = False
     resumed_token_ids: Sequence[int] = ()
     """What an earlier run of the only choice generated."""
+    _is_prompt_computed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def receive(self, delta: TokenDelta) -> None:
@@ -37,12 +41,20 @@ class PromptRun:
         with self._lock:
             if self.is_done:
                 return
+            self.on_computed(self._num_computed(delta))
             is_stopped_now = self.output.add(delta)
             self.is_done = self.output.has_ended
         if is_stopped_now:
             self.on_stopped(delta.request_id, delta.index)
         if self.is_done:
             self.on_done(self)
+
+    def _num_computed(self, delta: TokenDelta) -> int:
+        if self._is_prompt_computed or not delta.token_ids:
+            return len(delta.token_ids)
+        self._is_prompt_computed = True
+        prompt = self.num_prompt_tokens + len(self.resumed_token_ids) - delta.num_cached_tokens
+        return len(delta.token_ids) + max(prompt, 0)
 
     def resume(self, token_ids: Sequence[int]) -> None:
         """Begin with what an earlier run of the only choice generated; call it before the prompt is submitted."""
@@ -53,6 +65,7 @@ class PromptRun:
         """Forget all tokens since the submission."""
         with self._lock:
             if not self.is_done:
+                self._is_prompt_computed = False
                 self.output.resume(self.resumed_token_ids)
 
     def tokens_so_far(self) -> list[int]:
@@ -72,8 +85,9 @@ class LineRun:
         batch_id: str,
         on_done: Callable[[LineRun], None],
         on_stopped: Callable[[int, int], None],
+        on_computed: Callable[[int], None] = lambda num_tokens: None,
     ) -> None:
-        """`on_stopped` is that of PromptRun."""
+        """`on_stopped` and `on_computed` are those of PromptRun."""
         self.prepared = prepared
         self._on_done = on_done
         self._lock = threading.Lock()
@@ -84,6 +98,8 @@ class LineRun:
                 output=RequestProgress(tokenizer, prompt, prepared.params),
                 on_done=self._prompt_done,
                 on_stopped=on_stopped,
+                on_computed=on_computed,
+                num_prompt_tokens=len(prompt),
             )
             for index, prompt in enumerate(prepared.prompts)
         ]

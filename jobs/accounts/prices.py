@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jobs.accounts.money import PICOS_A_MICRO, rounded_micros
 from jobs.tables import Batch
-
-PICOS_A_MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,5 +30,5 @@ def cost_picos(batch: Batch) -> int:
 
 
 def cost_micros(batch: Batch) -> int:
-    """Return what a batch costs as it is shown, rounded half up: the one place where money is rounded."""
-    return (cost_picos(batch) + PICOS_A_MICRO // 2) // PICOS_A_MICRO
+    """Return what a batch costs, rounded for programs that know no fractions."""
+    return rounded_micros(cost_picos(batch))

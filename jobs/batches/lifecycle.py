@@ -42,12 +42,14 @@ def create_batch(
     wanted: CreateBatch,
     settings: Settings,
     *,
+    key_id: str | None = None,
     spend: Callable[[int], None] = lambda tokens: None,
 ) -> Batch:
     """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
 
     Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
-    that it retries. `spend` is called with the tokens of a batch that is new, and may refuse them.
+    that it retries. `key_id` is the key that submits it; `spend` is called with the tokens of a batch that is new, and
+    may refuse them.
 
     Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
     ConflictError where the key was used for another request.
@@ -65,7 +67,7 @@ def create_batch(
     queue_limits.check_queue(session, settings)
     spend(_estimated_tokens(file))
     limits = limits_of(tenant, settings)
-    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint, limits=limits)
+    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint, limits=limits, key_id=key_id)
 
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
@@ -170,7 +172,14 @@ def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
 
 
 def _insert(
-    session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, fingerprint: str, limits: Limits
+    session: Session,
+    tenant_id: str,
+    wanted: CreateBatch,
+    *,
+    file: File,
+    fingerprint: str,
+    limits: Limits,
+    key_id: str | None,
 ) -> Batch:
     now = session.scalar(select(func.now()))
     assert now is not None
@@ -194,6 +203,7 @@ def _insert(
         reserved_tokens=tokens,
         created_at=now,
         expires_at=now + parse_window(wanted.completion_window),
+        api_key_id=key_id,
     )
     session.add(batch)
     session.flush()

@@ -125,18 +125,21 @@ def flush(
     flush_no: int,
     lease: timedelta,
     covered: int = 0,
+    worker_microseconds: int = 0,
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
-    `covered` is the cover of the lines that still run; that of the others ends here.
+    `covered` is the cover of the lines that still run; that of the others ends here. `worker_microseconds` are the
+    chunk's share of its worker's time since its last flush.
     Repeat it as it is, `flush_no` included, when the outcome of a commit is unknown: what was inserted before is not
     inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError.
     """
     _check_lines(claim, results)
     uncovered = _extend(session, claim, lease, covered=covered)
-    recorded = record(session, claim.batch_id, results, prices=claim.prices)
+    recorded = record(session, claim.batch_id, results, prices=claim.prices, worker_microseconds=worker_microseconds)
     if recorded.num_results:
-        session.execute(_LEDGER, _ledger_entry(claim, recorded, flush_no))
+        entry = _ledger_entry(claim, recorded, flush_no) | {"worker_microseconds": worker_microseconds}
+        session.execute(_LEDGER, entry)
     if recorded.num_results or uncovered:
         budgets.settle(
             session,
@@ -377,7 +380,7 @@ _USED = text("""
 
 _LEDGER = text("""
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
-        cached_tokens, output_tokens, cost_picos, input_price_micros, output_price_micros)
+        cached_tokens, output_tokens, cost_picos, input_price_micros, output_price_micros, worker_microseconds)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
-        :cached_tokens, :output_tokens, :cost_picos, :input_price_micros, :output_price_micros)
+        :cached_tokens, :output_tokens, :cost_picos, :input_price_micros, :output_price_micros, :worker_microseconds)
 """)

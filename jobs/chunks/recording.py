@@ -54,8 +54,15 @@ class Recorded:
         return self.num_completed + self.num_failed
 
 
-def record(session: Session, batch_id: str, results: Sequence[LineResult], *, prices: Prices | None = None) -> Recorded:
-    """Insert the results of lines that have none yet and add them to the batch's counters.
+def record(
+    session: Session,
+    batch_id: str,
+    results: Sequence[LineResult],
+    *,
+    prices: Prices | None = None,
+    worker_microseconds: int = 0,
+) -> Recorded:
+    """Insert the results of lines that have none yet and add them, and the time they took, to the batch's counters.
 
     Locks the batch row first and numbers the results under that lock (`result_no`: 1, 2, 3 … without gaps, in the
     order of commits), so that a reader who has seen number n never misses a smaller one.
@@ -71,7 +78,8 @@ def record(session: Session, batch_id: str, results: Sequence[LineResult], *, pr
     cost = (prices or Prices()).cost_picos(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
     recorded = Recorded(**sums, cost_picos=cost, batch_state=BatchState(locked.state))
     if recorded.num_results:
-        session.execute(_COUNT, {"batch_id": batch_id, "cost_picos": cost} | sums)
+        values = {"batch_id": batch_id, "cost_picos": cost, "worker_microseconds": worker_microseconds}
+        session.execute(_COUNT, values | sums)
     return recorded
 
 
@@ -149,6 +157,7 @@ _INSERT = text("""
 _COUNT = text("""
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
-        output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos
+        output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos,
+        worker_microseconds = worker_microseconds + :worker_microseconds
     WHERE id = :batch_id
 """)

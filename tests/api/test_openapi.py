@@ -35,6 +35,7 @@ OPENAI_NAMES = {
 }
 
 REQUESTS = {"CreateBatchBody", "ExpiresAfter"}
+MORE_FORMS = {"readUsage": ["text/csv"]}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) ->
     other = {}
     for _, operation in operations(witness.schema):
         (media_type, media), *more = operation["responses"]["200"]["content"].items()
-        assert more == []
+        assert [name for name, _ in more] == MORE_FORMS.get(operation["operationId"], [])
         if media_type == "application/json":
             assert media["schema"]["$ref"].startswith("#/components/schemas/")
         else:

@@ -117,6 +117,10 @@ BREAKS = {
         "UPDATE batch SET num_failed = 2",
         ["counts num_failed 2 and its results give 1", "the error file has 1 lines and the batch counts 2"],
     ),
+    "wrong time of workers": (
+        "UPDATE ledger SET worker_microseconds = 3 WHERE flush_no = 1",
+        ["the ledger has worker_microseconds 3 and the batch 0"],
+    ),
     "wrong tokens": ("UPDATE batch SET cached_tokens = 4", ["counts cached_tokens 4 and its results give 3"]),
     "billed twice": (
         "INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens, "

@@ -25,7 +25,7 @@ Make = Callable[..., Any]
 AGE = timedelta(days=90)
 SUMS = """
     SELECT sum(num_entries), sum(num_results), sum(input_tokens), sum(cached_tokens), sum(output_tokens),
-        sum(cost_picos), sum(cost_micros)
+        sum(cost_picos), sum(cost_micros), sum(worker_microseconds)
     FROM ledger
 """
 # As if it had run so many days ago, and its day of results had been dropped.
@@ -90,6 +90,8 @@ def test_an_old_batch_loses_its_chunks_and_keeps_an_entry_a_day_and_price(
     age(session, 100)
     # The first two entries on the day before.
     session.execute(text("UPDATE ledger SET created_at = created_at - interval '1 day' WHERE flush_no < 2"))
+    session.execute(text("UPDATE ledger SET worker_microseconds = flush_no"))
+    session.execute(text("UPDATE batch SET worker_microseconds = 28"))
     session.commit()
     before, found = sums(session), num_rows(session)
     assert (found, findings(maker)) == ((2, 8), [])

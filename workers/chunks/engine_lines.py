@@ -9,6 +9,7 @@ from engine.scheduling.request import NewRequest
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import Priority
 from workers.chunks.parts import WorkerParts
+from workers.chunks.worker_time import ChunkTime
 from workers.engine_host import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
@@ -25,6 +26,8 @@ class EngineLines:
         self._runs: dict[int, LineRun] = {}  # by line_no
         self._most_tokens = 0
         self._finished: queue.SimpleQueue[LineRun] = queue.SimpleQueue()
+        self.time = ChunkTime()
+        """The chunk's share of the worker's time, while `worker_time` has it open."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -63,6 +66,7 @@ class EngineLines:
             batch_id=self._claim.batch_id,
             on_done=self._finished.put,
             on_stopped=self._parts.host.abort_child,
+            on_computed=self.time.note,
         )
         if output:
             run.prompt_runs[0].resume(output)

@@ -69,13 +69,22 @@ class ChunkLease:
         self._covered += found.tokens
         return found
 
-    def flush(self, results: Sequence[LineResult], *, most_running: int) -> None:
-        """Store results, which also extends the lease; only lines that may use `most_running` tokens still run."""
+    def flush(self, results: Sequence[LineResult], *, most_running: int, worker_microseconds: int = 0) -> None:
+        """Store results, and the time that they took, which also extends the lease.
+
+        Only lines that may use `most_running` tokens still run.
+        """
         covered = min(most_running, self._covered)  # none, where the tenant has no limit
         outcome = self.run(
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
             lambda session, claim: leasing.flush(
-                session, claim, results, flush_no=self._num_flushes, lease=self._settings.lease, covered=covered
+                session,
+                claim,
+                results,
+                flush_no=self._num_flushes,
+                lease=self._settings.lease,
+                covered=covered,
+                worker_microseconds=worker_microseconds,
             )
         )
         self._num_flushes += 1

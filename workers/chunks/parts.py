@@ -13,6 +13,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker
 from workers.chunks.room import Room
+from workers.chunks.worker_time import WorkerTime
 from workers.drain import Drain
 from workers.engine_host import EngineHost
 from workers.prompts import PromptMaker
@@ -36,4 +37,6 @@ class WorkerParts:
     """Of the files that the engine loaded."""
     room: Room = field(default_factory=Room)
     """For long lines while they are prepared."""
+    worker_time: WorkerTime = field(default_factory=WorkerTime)
+    """Divided among the open chunks."""
     monotonic: Callable[[], float] = time.monotonic

@@ -76,7 +76,11 @@ class ChunkResults:
 
     def write(self) -> None:
         """Write what is finished, which also extends the lease. Raises Abandoned."""
-        self._lease.flush(self._unwritten, most_running=self._lines.most_tokens)
+        self._lease.flush(
+            self._unwritten,
+            most_running=self._lines.most_tokens,
+            worker_microseconds=self._parts.worker_time.take(self._lines.time),
+        )
         self._unwritten = []
 
     def _hold(self, result: LineResult) -> None:

@@ -42,11 +42,12 @@ class ChunkRun:
         claim = self._claim
         log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
         try:
-            self._feeder.feed()
-            self._collect()
-            while self._starter:
-                self._starter.start_or_give_up()
+            with self._parts.worker_time.divided_with(self._lines.time):
+                self._feeder.feed()
                 self._collect()
+                while self._starter:
+                    self._starter.start_or_give_up()
+                    self._collect()
             self._lease.run(leasing.complete)
         except Abandoned as reason:
             log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)

@@ -56,6 +56,16 @@ def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, ru
     assert leasing.lines_done(session, claim) == {0, 2}
 
 
+def test_a_flush_sent_again_counts_its_time_once(session: Session, run: Run) -> None:
+    batch = run(4)
+    claim = claim_first(session, batch)
+    for _ in range(2):
+        leasing.flush(session, claim, answers(claim, [0, 1]), flush_no=0, lease=LEASE, worker_microseconds=7)
+        session.commit()
+    session.refresh(batch)
+    assert (batch.worker_microseconds, session.scalars(select(Ledger.worker_microseconds)).all()) == (7, [7])
+
+
 @pytest.mark.parametrize(
     ("price", "shown"),
     [(60_000, 2), (65_000, 2)],  # 0.48 and 0.52 micro-units a line: rounded line by line four lines were 0 and 4

@@ -1,0 +1,77 @@
+"""`/v1/usage`: what a tenant has used, as sums."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from io import StringIO
+from typing import Literal, Self
+
+from api.schemas.wire import WireModel
+from jobs.accounts.money import in_currency, rounded_micros
+from jobs.accounts.usage import Usage
+
+
+class UsageObject(WireModel):
+    object: Literal["usage"] = "usage"
+    day: str | None
+    """Of UTC, as YYYY-MM-DD; null, as the following ones, where it is not grouped by."""
+    model: str | None
+    key_id: str | None
+    """Of the key that submitted the batches; also null for batches from before keys were noted."""
+    key: str | None
+    """Its first characters."""
+    batch_id: str | None
+    lines: int
+    """That have a result, failed ones included."""
+    input_tokens: int
+    """Of prompts, cached ones included."""
+    cached_tokens: int
+    """Prompt tokens that the prefix cache had."""
+    output_tokens: int
+    cost: str
+    """Exact, in units of the currency."""
+    cost_micros: int
+    """The same in micro-units of currency, rounded."""
+    gpu_seconds: float
+    """Of workers: the time in which a worker has chunks open, divided among them by the tokens that it computes."""
+
+    @classmethod
+    def of(cls, usage: Usage) -> Self:
+        return cls(
+            day=usage.day,
+            model=usage.model,
+            key_id=usage.key_id,
+            key=usage.key_hint,
+            batch_id=usage.batch_id,
+            lines=usage.num_results,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            cost=in_currency(usage.cost_picos),
+            cost_micros=rounded_micros(usage.cost_picos),
+            gpu_seconds=usage.worker_microseconds / 1e6,
+        )
+
+
+class UsagePageObject(WireModel):
+    object: Literal["list"] = "list"
+    since: str
+    """The first day, and"""
+    until: str
+    """the last one."""
+    currency: str
+    data: list[UsageObject]
+    has_more: bool
+    next_page: str | None
+    """The `page` of the next page; null where there is none."""
+
+
+def as_csv(data: Iterable[UsageObject], *, currency: str) -> str:
+    """Return the same as comma-separated values, with a header; what is null is empty."""
+    text = StringIO()
+    names = [name for name in UsageObject.model_fields if name != "object"]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, "currency"])
+    writer.writerows([*(getattr(row, name) for name in names), currency] for row in data)
+    return text.getvalue()

@@ -1,0 +1,65 @@
+"""`/v1/usage`: what a tenant has used and what it cost, added up."""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+
+from api.auth import TenantDep
+from api.fields import Storable, StrictModel
+from api.openapi import csv_of, failures
+from api.schemas.usage import UsageObject, UsagePageObject, as_csv
+from api.services import ServicesDep
+from api.sessions import SessionDep
+from jobs.accounts.usage import MAX_PAGE, parse_group_by, period, read_usage
+
+router = APIRouter(prefix="/v1/usage", tags=["usage"], responses=failures(401, 429, 503))
+
+
+class Form(StrEnum):
+    JSON = "json"
+    CSV = "csv"
+
+
+class UsageQuery(StrictModel):
+    since: date | None = None
+    """The first day of UTC; without it the 30 days up to `until`."""
+    until: date | None = None
+    """The last day; without it today."""
+    group_by: Annotated[Storable, Field(max_length=80)] = "day"
+    """One or more of day, model, key and batch, with commas between them."""
+    page: Annotated[Storable | None, Field(max_length=4000)] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 1000
+    format: Form = Form.JSON
+
+
+@router.get(
+    "",
+    operation_id="readUsage",
+    response_model=UsagePageObject,
+    responses={200: csv_of("`x-next-page` has the `page` of the next one, if there is one."), **failures(413)},
+)
+def read(
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[UsageQuery, Query()]
+) -> UsagePageObject | Response:
+    """Answer the tenant's own usage by day, model, key and batch, in the order of what it is grouped by."""
+    asked = period(query.since, query.until)
+    group_by = parse_group_by(query.group_by)
+    found = read_usage(session, tenant.id, asked, group_by=group_by, page=query.page, limit=query.limit)
+    data = [UsageObject.of(usage) for usage in found.data]
+    currency = services.settings.currency
+    if query.format is Form.CSV:
+        headers = {} if found.next_page is None else {"x-next-page": found.next_page}
+        return Response(as_csv(data, currency=currency), media_type="text/csv", headers=headers)
+    return UsagePageObject(
+        since=asked.since.isoformat(),
+        until=asked.until.isoformat(),
+        currency=currency,
+        data=data,
+        has_more=found.next_page is not None,
+        next_page=found.next_page,
+    )

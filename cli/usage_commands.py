@@ -1,0 +1,118 @@
+"""`tokenmill usage`: what the tenant of TOKENMILL_API_KEY has used and what it cost, from a running server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+_PAGE = 1000
+_COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
+_FEW_DIGITS, _MANY_DIGITS, _MUCH = 2, 6, 100
+"""A terminal shows costs in hundredths from 100 units of currency on, below in micro-units: a small bill is not 0."""
+_GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batch": ("batch_id",)}
+
+Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(usage)
+
+
+def usage(
+    by: Annotated[str, typer.Option(metavar="day,model,key,batch", help="What sums are made for.")] = "day",
+    since: Annotated[datetime | None, Day] = None,
+    until: Annotated[datetime | None, Day] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, costs exact.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show tokens, cost and GPU-seconds by day, model, key and batch: the last 30 days of UTC unless told otherwise."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    query = {"group_by": by} | {
+        name: f"{day:%Y-%m-%d}" for name, day in (("since", since), ("until", until)) if day is not None
+    }
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        pages = list(_pages(client, query))
+    rows = [row for page in pages for row in page["data"]]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    elif as_csv:
+        _print_csv(rows, currency=pages[0]["currency"])
+    else:
+        _print_table(rows, by=by, page=pages[0])
+
+
+def _pages(client: OpenAI, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    import httpx
+
+    asked = {**query, "limit": _PAGE}
+    while True:
+        answer: dict[str, Any] = client.get("/usage", cast_to=httpx.Response, options={"params": asked}).json()
+        yield answer
+        if not answer["has_more"]:
+            return
+        asked["page"] = answer["next_page"]
+
+
+def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
+    names = ["day", "model", "key_id", "key", "batch_id", *_COUNTS, "cost", "cost_micros", "gpu_seconds"]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([*names, "currency"])
+    writer.writerows([*(row[name] for name in names), currency] for row in rows)
+
+
+def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any]) -> None:
+    from cli.table import print_table
+
+    groups = [field for name in by.split(",") for field in _GROUPS[name.strip()]]
+    numbers = ("lines", "input", "cached", "output", f"cost {page['currency']}", "gpu seconds")
+    amounts = [_Amounts.of(row) for row in rows]
+    total = sum(amounts, start=_Amounts())
+    digits = _MANY_DIGITS if total.cost < _MUCH else _FEW_DIGITS
+    print_table(
+        (*groups, *numbers),
+        [(*(row[name] for name in groups), *own.shown(digits)) for row, own in zip(rows, amounts, strict=True)],
+        numbers=numbers,
+        total=("total", *[""] * (len(groups) - 1), *total.shown(digits)) if rows else None,
+    )
+    if sys.stdout.isatty() and not rows:
+        print(f"nothing was used from {page['since']} to {page['until']} (UTC)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Amounts:
+    """What stands in the columns of numbers."""
+
+    counts: tuple[int, ...] = (0,) * len(_COUNTS)
+    cost: Decimal = Decimal(0)
+    gpu_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Self:
+        counts = tuple(row[name] for name in _COUNTS)
+        return cls(counts=counts, cost=Decimal(row["cost"]), gpu_seconds=row["gpu_seconds"])
+
+    def __add__(self, other: _Amounts) -> _Amounts:
+        return _Amounts(
+            counts=tuple(map(sum, zip(self.counts, other.counts, strict=True))),
+            cost=self.cost + other.cost,
+            gpu_seconds=self.gpu_seconds + other.gpu_seconds,
+        )
+
+    def shown(self, digits: int) -> list[str]:
+        """Return the numbers as people read them in a terminal, and as programs do elsewhere."""
+        if not sys.stdout.isatty():
+            return [*map(str, self.counts), f"{self.cost:f}", str(self.gpu_seconds)]
+        return [*(f"{count:,}" for count in self.counts), f"{self.cost:,.{digits}f}", f"{self.gpu_seconds:,.1f}"]

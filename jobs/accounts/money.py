@@ -1,0 +1,21 @@
+"""Amounts of money: kept as whole pico-units of currency (10⁻¹²), shown in units of currency. No table.
+
+Divided and rounded only where they are shown.
+"""
+
+from __future__ import annotations
+
+PICOS_A_MICRO = 1_000_000
+_CURRENCY_DIGITS = 12  # of a pico-unit
+
+
+def rounded_micros(picos: int) -> int:
+    """Return an amount as whole micro-units of currency, rounded half up."""
+    return (picos + PICOS_A_MICRO // 2) // PICOS_A_MICRO
+
+
+def in_currency(picos: int) -> str:
+    """Return an exact amount in units of currency, such as `0.000045` or `12.50`: two digits or as many as it takes."""
+    whole, part = divmod(abs(picos), 10**_CURRENCY_DIGITS)
+    digits = f"{part:0{_CURRENCY_DIGITS}}".rstrip("0").ljust(2, "0")
+    return f"{'-' if picos < 0 else ''}{whole}.{digits}"

@@ -1,0 +1,222 @@
+"""What a tenant has used: sums of its ledger by day, model, key and batch, a page at a time.
+
+Days are those of UTC, as in the entries that `jobs.history` makes of old ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import orjson
+from sqlalchemy import Row, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from jobs.errors import InputError, TooLargeError
+from jobs.tables import ApiKey
+
+MAX_DAYS = 366
+MAX_PAGE = 10_000
+DEFAULT_DAYS = 30
+_SECONDS = 20
+"""For adding up, at most: an entry is a flush, and a busy tenant has some a second."""
+_CANCELED = "57014"
+
+
+class GroupBy(StrEnum):
+    """What sums are made for; the names of the query's columns."""
+
+    DAY = "day"
+    MODEL = "model"
+    KEY = "key"
+    BATCH = "batch"
+
+
+_COLUMNS = {
+    GroupBy.DAY: "to_char(ledger.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    GroupBy.MODEL: "ledger.model",
+    GroupBy.KEY: "coalesce(batch.api_key_id, '')",
+    GroupBy.BATCH: "ledger.batch_id",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Whole days of UTC, both inclusive."""
+
+    since: date
+    until: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Sums of ledger entries. What they are not grouped by is None."""
+
+    day: str | None
+    """As YYYY-MM-DD."""
+    model: str | None
+    key_id: str | None
+    """None also for batches of a release that did not note their key."""
+    key_hint: str | None
+    """The key's first characters."""
+    batch_id: str | None
+    num_results: int
+    input_tokens: int
+    """Cached ones included."""
+    cached_tokens: int
+    output_tokens: int
+    cost_picos: int
+    worker_microseconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsagePage:
+    """Some sums, in the order of what they are grouped by."""
+
+    data: Sequence[Usage]
+    next_page: str | None
+    """What to ask the next page with; None where this is the last one."""
+
+
+def parse_group_by(given: str) -> tuple[GroupBy, ...]:
+    """Read names between commas, in their own order. Raises InputError."""
+    names = [name.strip() for name in given.split(",")]
+    if not set(names) <= set(GroupBy) or len(set(names)) < len(names):
+        raise InputError(
+            f"group_by is {given[:80]!r}; give one or more of {', '.join(GroupBy)} with commas between them, each once",
+            param="group_by",
+            code="invalid_value",
+        )
+    return tuple(GroupBy(name) for name in names)
+
+
+def period(since: date | None, until: date | None, *, today: date | None = None) -> Period:
+    """Return the days that are asked for; without a beginning the last 30. Raises InputError for none, or too many."""
+    last = until or today or datetime.now(UTC).date()
+    try:
+        first = since or last - timedelta(days=DEFAULT_DAYS - 1)
+        num_days = (last + timedelta(days=1) - first).days
+    except OverflowError:
+        num_days = 0
+    if not 1 <= num_days <= MAX_DAYS:
+        raise InputError(
+            f"the period is {since or '…'} to {last}; give a `since` that is not after `until`, and at most "
+            f"{MAX_DAYS} days, both included",
+            param="since",
+            code="invalid_value",
+        )
+    return Period(since=first, until=last)
+
+
+def read_usage(
+    session: Session,
+    tenant_id: str,
+    asked: Period,
+    *,
+    group_by: Sequence[GroupBy],
+    page: str | None = None,
+    limit: int = 1000,
+) -> UsagePage:
+    """Return a page of a tenant's sums. Raises InputError for an unknown `page`, TooLargeError for too long a sum."""
+    assert group_by
+    assert 1 <= limit <= MAX_PAGE
+    values = {
+        "tenant_id": tenant_id,
+        "since": asked.since,
+        "until": asked.until,
+        "limit": limit + 1,
+        **{f"after_{name}": value for name, value in zip(group_by, _position(page, group_by), strict=False)},
+    }
+    rows = _bounded(session, _query(group_by, is_first=page is None), values)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    hints = _hints(session, {row.key for row in rows} if GroupBy.KEY in group_by else set())
+    return UsagePage(
+        data=[_usage(row, group_by, hints) for row in rows],
+        next_page=_token([getattr(rows[-1], name) for name in group_by]) if more else None,
+    )
+
+
+def _usage(row: Row[Any], group_by: Sequence[GroupBy], hints: dict[str, str]) -> Usage:
+    names: dict[GroupBy, str | None] = {name: getattr(row, name) or None for name in group_by}
+    key_id = names.get(GroupBy.KEY)
+    return Usage(
+        day=names.get(GroupBy.DAY),
+        model=names.get(GroupBy.MODEL),
+        key_id=key_id,
+        key_hint=hints.get(key_id or ""),
+        batch_id=names.get(GroupBy.BATCH),
+        num_results=int(row.num_results),
+        input_tokens=int(row.input_tokens),
+        cached_tokens=int(row.cached_tokens),
+        output_tokens=int(row.output_tokens),
+        cost_picos=int(row.cost_picos),
+        worker_microseconds=int(row.worker_microseconds),
+    )
+
+
+def _hints(session: Session, key_ids: set[str]) -> dict[str, str]:
+    if not key_ids:
+        return {}
+    rows = session.query(ApiKey.id, ApiKey.hint).where(ApiKey.id.in_(key_ids)).all()
+    return {row.id: row.hint for row in rows}
+
+
+def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
+    # "C": an order that is the same in every database, so that a page's end is the next one's beginning.
+    columns = {name: f'{_COLUMNS[name]} COLLATE "C"' for name in group_by}
+    after = ", ".join(f":after_{name}" for name in group_by)
+    return f"""
+        SELECT {", ".join(f"{column} AS {name}" for name, column in columns.items())},
+            sum(ledger.num_results) AS num_results, sum(ledger.input_tokens) AS input_tokens,
+            sum(ledger.cached_tokens) AS cached_tokens, sum(ledger.output_tokens) AS output_tokens,
+            round(sum(ledger.cost_micros * 1000000.0 + ledger.cost_picos)) AS cost_picos,
+            sum(ledger.worker_microseconds) AS worker_microseconds
+        FROM ledger {"JOIN batch ON batch.id = ledger.batch_id" if GroupBy.KEY in group_by else ""}
+        WHERE ledger.tenant_id = :tenant_id
+            AND ledger.created_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC'
+            AND ledger.created_at < (CAST(:until AS date) + 1)::timestamp AT TIME ZONE 'UTC'
+            {"" if is_first else f"AND ({', '.join(columns.values())}) > ({after})"}
+        GROUP BY {", ".join(columns.values())} ORDER BY {", ".join(columns.values())} LIMIT :limit
+    """
+
+
+def _bounded(session: Session, query: str, values: dict[str, Any]) -> Sequence[Row[Any]]:
+    session.execute(text(f"SET LOCAL statement_timeout = '{_SECONDS}s'"))
+    try:
+        return session.execute(text(query), values).all()
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != _CANCELED:
+            raise
+        raise TooLargeError(
+            f"these {(values['until'] - values['since']).days + 1} days take more than {_SECONDS} s to add up; "
+            "ask for fewer of them at a time",
+            param="since",
+        ) from None
+
+
+def _token(position: Sequence[str]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
+
+
+def _position(page: str | None, group_by: Sequence[GroupBy]) -> list[str]:
+    if page is None:
+        return []
+    try:
+        position = orjson.loads(base64.urlsafe_b64decode(page))
+    except (ValueError, binascii.Error):
+        position = None
+    is_one = isinstance(position, list) and all(isinstance(part, str) and "\x00" not in part for part in position)
+    if not is_one or len(position) != len(group_by):
+        raise InputError(
+            "page is no `next_page` of this query; give the one that the page before answered, and the same group_by",
+            param="page",
+            code="invalid_value",
+        )
+    return list(position)

@@ -1,0 +1,97 @@
+"""`tokenmill usage` as it is typed, against a server that answers what it is told: sums in a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli import usage_commands
+from cli.main import app
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def row(**values: Any) -> dict[str, Any]:
+    none = dict.fromkeys(("day", "model", "key_id", "key", "batch_id"))
+    counts = {"lines": 1200, "input_tokens": 1_500_000, "cached_tokens": 20, "output_tokens": 7, "cost_micros": 1}
+    return {**none, **counts, "cost": "0.000001500001", "gpu_seconds": 1234.56, **values}
+
+
+PAGES: dict[str | None, dict[str, Any]] = {
+    None: {"data": [row(day="2026-03-01", model="small")], "has_more": True, "next_page": "two"},
+    "two": {"data": [row(day="2026-03-02", model="small")], "has_more": False, "next_page": None},
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, list[str]]]]:
+    """Serve two pages of usage; every query that comes for them."""
+    queries: list[dict[str, list[str]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            queries.append(parse_qs(urlsplit(self.path).query))
+            page = PAGES[queries[-1].get("page", [None])[0]]
+            content = json.dumps(page | {"since": "2026-03-01", "until": "2026-03-02", "currency": "EUR"}).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("TOKENMILL_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        monkeypatch.setenv("TOKENMILL_API_KEY", "tm-any")
+        yield queries
+        server.shutdown()
+
+
+def usage(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["usage", *arguments], catch_exceptions=False)
+
+
+def test_all_pages_are_read_and_a_pipe_gets_bare_numbers(asked: list[dict[str, list[str]]]) -> None:
+    header, *rows = [
+        line.split("\t") for line in usage("--by", "day,model", "--since", "2026-03-01").stdout.splitlines()
+    ]
+    assert header == ["day", "model", "lines", "input", "cached", "output", "cost EUR", "gpu seconds"]
+    assert rows == [
+        [f"2026-03-0{day}", "small", "1200", "1500000", "20", "7", "0.000001500001", "1234.56"] for day in (1, 2)
+    ]
+    assert [query["group_by"] + query["since"] for query in asked] == [["day,model", "2026-03-01"]] * 2
+
+
+def test_csv_is_exact_and_has_one_header(asked: list[dict[str, list[str]]]) -> None:
+    header, *rows = usage("--csv").stdout.splitlines()
+    assert header.startswith("day,model,key_id,key,batch_id,lines,")
+    assert [line.split(",")[-4:] for line in rows] == [["0.000001500001", "1", "1234.56", "EUR"]] * 2
+
+
+def test_a_terminal_shows_numbers_flush_right_and_their_total(
+    asked: list[dict[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for name, value in (("COLUMNS", "120"), ("NO_COLOR", "1"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    usage_commands.usage(by="day,model")
+    *rows, total = [line.rstrip() for line in terminal.getvalue().splitlines()]
+    assert total.split() == ["total", "2,400", "3,000,000", "40", "14", "0.000003", "2,469.1"]
+    assert [line.index("1,200") + len("1,200") for line in rows if "1,200" in line] == [
+        total.index("2,400") + len("2,400")
+    ] * 2

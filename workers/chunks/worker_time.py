@@ -1,0 +1,76 @@
+"""Divides a worker's time among its open chunks, by the tokens that its engine computes for each of them.
+
+Knows no ledger and no engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class ChunkTime:
+    """One chunk's share. Only the engine's reader thread notes tokens; `WorkerTime` alone writes the rest."""
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        """That were computed for it."""
+        self.num_counted = 0
+        """Of these, those whose time is in `seconds`."""
+        self.seconds = 0.0
+        """That it took and nobody has taken out yet."""
+
+    def note(self, num_tokens: int) -> None:
+        """Note that tokens were computed for the chunk."""
+        self.num_tokens += num_tokens
+
+
+class WorkerTime:
+    """The time in which chunks are open. Safe to use from the threads of several chunks.
+
+    It is divided whenever a chunk asks for its share: by the tokens that were computed for each chunk since it was last
+    divided. Time in which none was computed belongs to those that come next, and idle time to nobody. So the shares of
+    all chunks sum up to the time in which any was open, whoever asks how often.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._open: list[ChunkTime] = []
+        self._since = monotonic()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def divided_with(self, chunk: ChunkTime) -> Iterator[None]:
+        """Have the time divided with a chunk, too, while it is open."""
+        with self._lock:
+            if not self._open:
+                self._since = self._monotonic()
+            self._divide()
+            self._open.append(chunk)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._divide()
+                self._open.remove(chunk)
+
+    def take(self, chunk: ChunkTime) -> int:
+        """Return the chunk's share since it was last asked for, in whole microseconds; the rest is kept for later."""
+        with self._lock:
+            self._divide()
+            microseconds = int(chunk.seconds * 1e6)
+            chunk.seconds -= microseconds / 1e6
+            return microseconds
+
+    def _divide(self) -> None:
+        new = [(chunk, chunk.num_tokens - chunk.num_counted) for chunk in self._open]
+        total = sum(num_tokens for _, num_tokens in new)
+        if not total:
+            return
+        now = self._monotonic()
+        for chunk, num_tokens in new:
+            chunk.seconds += (now - self._since) * num_tokens / total
+            chunk.num_counted += num_tokens
+        self._since = now
