@@ -1,4 +1,4 @@
-"""`tokenmill usage`: what the tenant of TOKENMILL_API_KEY has used and what it cost, from a running server."""
+"""`tokenmill usage|quota`: what the tenant of TOKENMILL_API_KEY has used, and may still use, on a running server."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
 
 def register(app: typer.Typer) -> None:
     app.command()(usage)
+    app.command()(quota)
 
 
 def usage(
@@ -52,6 +53,43 @@ def usage(
         _print_csv(rows, currency=pages[0]["currency"])
     else:
         _print_table(rows, by=by, page=pages[0])
+
+
+def quota(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show budgets and limits: what is used of them, what is left, and when there is more."""
+    import httpx
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_table
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        found = client.get("/quota", cast_to=httpx.Response).json()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    numbers = ("limit", "used", "reserved", "left")
+    print_table(
+        ("what", *numbers, "resets"),
+        [*map(_budget_row, found["budgets"]), *map(_limit_row, found["limits"])],
+        numbers=numbers,
+    )
+
+
+def _budget_row(budget: dict[str, Any]) -> tuple[str, ...]:
+    from cli.table import when
+
+    amounts = [_number(budget[name]) for name in ("limit", "spent", "reserved", "left")]
+    resets = "never" if budget["resets_at"] is None else when(budget["resets_at"])
+    return (f"budget: {budget['unit']}, {budget['window']}", amounts[0] or "none", *amounts[1:], resets)
+
+
+def _limit_row(limit: dict[str, Any]) -> tuple[str, ...]:
+    return (limit["name"], _number(limit["limit"]), _number(limit["used"]), "", _number(limit["left"]), "")
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}" if sys.stdout.isatty() else str(value)
 
 
 def _pages(client: OpenAI, query: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -88,8 +88,7 @@ def hold_room(session: Session, tenant_id: str) -> None:
 
 def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int) -> None:
     """Raise TooLargeError where one more file, of `size_bytes`, is more than a tenant may keep."""
-    query = select(func.count(), func.coalesce(func.sum(File.size_bytes), 0))
-    num_files, stored = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
+    num_files, stored = kept_files(session, tenant_id)
     if num_files >= limits.files:
         raise TooLargeError(
             f"You keep {num_files:,} files and {limits.files:,} are allowed. Delete some, or let them expire.",
@@ -98,11 +97,18 @@ def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: 
         )
     if stored + size_bytes > limits.stored_bytes:
         raise TooLargeError(
-            f"The file has {size_bytes:,} bytes, your files have {int(stored):,}, and together {limits.stored_bytes:,} "
+            f"The file has {size_bytes:,} bytes, your files have {stored:,}, and together {limits.stored_bytes:,} "
             "are allowed. Delete some, or let them expire.",
             param="file",
             code="stored_bytes_exceeded",
         )
+
+
+def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
+    """Return how many files a tenant keeps, and their bytes."""
+    query = select(func.count(), func.coalesce(func.sum(File.size_bytes), 0))
+    row = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
+    return int(row[0]), int(row[1] or 0)
 
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:

@@ -34,15 +34,7 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
 
     Exact where the caller holds the lock of the tenant's budget: two creates then come one after the other.
     """
-    estimate = File.estimated_input_tokens + File.estimated_output_tokens
-    query = (
-        select(func.count(), func.coalesce(func.sum(estimate), 0))
-        .select_from(Batch)
-        .join(File, File.id == Batch.input_file_id)
-        .where(Batch.tenant_id == tenant_id, _is_open())
-    )
-    row = session.execute(query).one()
-    num_open, enqueued = int(row[0]), int(row[1] or 0)
+    num_open, enqueued = open_work(session, tenant_id)
     if num_open >= limits.open_batches:
         raise LimitError(
             f"You have {num_open:,} open batches and {limits.open_batches:,} are allowed. "
@@ -55,6 +47,19 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
             f"{limits.enqueued_tokens:,} are allowed. Wait for some to end, submit fewer lines or lower max_tokens.",
             code="enqueued_tokens_exceeded",
         )
+
+
+def open_work(session: Session, tenant_id: str) -> tuple[int, int]:
+    """Return how many open batches a tenant has, and their estimated tokens."""
+    estimate = File.estimated_input_tokens + File.estimated_output_tokens
+    query = (
+        select(func.count(), func.coalesce(func.sum(estimate), 0))
+        .select_from(Batch)
+        .join(File, File.id == Batch.input_file_id)
+        .where(Batch.tenant_id == tenant_id, _is_open())
+    )
+    row = session.execute(query).one()
+    return int(row[0]), int(row[1] or 0)
 
 
 def _is_open() -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""`tokenmill usage` as it is typed, against a server that answers what it is told: sums in a terminal and in a pipe."""
+"""`tokenmill usage` and `quota` as they are typed, against a server that answers what it is told."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ PAGES: dict[str | None, dict[str, Any]] = {
     "two": {"data": [row(day="2026-03-02", model="small")], "has_more": False, "next_page": None},
 }
 
+QUOTA = {
+    "budgets": [
+        {"unit": "tokens", "window": "total", "limit": None, "spent": 5, "reserved": 2, "left": None, "resets_at": None}
+    ],
+    "limits": [{"name": "files", "limit": 100_000, "used": 1200, "left": 98_800}],
+}
+
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, list[str]]]]:
@@ -43,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, list[str]]
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             queries.append(parse_qs(urlsplit(self.path).query))
-            page = PAGES[queries[-1].get("page", [None])[0]]
+            page = PAGES[queries[-1].get("page", [None])[0]] | QUOTA
             content = json.dumps(page | {"since": "2026-03-01", "until": "2026-03-02", "currency": "EUR"}).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
@@ -95,3 +102,12 @@ def test_a_terminal_shows_numbers_flush_right_and_their_total(
     assert [line.index("1,200") + len("1,200") for line in rows if "1,200" in line] == [
         total.index("2,400") + len("2,400")
     ] * 2
+
+
+def test_quota_shows_budgets_and_limits_in_one_table(asked: list[dict[str, list[str]]]) -> None:
+    shown = CliRunner().invoke(app, ["quota"], catch_exceptions=False).stdout.splitlines()
+    assert [line.split("\t") for line in shown] == [
+        ["what", "limit", "used", "reserved", "left", "resets"],
+        ["budget: tokens, total", "none", "5", "2", "", "never"],
+        ["files", "100000", "1200", "", "98800", ""],
+    ]

@@ -1,0 +1,44 @@
+"""`/v1/quota`: what the caller's tenant may still use, and when there is more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+
+from api.auth import TenantDep
+from api.openapi import failures
+from api.rate_limits import Rates
+from api.schemas.quota import BudgetObject, LimitObject, QuotaObject
+from api.services import ServicesDep
+from api.sessions import SessionDep
+from jobs import files
+from jobs.accounts import budgets
+from jobs.accounts.limits import limits_of
+from jobs.batches import queue_limits
+
+router = APIRouter(prefix="/v1/quota", tags=["usage"], responses=failures(401, 429, 503))
+
+
+@router.get("", operation_id="readQuota")
+def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> QuotaObject:
+    """Answer the tenant's budgets and limits, with what is used of each where that is counted."""
+    used = {**_used(session, tenant.id), **_spent_rates(request.state.rates)}
+    limits = asdict(limits_of(tenant, services.settings))
+    return QuotaObject(
+        budgets=[BudgetObject.of(budgets.quota(session, tenant.id))],
+        limits=[LimitObject.of(name, limit, used.get(name)) for name, limit in limits.items()],
+    )
+
+
+def _used(session: Session, tenant_id: str) -> Mapping[str, int]:
+    num_open, enqueued = queue_limits.open_work(session, tenant_id)
+    num_files, stored = files.kept_files(session, tenant_id)
+    return {"open_batches": num_open, "enqueued_tokens": enqueued, "files": num_files, "stored_bytes": stored}
+
+
+def _spent_rates(rates: Rates | None) -> Mapping[str, int]:
+    """Return what of a minute's tokens is spent; requests come back too fast for a number to say anything."""
+    return {} if rates is None else {"tokens_per_minute": int(rates.limits.tokens_per_minute - rates.tokens)}
