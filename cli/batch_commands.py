@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -130,24 +129,25 @@ def cancel(batch_id: BatchId) -> None:
 @app.command()
 def results(
     batch_id: BatchId,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="[default: standard output]")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Replaced when complete [default: standard output]")
+    ] = None,
 ) -> None:
     """Write the finished lines, failed ones included; those so far while the batch still runs."""
     from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.download import replacing
     from cli.output_path import require_writable
 
     if output is not None:
         require_writable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        pages = _pages(client, batch_id)
-        first = next(pages)  # a refusal must not empty a file that is there already
         if output is None:
-            sys.stdout.buffer.writelines(chain([first], pages))
+            sys.stdout.buffer.writelines(_pages(client, batch_id))
             sys.stdout.buffer.flush()
         else:
-            with output.open("wb") as file:
-                file.writelines(chain([first], pages))
+            with replacing(output) as file:
+                file.writelines(_pages(client, batch_id))
 
 
 def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:

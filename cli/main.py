@@ -39,6 +39,8 @@ roles.register(app)
 admin_commands.register(app)
 app.add_typer(bench_commands.app, name="bench")
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
+
 
 def main() -> None:
     """Run the command line. Exit status: 0 done, 1 something failed, 2 the command was wrong, 130 interrupted."""
@@ -58,7 +60,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in _DISK_ERRORS:
             raise
         _fail(f"{error.strerror}: {error.filename or 'the output'}. Make room or permit it, then try again.", status=1)
 

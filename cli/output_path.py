@@ -9,22 +9,24 @@ from jobs.errors import InputError
 
 
 def require_writable(output: Path) -> None:
-    """Raise InputError unless a file can be written at `output`."""
+    """Raise InputError unless something can be written at `output`: a device or pipe, or a file that replaces one."""
+    if output.exists() and not output.is_file() and not output.is_dir():
+        if not os.access(output, os.W_OK):
+            raise _not_permitted(output)
+        return
+    require_replaceable(output)
+
+
+def require_replaceable(output: Path) -> None:
+    """Raise InputError unless a new file can take the place of `output`, which must not be a device or a pipe."""
     folder = output.absolute().parent
     if output.is_dir():
         raise InputError(f"{output} is a folder. Give the path of a file with -o.")
     if not folder.is_dir():
         raise InputError(f"the folder {folder} does not exist. Make it, or choose another output with -o.")
-    if not os.access(output if output.exists() else folder, os.W_OK):
-        raise _not_permitted(output)
-
-
-def require_replaceable(output: Path) -> None:
-    """Raise InputError unless a new file can take the place of `output`, which must not be a device or a pipe."""
-    require_writable(output)
     if output.exists() and not output.is_file():
         raise InputError(f"{output} is no ordinary file, and the output would replace it. Give another path with -o.")
-    if not os.access(output.absolute().parent, os.W_OK):
+    if not os.access(output.resolve().parent, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise _not_permitted(output)
 
 

@@ -3,95 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from typer.testing import CliRunner, Result
 
-from cli.embedded.child import Child, ChildSpec
-from cli.embedded.sockets import free_port
-from cli.main import app
 from jobs.errors import ConflictError, InputError, NotFoundError
-
-LINE = {
-    "custom_id": "a",
-    "method": "POST",
-    "url": "/v1/completions",
-    "body": {"model": "tiny", "prompt": "Hello", "max_tokens": 4},
-}
-
-Tokenmill = Callable[..., Result]
-
-
-def run(*arguments: str | Path, **variables: str) -> Result:
-    """Invoke the command in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=variables, catch_exceptions=False)
-
-
-@pytest.fixture(scope="module")
-def database(new_database: Callable[[], str]) -> str:
-    return new_database()
-
-
-@pytest.fixture(scope="module")
-def api_key(database: str) -> str:
-    admin = {"TOKENMILL_DATABASE_URL": database}
-    assert run("tenants", "create", "acme", **admin).exit_code == 0
-    assert run("models", "add", "tiny", "/models/tiny", **admin).exit_code == 0
-    return run("keys", "create", "acme", **admin).stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def server(base_url: str, api_key: str) -> Tokenmill:
-    """Return the command, pointed at the API."""
-    variables = {"TOKENMILL_BASE_URL": base_url, "TOKENMILL_API_KEY": api_key}
-    return lambda *arguments, **more: run(*arguments, **{**variables, **more})
-
-
-@pytest.fixture(scope="module")
-def base_url(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start an API process on `database`."""
-    folder, port = tmp_path_factory.mktemp("api"), free_port()
-    child = Child(
-        ChildSpec(
-            name="api",
-            command=[sys.executable, "-m", "cli.main", "api", "--port", str(port)],
-            environment={
-                **os.environ,
-                "TOKENMILL_DATABASE_URL": database,
-                "TOKENMILL_STORAGE_URL": (folder / "objects").as_uri(),
-                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-            },
-            log_path=folder / "api.log",
-            is_ready=lambda: _answers(f"http://127.0.0.1:{port}/readyz"),
-        )
-    )
-    child.start()
-    try:
-        child.wait_until_ready()
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        child.stop()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except OSError:
-        return False
-
-
-@pytest.fixture
-def batch_file(tmp_path: Path) -> Path:
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({**LINE, "custom_id": str(number)}) + "\n" for number in range(3)))
-    return path
+from tests.cli.service import Tokenmill, run
 
 
 def test_a_file_goes_up_and_comes_down_unchanged(server: Tokenmill, batch_file: Path, tmp_path: Path) -> None:

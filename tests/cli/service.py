@@ -1,0 +1,173 @@
+"""The command as a user types it, an API process for it, and a hand that works batches off in the workers' place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from typer.testing import CliRunner, Result
+
+from cli.embedded.child import Child, ChildSpec
+from cli.embedded.sockets import free_port
+from cli.main import app
+from jobs.batches.finalisation import finalise_batch
+from jobs.batches.sweeps import finish_ready
+from jobs.batches.validation import validate_batch
+from jobs.chunks import fleet, leasing
+from jobs.chunks.recording import LineResult
+from jobs.database import connect, sessions, transaction
+from jobs.lines.output_lines import error_line, output_line
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Chunk
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LINE = {
+    "custom_id": "a",
+    "method": "POST",
+    "url": "/v1/completions",
+    "body": {"model": "tiny", "prompt": "Hello", "max_tokens": 4},
+}
+
+Tokenmill = Callable[..., Result]
+
+
+def run(*arguments: str | Path, **variables: str) -> Result:
+    """Invoke the command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=variables, catch_exceptions=False)
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a shell that knows nothing of Tokenmill but `variables`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    return {**clean, "PYTHONPATH": str(ROOT), **variables}
+
+
+def typed(
+    *arguments: str | Path, variables: Mapping[str, str], preexec: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, as a shell does."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=120, env=clean_environment(**variables),
+        preexec_fn=preexec,
+    )  # fmt: skip
+
+
+def completed(line_no: int, *, content: str = "text", finish_reason: str = "stop") -> LineResult:
+    """Return an answer of five tokens; line 0 is that of custom_id "0"."""
+    body = {"choices": [{"index": 0, "text": content, "finish_reason": finish_reason}]}
+    line = output_line("batch", line_no, str(line_no), status_code=200, body=body)
+    return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=2, output_tokens=3)
+
+
+def failed(line_no: int, *, code: str) -> LineResult:
+    line = error_line("batch", line_no, str(line_no), code=code, message="it went wrong")
+    return LineResult(line_no=line_no, line=line, status_code=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """An API on a database and a folder; nothing works its batches off but the test."""
+
+    base_url: str
+    database: str
+    storage_url: str
+    api_key: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"TOKENMILL_BASE_URL": self.base_url, "TOKENMILL_API_KEY": self.api_key}
+
+    def run(self, *arguments: str | Path, **more: str) -> Result:
+        """Invoke the command in this process, pointed at the API."""
+        return run(*arguments, **{**self.variables, **more})
+
+    def validate(self, batch_id: str) -> None:
+        with self._maker() as maker:
+            validate_batch(maker, Storage(self.storage_url), batch_id, settings=Settings())
+
+    def answer(self, batch_id: str, results: Sequence[LineResult]) -> None:
+        """Record results of a validated batch of one chunk, and leave it running."""
+        with self._maker() as maker, transaction(maker) as session:
+            chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch_id)).one()
+            claim = leasing.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
+            assert claim is not None
+            leasing.flush(session, claim, results, flush_no=0, lease=Settings().lease)
+            leasing.release(session, claim)
+
+    def finish(self, batch_id: str) -> None:
+        """Write the files of a batch whose every line has its result."""
+        with self._maker() as maker:
+            with transaction(maker) as session:
+                chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch_id)).one()
+                claim = leasing.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
+                assert claim is not None
+                leasing.complete(session, claim)
+                finish_ready(session)
+            finalise_batch(maker, Storage(self.storage_url), batch_id, settings=Settings())
+
+    def work_off(self, batch_id: str, results: Sequence[LineResult]) -> None:
+        self.validate(batch_id)
+        self.answer(batch_id, results)
+        self.finish(batch_id)
+
+    def worker_lives(self, **stats: Any) -> None:
+        """Let a worker of the model say that it lives, and what its engine has done."""
+        with self._maker() as maker, transaction(maker) as session:
+            fleet.register(session, worker_id="hand", model="tiny", max_chunks=4, max_model_len=64)
+            fleet.heartbeat(session, "hand", engine_stats=stats)
+
+    @contextmanager
+    def _maker(self) -> Iterator[Any]:
+        engine = connect(self.database)
+        try:
+            yield sessions(engine)
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def api_process(database: str, folder: Path, *, api_key: str) -> Iterator[Service]:
+    """Start an API process on `database` that keeps its files below `folder`."""
+    port, storage_url = free_port(), (folder / "objects").as_uri()
+    child = Child(
+        ChildSpec(
+            name="api",
+            command=[sys.executable, "-m", "cli.main", "api", "--port", str(port)],
+            environment=clean_environment(TOKENMILL_DATABASE_URL=database, TOKENMILL_STORAGE_URL=storage_url),
+            log_path=folder / "api.log",
+            is_ready=lambda: _answers(f"http://127.0.0.1:{port}/readyz"),
+        )
+    )
+    child.start()
+    try:
+        child.wait_until_ready()
+        yield Service(
+            base_url=f"http://127.0.0.1:{port}/v1", database=database, storage_url=storage_url, api_key=api_key
+        )
+    finally:
+        child.stop()
+
+
+def write_lines(path: Path, count: int = 3) -> Path:
+    path.write_text("".join(json.dumps({**LINE, "custom_id": str(number)}) + "\n" for number in range(count)))
+    return path
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
