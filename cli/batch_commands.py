@@ -16,12 +16,15 @@ from jobs.states import InvalidLines, Priority, UncoveredLines
 if TYPE_CHECKING:
     from openai import OpenAI
 
+    from cli.line_tally import LineTally
+
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
 
 _PAGE = 1000
 
 BatchId = Annotated[str, typer.Argument(metavar="BATCH_ID")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")]
 
 
 @app.command()
@@ -36,10 +39,14 @@ def create(
         UncoveredLines, typer.Option(help="What lines do that the token budget does not cover.")
     ] = UncoveredLines.WAIT,
     metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow the batch until it ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
+    fail_on_errors: FailOnErrors = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a batch and print its id."""
+    """Submit a batch and print its id.
+
+    With --wait, exit status 1 if it does not complete or every line fails.
+    """
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.file_commands import upload_file
 
@@ -63,7 +70,7 @@ def create(
         )
         print(batch.to_json() if as_json else batch.id, flush=True)
         if watch:
-            _follow(client, batch.id)
+            _follow(client, batch.id, fail_on_errors=fail_on_errors)
 
 
 @app.command("list")
@@ -107,13 +114,13 @@ def show(batch_id: BatchId, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def watch(batch_id: BatchId) -> None:
-    """Follow a batch until it ends; exit status 0 only if it completed."""
+def watch(batch_id: BatchId, fail_on_errors: FailOnErrors = False) -> None:
+    """Follow a batch until it ends; exit status 1 if it does not complete or every line fails."""
     from cli.client import client_from_environment, server_errors_as_sentences
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        _follow(client, batch_id)
+        _follow(client, batch_id, fail_on_errors=fail_on_errors)
 
 
 @app.command()
@@ -132,22 +139,41 @@ def results(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Replaced when complete [default: standard output]")
     ] = None,
+    fail_on_errors: FailOnErrors = False,
 ) -> None:
     """Write the finished lines, failed ones included; those so far while the batch still runs."""
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.download import replacing
+    from cli.line_tally import SOME_LINES_FAILED, LineTally
     from cli.output_path import require_writable
 
     if output is not None:
         require_writable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
+        tally = LineTally()
+        pages = tally.passing(_pages(client, batch_id))
         if output is None:
-            sys.stdout.buffer.writelines(_pages(client, batch_id))
+            sys.stdout.buffer.writelines(pages)
             sys.stdout.buffer.flush()
         else:
             with replacing(output) as file:
-                file.writelines(_pages(client, batch_id))
+                file.writelines(pages)
+    _report(tally, output)
+    if tally.num_failed and fail_on_errors:
+        raise typer.Exit(SOME_LINES_FAILED)
+
+
+def _report(tally: LineTally, output: Path | None) -> None:
+    """Say on standard error what the lines are that were written; good ones on standard output need no words."""
+    from cli.line_tally import by_code, truncated
+
+    if output is not None:
+        print(f"{tally.num_completed:,} done, {tally.num_failed:,} failed, written to {output}", file=sys.stderr)
+    if tally.codes:
+        print(f"  failed lines: {by_code(tally.codes)}", file=sys.stderr)
+    if cut := truncated(tally.num_truncated):
+        print(f"  {cut}", file=sys.stderr)
 
 
 def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:
@@ -164,13 +190,13 @@ def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:
         after = answer.headers["x-next-after"]
 
 
-def _follow(client: OpenAI, batch_id: str) -> None:
-    from cli.watch import describe_end, watch_batch
+def _follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool) -> None:
+    from cli.watch import describe_end, error_codes, exit_status, watch_batch
 
     batch = watch_batch(client, batch_id)
-    print(describe_end(batch))
-    if batch.status != "completed":
-        raise typer.Exit(1)
+    print(describe_end(batch, codes=error_codes(client, batch)))
+    if status := exit_status(batch, fail_on_errors=fail_on_errors):
+        raise typer.Exit(status)
 
 
 def _pairs(given: list[str]) -> dict[str, str] | None:

@@ -23,6 +23,8 @@ def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, when(value)
     elif name == "request_counts":
         yield "lines", f"{value['completed']} done, {value['failed']} failed of {value['total']}"
+        if value.get("truncated"):  # other servers do not tell
+            yield "truncated", f"{value['truncated']} of the done: an answer ended by max_tokens or the context"
     elif name == "usage":
         cached = value["input_tokens_details"]["cached_tokens"]
         yield "input", f"{value['input_tokens']} tokens, {cached} of them cached"

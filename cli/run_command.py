@@ -37,11 +37,15 @@ def run(
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what the file's lines name]"),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
+    fail_on_errors: Annotated[
+        bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")
+    ] = False,
 ) -> None:
     """Run a batch file through a model and write the results.
 
     The lines' own model name may be anything: the model given here is served under it. Failed lines go to
-    OUT.errors.jsonl. Interrupted, even by kill -9, the same command goes on where it was.
+    OUT.errors.jsonl; exit status 1 if every line failed. Interrupted, even by kill -9, the same command goes on where
+    it was.
     """
     from cli.input_check import require_valid
     from cli.output_path import require_replaceable
@@ -56,10 +60,12 @@ def run(
     state = folder.read()
     if outputs_are_intact(state):
         _say(f"{output} is already complete ({_lines(scan.num_lines)}). Remove it to run again.")
+        _end(output, fail_on_errors=fail_on_errors)
         return
     if state.file_id is None:  # else an earlier start has checked it
         require_valid(input_path, endpoint=scan.endpoint, model=served.name)
     _run_in(folder, input_path, output, scan=scan, served=served)
+    _end(output, fail_on_errors=fail_on_errors)
 
 
 def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputScan, served: ServedModel) -> None:
@@ -83,7 +89,8 @@ def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputSca
             with client, server_errors_as_sentences(client):
                 batch = _find_or_submit(client, folder, input_path, scan=scan)
                 batch = watch_batch(client, batch.id, on_poll=stack.supervisor.tend_or_stop)
-                written = _collect(client, batch, folder, output) if batch.status == "completed" else []
+                if batch.status == "completed":
+                    _collect(client, batch, folder, output)
     except StopRequestedError:
         _say("stopped. Run the same command again to go on.")
         raise typer.Exit(130) from None
@@ -91,7 +98,7 @@ def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputSca
         folder.forget_stack()
     if batch.status != "completed":
         raise ServiceError(f"the batch {batch.status}:\n{describe_errors(batch)}")
-    _report(batch, written, rate=average_rate(batch))
+    _report(batch, output, rate=average_rate(batch))
 
 
 def _served_model(given: str | None, scan: InputScan) -> ServedModel:
@@ -143,7 +150,7 @@ def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path
     return batch
 
 
-def _collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> list[Path]:
+def _collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> None:
     """Download what a completed batch wrote, and note it as complete."""
     from cli.download import download
     from cli.run_state import sha256_of
@@ -158,7 +165,6 @@ def _collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> lis
         errors.unlink(missing_ok=True)  # of an earlier run; it would be taken for this one's
     noted = {str(path.absolute()): sha256_of(path) for path in written}
     folder.write(replace(folder.read(), outputs=noted))
-    return written
 
 
 def errors_path(output: Path) -> Path:
@@ -166,14 +172,30 @@ def errors_path(output: Path) -> Path:
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
 
 
-def _report(batch: Any, written: list[Path], *, rate: str) -> None:
+def _report(batch: Any, output: Path, *, rate: str) -> None:
     counts = batch.request_counts
     tokens = f"{batch.usage.output_tokens if batch.usage else 0:,} output tokens"
     made = f"{tokens} ({rate})" if rate else tokens
-    _say(f"{counts.completed} of {_lines(counts.total)} completed, {made}, written to {written[0]}")
-    if len(written) > 1:
-        _say(f"{_lines(counts.failed)} failed, see {written[1]}")
-    if counts.completed == 0 and counts.failed:
+    _say(f"{counts.completed} of {_lines(counts.total)} completed, {made}, written to {output}")
+
+
+def _end(output: Path, *, fail_on_errors: bool) -> None:
+    """Say which lines failed and which answers were cut short, and exit as that asks."""
+    from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
+
+    tally, errors = LineTally(), errors_path(output)
+    for path in (output, errors):
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    tally.add(line)
+    if tally.num_failed:
+        _say(f"{_lines(tally.num_failed)} failed, see {errors}: {by_code(tally.codes)}")
+    if cut := truncated(tally.num_truncated):
+        _say(cut)
+    if tally.num_failed and fail_on_errors:
+        raise typer.Exit(SOME_LINES_FAILED)
+    if tally.num_failed and not tally.num_completed:
         raise typer.Exit(1)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.progress import ENDED, BatchProgress, progress_display, shown_rate
 
 if TYPE_CHECKING:
@@ -49,9 +52,38 @@ def counts_of(batch: Any) -> tuple[int, int, int]:
     return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
 
 
-def describe_end(batch: Any) -> str:
-    """Return what came of a batch, and how to read why lines failed."""
+def error_codes(client: OpenAI, batch: Any) -> Counter[str]:
+    """Count an ended batch's failed lines by their codes; nothing is known where its error file is gone."""
+    from openai import NotFoundError
+
+    tally = LineTally()
+    if batch.error_file_id:
+        with suppress(NotFoundError), client.files.with_streaming_response.content(batch.error_file_id) as answer:
+            for line in answer.iter_lines():
+                tally.add(line.encode())
+    return tally.codes
+
+
+def num_truncated(batch: Any) -> int:
+    """Return how many answers were cut short; other servers do not tell."""
+    return getattr(batch.request_counts, "truncated", None) or 0
+
+
+def exit_status(batch: Any, *, fail_on_errors: bool) -> int:
+    """Return 0 for a batch that did its work: not one that did not complete, nor one whose every line failed."""
+    done, failed, _ = counts_of(batch)
+    if failed and fail_on_errors and batch.status == "completed":
+        return SOME_LINES_FAILED
+    return 0 if batch.status == "completed" and (done or not failed) else 1
+
+
+def describe_end(batch: Any, *, codes: Mapping[str, int] | None = None) -> str:
+    """Return what came of a batch, and how to read why lines failed; `codes` count those by their error code."""
     lines = [_outcome(batch)]
+    if codes:
+        lines.append(f"  failed lines: {by_code(codes)}")
+    if cut := truncated(num_truncated(batch)):
+        lines.append(f"  {cut}")
     if batch.errors:
         lines.append(describe_errors(batch))
     if batch.error_file_id:

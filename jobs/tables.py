@@ -244,6 +244,7 @@ class Batch(Base):
     is_answered: Mapped[bool] = mapped_column(Computed("num_completed + num_failed >= num_requests", persisted=True))
     api_key_id: Mapped[str | None]  # that submitted it; null: accepted by a release that did not note it
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
+    num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
 
 
 class Chunk(Base):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.child_output import ChildOutput, RequestProgress
+from engine.outputs import FinishReason
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.responses import (
     GeneratedChoice,
@@ -26,6 +27,8 @@ class Answer:
 
     body: dict[str, Any]
     usage: Usage
+    is_truncated: bool
+    """Whether a limit of tokens ended one of its choices."""
 
 
 class AnswerMaker:
@@ -54,7 +57,8 @@ class AnswerMaker:
             ],
             usage=usage,
         )
-        return Answer(body=body, usage=usage)
+        is_truncated = any(choice.finish_reason == FinishReason.LENGTH for _, choice in pairs)
+        return Answer(body=body, usage=usage, is_truncated=is_truncated)
 
     def _prompts(self, run: LineRun) -> list[_Prompt]:
         """Return what the answer shows of each prompt."""

@@ -31,6 +31,8 @@ class RequestCounts(WireModel):
     total: int
     completed: int
     failed: int
+    truncated: int
+    """Ours: of the completed, those with an answer that `max_tokens` or the context ended: `finish_reason` `length`."""
 
 
 class InputTokensDetails(WireModel):
@@ -106,7 +108,10 @@ class BatchObject(ListedObject):
             cancelling_at=unix_seconds_or_none(batch.cancelling_at),
             cancelled_at=unix_seconds_or_none(batch.cancelled_at),
             request_counts=RequestCounts(
-                total=batch.num_requests, completed=batch.num_completed, failed=batch.num_failed
+                total=batch.num_requests,
+                completed=batch.num_completed,
+                failed=batch.num_failed,
+                truncated=batch.num_truncated,
             ),
             usage=_usage_of(batch),
             metadata=batch.request_metadata,

@@ -30,6 +30,8 @@ class LineResult:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    is_truncated: bool = False
+    """Whether an answer of the line was ended by its limit of tokens: finish_reason `length`."""
 
     @property
     def is_error(self) -> bool:
@@ -43,6 +45,8 @@ class Recorded:
 
     num_completed: int
     num_failed: int
+    num_truncated: int
+    """Of the completed ones."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -106,11 +110,12 @@ def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]
             copy.write_row(row)
 
 
-_SUMS = ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens")
+_SUMS = ("num_completed", "num_failed", "num_truncated", "input_tokens", "cached_tokens", "output_tokens")
 
 
 def _columns(results: Sequence[LineResult]) -> dict[str, list[Any]]:
-    names = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens", "line")
+    kept = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens", "line")
+    names = (*kept, "is_truncated")  # which is counted alone
     return {name: [getattr(result, name) for result in results] for name in names}
 
 
@@ -131,8 +136,8 @@ _INSERT = text("""
         SELECT * FROM unnest(
             CAST(:line_no AS bigint[]), CAST(:status_code AS smallint[]), CAST(:is_error AS boolean[]),
             CAST(:input_tokens AS bigint[]), CAST(:cached_tokens AS bigint[]), CAST(:output_tokens AS bigint[]),
-            CAST(:line AS bytea[])
-        ) AS row (line_no, status_code, is_error, input_tokens, cached_tokens, output_tokens, line)
+            CAST(:line AS bytea[]), CAST(:is_truncated AS boolean[])
+        ) AS row (line_no, status_code, is_error, input_tokens, cached_tokens, output_tokens, line, is_truncated)
     ), missing AS (
         SELECT given.*, row_number() OVER (ORDER BY given.line_no) AS position FROM given
         WHERE NOT EXISTS (
@@ -146,9 +151,12 @@ _INSERT = text("""
             input_tokens, cached_tokens, output_tokens, line
         FROM missing
         ON CONFLICT (batch_day, batch_id, line_no) DO NOTHING
-        RETURNING is_error, input_tokens, cached_tokens, output_tokens
+        RETURNING line_no, is_error, input_tokens, cached_tokens, output_tokens
     )
     SELECT count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
+        count(*) FILTER (WHERE NOT is_error AND line_no = ANY(
+            SELECT line_no FROM given WHERE given.is_truncated
+        )) AS num_truncated,
         coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(cached_tokens), 0) AS cached_tokens,
         coalesce(sum(output_tokens), 0) AS output_tokens
     FROM inserted
@@ -156,6 +164,7 @@ _INSERT = text("""
 
 _COUNT = text("""
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
+        num_truncated = num_truncated + :num_truncated,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
         output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos,
         worker_microseconds = worker_microseconds + :worker_microseconds

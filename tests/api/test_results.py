@@ -192,7 +192,7 @@ def test_a_completed_batch_has_counts_usage_and_files_that_agree(
     assert batch.status == "completed"
     assert batch.completed_at is not None
     assert batch.request_counts is not None
-    assert batch.request_counts.to_dict() == {"total": 4, "completed": 2, "failed": 2}
+    assert batch.request_counts.to_dict() == {"total": 4, "completed": 2, "failed": 2, "truncated": 0}
     assert batch.usage is not None
     assert (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens) == (10, 4, 14)
     assert batch.output_file_id is not None

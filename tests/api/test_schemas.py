@@ -22,7 +22,7 @@ SECONDS = 1767323045
 
 def a_batch(**columns: Any) -> Batch:
     """Return a new batch as Postgres returns it, without one; keywords override its columns."""
-    counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "input_tokens")
+    counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "num_truncated", "input_tokens")
     zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_micros", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
     texts["uncovered_lines"] = "wait"
@@ -47,8 +47,9 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     errors = [{"code": "url_mismatch", "message": "no", "param": "url", "line": 3}]
     batch = a_batch(
         state="failed", failed_at=MOMENT, errors=errors, num_unlisted_errors=4, num_requests=9, num_completed=5,
-        num_failed=4, input_tokens=10, cached_tokens=2, output_tokens=20, request_metadata={"a": "b"}, model="m",
-        priority="bulk", invalid_lines="skip", cost_micros=4, cost_picos=2_500_000,
+        num_failed=4, num_truncated=2, input_tokens=10, cached_tokens=2, output_tokens=20,
+        request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_micros=4,
+        cost_picos=2_500_000,
     )  # fmt: skip
     sent = as_sent(BatchObject.of(batch, waits_for=None))
     typed = ClientBatch.model_validate(sent, strict=True)
@@ -59,7 +60,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     assert (typed.errors.data[0].code, typed.errors.data[0].line) == ("url_mismatch", 3)
     assert sent["errors"]["num_unlisted"] == 4
     assert typed.request_counts is not None
-    assert typed.request_counts.model_dump() == {"total": 9, "completed": 5, "failed": 4}
+    assert typed.request_counts.model_dump() == {"total": 9, "completed": 5, "failed": 4, "truncated": 2}
     assert typed.usage is not None
     assert (typed.usage.total_tokens, typed.usage.input_tokens_details.cached_tokens) == (30, 2)
     assert (sent["priority"], sent["invalid_lines"], sent["cost_micros"]) == ("bulk", "skip", 7)
@@ -97,7 +98,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '"completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,'
         f'"created_at":{SECONDS},"in_progress_at":null,"expires_at":{SECONDS},"finalizing_at":null,'
         f'"completed_at":null,"failed_at":{SECONDS},"expired_at":null,"cancelling_at":null,"cancelled_at":null,'
-        '"request_counts":{"total":0,"completed":0,"failed":0},"usage":{"input_tokens":0,"input_tokens_details":'
+        '"request_counts":{"total":0,"completed":0,"failed":0,"truncated":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
         '"uncovered_lines":"wait","cost_micros":0,"waits_for":"w"}'

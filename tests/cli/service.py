@@ -68,7 +68,10 @@ def completed(line_no: int, *, content: str = "text", finish_reason: str = "stop
     """Return an answer of five tokens; line 0 is that of custom_id "0"."""
     body = {"choices": [{"index": 0, "text": content, "finish_reason": finish_reason}]}
     line = output_line("batch", line_no, str(line_no), status_code=200, body=body)
-    return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=2, output_tokens=3)
+    is_truncated = finish_reason == "length"
+    return LineResult(
+        line_no=line_no, line=line, status_code=200, input_tokens=2, output_tokens=3, is_truncated=is_truncated
+    )
 
 
 def failed(line_no: int, *, code: str) -> LineResult:

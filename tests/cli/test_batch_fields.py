@@ -14,7 +14,7 @@ BATCH: dict[str, Any] = {
     "status": "completed",
     "output_file_id": None,
     "created_at": 1_700_000_000,
-    "request_counts": {"total": 3, "completed": 2, "failed": 1},
+    "request_counts": {"total": 3, "completed": 2, "failed": 1, "truncated": 1},
     "usage": {
         "input_tokens": 12,
         "input_tokens_details": {"cached_tokens": 4},
@@ -34,6 +34,7 @@ def test_a_batch_is_shown_with_dates_and_units_and_its_status_first() -> None:
         ("input_file_id", "file_1"),
         ("created_at", "2023-11-14T22:13:20Z"),
         ("lines", "2 done, 1 failed of 3"),
+        ("truncated", "1 of the done: an answer ended by max_tokens or the context"),
         ("input", "12 tokens, 4 of them cached"),
         ("output", "30 tokens"),
         ("metadata", "team=a=b run=7"),

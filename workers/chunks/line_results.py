@@ -38,6 +38,7 @@ class ResultMaker:
             input_tokens=answer.usage.prompt_tokens,
             cached_tokens=answer.usage.cached_tokens,
             output_tokens=answer.usage.completion_tokens,
+            is_truncated=answer.is_truncated,
         )
 
     def refusal(self, line: InputLine, error: BodyError | InvalidParamsError) -> LineResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -143,6 +144,16 @@ def test_error_results_are_counted_as_failed(session: Session, run: Run) -> None
     leasing.flush(session, claim, [*results, answer(claim, 2)], flush_no=0, lease=LEASE)
     session.refresh(batch)
     assert (batch.num_completed, batch.num_failed) == (1, 2)
+
+
+def test_truncated_answers_are_counted_once_however_often_they_are_flushed(session: Session, run: Run) -> None:
+    batch = run(4)
+    claim = claim_first(session, batch)
+    cut = [replace(answer(claim, line_no), is_truncated=True) for line_no in (0, 2)]
+    leasing.flush(session, claim, [*cut, answer(claim, 1)], flush_no=0, lease=LEASE)
+    leasing.flush(session, claim, [*cut, replace(answer(claim, 3), is_truncated=True)], flush_no=1, lease=LEASE)
+    session.refresh(batch)
+    assert (batch.num_completed, batch.num_truncated) == (4, 3)
 
 
 def test_a_line_of_another_chunk_is_our_own_mistake(session: Session, run: Run) -> None:
