@@ -193,7 +193,12 @@ def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:
 def _follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool) -> None:
     from cli.watch import describe_end, error_codes, exit_status, watch_batch
 
-    batch = watch_batch(client, batch_id)
+    try:
+        batch = watch_batch(client, batch_id)
+    except KeyboardInterrupt:
+        print(f"{batch_id} goes on. Watch it again: tokenmill batch watch {batch_id}", file=sys.stderr)
+        print(f"Cancel it: tokenmill batch cancel {batch_id}", file=sys.stderr)
+        raise typer.Exit(130) from None
     print(describe_end(batch, codes=error_codes(client, batch)))
     if status := exit_status(batch, fail_on_errors=fail_on_errors):
         raise typer.Exit(status)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-_RATE_WINDOW_SECONDS = 10.0
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_HALF_LIFE_SECONDS = 30.0
+"""Lines end in bursts, a chunk's at about the same time: over a shorter time the rate would follow each of them."""
+_SHORTEST_LOOK_SECONDS = 5.0  # before it nothing is guessed: the first lines to end are the short ones
 _LINE_EVERY_SECONDS = 10.0
 _SHORTEST_AVERAGE_SECONDS = 5  # servers tell whole seconds, so over a shorter time the rate would be a guess
 
@@ -27,10 +32,16 @@ class BatchProgress:
     total: int
     """0 until its file is validated."""
     output_tokens: int
+    input_tokens: int = 0
     average: float | None = None
     """Output tokens per second from the batch's creation to its end; None before and for a short one."""
     waits_for: str | None = None
-    """A sentence; other servers have none."""
+    """A sentence; other servers have none, nor the fields that follow."""
+    eta: int | None = None
+    """When the server expects the end, in Unix seconds."""
+    position: int | None = None
+    """Its place in the queue; 1 is the next."""
+    cost_micros: int | None = None
 
     @classmethod
     def of(cls, batch: Any) -> BatchProgress:
@@ -44,8 +55,12 @@ class BatchProgress:
             failed=counts.failed if counts else 0,
             total=counts.total if counts else 0,
             output_tokens=output_tokens,
+            input_tokens=getattr(usage, "input_tokens", 0),
             average=output_tokens / seconds if seconds >= _SHORTEST_AVERAGE_SECONDS else None,
             waits_for=getattr(batch, "waits_for", None),
+            eta=getattr(batch, "eta", None),
+            position=getattr(batch, "position", None),
+            cost_micros=getattr(batch, "cost_micros", None),
         )
 
 
@@ -56,44 +71,59 @@ def _elapsed_seconds(batch: Any) -> int:
 
 @dataclass(slots=True)
 class Rate:
-    """Tokens and lines per second over the last seconds, from samples of growing totals."""
+    """Tokens and lines per second, from samples of growing totals: what is longer ago counts less and less.
 
-    _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
+    Sums of what was done, and of the time that it took, both halved every `_HALF_LIFE_SECONDS`: from the first sample
+    on their quotient is the average so far, and later it follows the last minute.
+    """
+
+    _last: tuple[float, int, int] | None = None
+    _seconds: float = 0.0
+    _tokens: float = 0.0
+    _lines: float = 0.0
 
     def add(self, now: float, progress: BatchProgress) -> None:
-        self._samples.append((now, progress.output_tokens, progress.done))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_WINDOW_SECONDS:
-            self._samples.popleft()
+        if self._last is not None:
+            before, tokens, lines = self._last
+            kept = 0.5 ** ((now - before) / _HALF_LIFE_SECONDS)
+            self._seconds = self._seconds * kept + now - before
+            self._tokens = self._tokens * kept + progress.output_tokens - tokens
+            self._lines = self._lines * kept + progress.done - lines
+        self._last = (now, progress.output_tokens, progress.done)
 
     @property
     def tokens_per_second(self) -> float:
-        return self._per_second(1)
+        return self._tokens / self._seconds if self._seconds else 0.0
 
     def seconds_left(self, progress: BatchProgress) -> float | None:
         """Return None while nothing is known."""
-        lines_per_second = self._per_second(2)
-        return (progress.total - progress.done) / lines_per_second if lines_per_second > 0 else None
-
-    def _per_second(self, column: int) -> float:
-        if len(self._samples) < 2:
-            return 0.0
-        first, last = self._samples[0], self._samples[-1]
-        return (last[column] - first[column]) / max(last[0] - first[0], 1e-6)
+        if self._seconds < _SHORTEST_LOOK_SECONDS or self._lines < 0.5:
+            return None
+        return (progress.total - progress.done) * self._seconds / self._lines
 
 
 @dataclass(slots=True)
-class BudgetWait:
-    """That a batch waits for its budget, told each time it begins to: the numbers change from look to look.
+class Waiting:
+    """What a batch waits for, told when it begins to wait for that; the numbers change from look to look."""
 
-    That it waits for a worker is not told: `tokenmill run` is starting one.
-    """
+    is_budget_alone: bool = False
+    """Tell of waits for the budget only: `tokenmill run` is starting a worker."""
+    _told: str | None = None
 
-    _is_on: bool = False
+    def sentence(self, progress: BatchProgress) -> str | None:
+        """Return what is to be shown now."""
+        if progress.waits_for is None or progress.status in ENDED:
+            return None
+        is_shown = not self.is_budget_alone or progress.waits_for.startswith("waiting_budget")
+        return progress.waits_for if is_shown else None
 
     def news(self, progress: BatchProgress) -> str | None:
-        """Return the sentence where the wait has just begun."""
-        was_on, self._is_on = self._is_on, (progress.waits_for or "").startswith("waiting_budget")
-        return progress.waits_for if self._is_on and not was_on else None
+        """Return the sentence where it says something else than before, its numbers apart."""
+        sentence = self.sentence(progress)
+        words = None if sentence is None else re.sub(r"\d[\d,.]*", "#", sentence)
+        is_new = words != self._told
+        self._told = words
+        return sentence if is_new else None
 
 
 class Display(Protocol):
@@ -102,90 +132,121 @@ class Display(Protocol):
 
 @contextmanager
 def progress_display(
-    stream: TextIO | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    stream: TextIO | None = None,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    waiting: Waiting | None = None,
 ) -> Iterator[Display]:
     """Open the display that suits `stream` (standard error by default)."""
-    stream = stream or sys.stderr
+    stream, waiting = stream or sys.stderr, waiting or Waiting()
     if not stream.isatty():
-        yield PlainDisplay(stream, monotonic=monotonic)
+        yield PlainDisplay(stream, monotonic=monotonic, waiting=waiting)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.live import Live
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[count]}"),
-        TextColumn("{task.fields[rate]}"),
-    )
-    with Progress(*columns, console=Console(file=stream), expand=True) as bar:
-        yield LiveDisplay(bar, monotonic=monotonic)
+    display = LiveDisplay(monotonic=monotonic, waiting=waiting)
+    with Live(get_renderable=display.rendered, console=Console(file=stream), refresh_per_second=4):
+        yield display
 
 
 class LiveDisplay:
-    def __init__(self, bar: Any, *, monotonic: Callable[[], float]) -> None:
-        self._bar = bar
+    """A bar, below it what is known in numbers, and below that what the batch waits for."""
+
+    def __init__(self, *, monotonic: Callable[[], float], waiting: Waiting) -> None:
         self._monotonic = monotonic
         self._rate = Rate()
-        self._task = bar.add_task("starting", total=None, count="", rate="")
-        self._budget_wait = BudgetWait()
+        self._waiting = waiting
+        self._progress: BatchProgress | None = None
 
     def show(self, progress: BatchProgress) -> None:
         self._rate.add(self._monotonic(), progress)
-        if (sentence := self._budget_wait.news(progress)) is not None:
-            self._bar.console.print(sentence, markup=False, highlight=False)
-        self._bar.update(
-            self._task,
-            description=progress.status.replace("_", " "),
-            completed=progress.done,
-            total=progress.total or None,
-            count=f"{progress.done}/{progress.total}" if progress.total else "",
-            rate=rate_and_eta(self._rate, progress),
-        )
+        self._progress = progress
+
+    def rendered(self) -> RenderableType:
+        """Return what the terminal shows now."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        progress = self._progress
+        if progress is None:
+            return Text("starting")
+        bar = ProgressBar(total=progress.total or None, completed=progress.done, pulse=not progress.total)
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True, justify="right")
+        row.add_row(progress.status.replace("_", " "), bar, _count(progress))
+        below = [Text("  ".join(parts), style="cyan")] if (parts := figures(self._rate, progress)) else []
+        if (sentence := self._waiting.sentence(progress)) is not None:
+            below.append(Text(sentence, style="yellow"))
+        return Group(row, *below)
 
 
 class PlainDisplay:
     """Writes a line when the status changes and every ten seconds in between; the end is for the caller to tell."""
 
-    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], waiting: Waiting | None = None) -> None:
         self._stream = stream
         self._monotonic = monotonic
         self._rate = Rate()
         self._last_status: str | None = None
         self._last_line_at = 0.0
-        self._budget_wait = BudgetWait()
+        self._waiting = waiting or Waiting()
 
     def show(self, progress: BatchProgress) -> None:
         now = self._monotonic()
         self._rate.add(now, progress)
         if progress.status in ENDED:
             return
-        if (sentence := self._budget_wait.news(progress)) is not None:
+        if (sentence := self._waiting.news(progress)) is not None:
             print(sentence, file=self._stream, flush=True)
         if progress.status == self._last_status and now - self._last_line_at < _LINE_EVERY_SECONDS:
             return
         self._last_status, self._last_line_at = progress.status, now
         parts = [progress.status.replace("_", " ")]
         if progress.total:
-            parts += [f"{progress.done}/{progress.total}", rate_and_eta(self._rate, progress)]
-        print("  ".join(part for part in parts if part), file=self._stream, flush=True)
+            parts += [_count(progress), *figures(self._rate, progress)]
+        print("  ".join(parts), file=self._stream, flush=True)
 
 
-def rate_and_eta(rate: Rate, progress: BatchProgress) -> str:
-    """Return such as `812 output tok/s  ETA 0:03:20  2 failed`; the rate is that of now, at the end the average."""
+def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = time.time) -> list[str]:
+    """Return such as `ETA 0:03:20`, `812 output tok/s`, `2 failed`, `3,100 + 940 tokens`, `cost 0.42`.
+
+    The rate is that of now, at the end the average; the end is the server's own guess where it has one.
+    """
     has_ended = progress.status in ENDED
-    parts = [shown_rate(progress.average if has_ended else rate.tokens_per_second)]
-    left = rate.seconds_left(progress)
+    left = rate.seconds_left(progress) if progress.eta is None else max(0.0, progress.eta - now())
+    parts = []
     if left is not None and progress.done < progress.total and not has_ended:
         parts.append(f"ETA {clock(left)}")
+    parts.append(shown_rate(progress.average if has_ended else rate.tokens_per_second))
     if progress.failed:
-        parts.append(f"{progress.failed} failed")
-    return "  ".join(part for part in parts if part)
+        parts.append(f"{progress.failed:,} failed")
+    if progress.input_tokens or progress.output_tokens:
+        parts.append(f"{progress.input_tokens:,} input + {progress.output_tokens:,} output tokens")
+    if progress.cost_micros:
+        parts.append(f"cost {money(progress.cost_micros)}")
+    if progress.position is not None and not has_ended:
+        parts.append(f"position {progress.position:,}")
+    return [part for part in parts if part]
+
+
+def _count(progress: BatchProgress) -> str:
+    return f"{progress.done:,}/{progress.total:,}" if progress.total else ""
 
 
 def shown_rate(tokens_per_second: float | None) -> str:
     """Return such as `812 output tok/s`; nothing for no rate."""
-    return f"{tokens_per_second:,.0f} output tok/s" if tokens_per_second else ""
+    return f"{tokens_per_second:,.0f} output tok/s" if tokens_per_second and tokens_per_second >= 0.5 else ""
+
+
+def money(micros: int) -> str:
+    """Return an amount in currency, with two digits behind the point or as many as it needs, such as `0.000125`."""
+    whole, _, digits = f"{micros / 1e6:,.6f}".partition(".")
+    return f"{whole}.{digits.rstrip('0').ljust(2, '0')}"
 
 
 def clock(seconds: float) -> str:

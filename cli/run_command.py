@@ -71,6 +71,7 @@ def run(
 def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputScan, served: ServedModel) -> None:
     from cli.client import make_client, server_errors_as_sentences
     from cli.embedded.sockets import free_port
+    from cli.progress import Waiting
     from cli.stack import StackOptions, running_stack
     from cli.supervisor import StopRequestedError
     from cli.watch import average_rate, describe_errors, watch_batch
@@ -88,7 +89,8 @@ def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputSca
             client = make_client(stack.base_url, stack.api_key)
             with client, server_errors_as_sentences(client):
                 batch = _find_or_submit(client, folder, input_path, scan=scan)
-                batch = watch_batch(client, batch.id, on_poll=stack.supervisor.tend_or_stop)
+                waiting = Waiting(is_budget_alone=True)  # the worker is being started
+                batch = watch_batch(client, batch.id, on_poll=stack.supervisor.tend_or_stop, waiting=waiting)
                 if batch.status == "completed":
                     _collect(client, batch, folder, output)
     except StopRequestedError:

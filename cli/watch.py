@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
-from cli.progress import ENDED, BatchProgress, progress_display, shown_rate
+from cli.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -18,9 +18,11 @@ _POLL_SECONDS = 0.4
 _PATIENCE_SECONDS = 60.0  # how long a server may be away before we give up
 
 
-def watch_batch(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] = lambda: None) -> Any:
+def watch_batch(
+    client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] = lambda: None, waiting: Waiting | None = None
+) -> Any:
     """Show progress until the batch has ended; return it. `on_poll` runs between looks, and may raise to stop."""
-    with progress_display() as display:
+    with progress_display(waiting=waiting) as display:
         while True:
             batch = _look(client, batch_id, on_poll=on_poll)
             display.show(BatchProgress.of(batch))

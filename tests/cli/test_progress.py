@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli.progress import BatchProgress, PlainDisplay, Rate, clock, progress_display, rate_and_eta
+from cli.progress import BatchProgress, PlainDisplay, Rate, Waiting, clock, figures, money, progress_display
 from cli.watch import describe_end
 
 
@@ -53,10 +53,39 @@ def test_the_average_is_of_the_whole_life_of_a_batch_and_unknown_where_the_clock
 def test_the_end_shows_the_average_and_guesses_no_time_left() -> None:
     rate = Rate()
     rate.add(0.0, progress(0))
-    rate.add(1.0, progress(50, tokens=1000))
-    now = progress(50, tokens=1000, failed=2)
-    assert rate_and_eta(rate, now) == "1,000 output tok/s  ETA 0:00:01  2 failed"
-    assert rate_and_eta(rate, replace(now, status="cancelled", average=75.0)) == "75 output tok/s  2 failed"
+    rate.add(10.0, progress(50, tokens=1000))
+    now = replace(progress(50, tokens=1000, failed=2), input_tokens=70, cost_micros=1_234_500)
+    tokens = "70 input + 1,000 output tokens"
+    assert figures(rate, now) == ["ETA 0:00:10", "100 output tok/s", "2 failed", tokens, "cost 1.2345"]
+    ended = replace(now, status="cancelled", average=75.0, cost_micros=0)
+    assert figures(rate, ended) == ["75 output tok/s", "2 failed", tokens]
+
+
+def test_the_servers_own_guess_of_the_end_is_shown_with_the_place_in_the_queue() -> None:
+    guessed = replace(progress(0), eta=1_000_090, position=3)
+    assert figures(Rate(), guessed, now=lambda: 1_000_000.0) == ["ETA 0:01:30", "position 3"]
+    assert figures(Rate(), guessed, now=lambda: 1_000_100.0)[0] == "ETA 0:00:00"
+
+
+def test_the_time_left_does_not_jump_where_lines_end_in_bursts() -> None:
+    """Bursts of 64 lines every 16 s, looked at twice a second: after the first two, 4 lines a second are seen."""
+    rate, shown = Rate(), list[float]()
+    for look in range(2 * 400):
+        seconds = look / 2
+        now = progress(int(seconds // 16) * 64, total=4000)
+        rate.add(seconds, now)
+        left = rate.seconds_left(now)
+        if seconds > 40 and left is not None:
+            shown.append(left / ((4000 - now.done) / 4))
+    assert min(shown) > 0.6
+    assert max(shown) < 1.6
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"), [(0, "0.00"), (420_000, "0.42"), (125, "0.000125"), (1_234_567_890_000, "1,234,567.89")]
+)
+def test_money_is_shown_in_currency(micros: int, shown: str) -> None:
+    assert money(micros) == shown
 
 
 def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds_until_the_end() -> None:
@@ -71,18 +100,21 @@ def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds_until_
     assert stream.getvalue().splitlines() == [
         "validating",
         "in progress  0/100",
-        "in progress  10/100  50 output tok/s  ETA 0:01:30",
-        "in progress  20/100  50 output tok/s  ETA 0:01:20",
+        "in progress  10/100  ETA 0:01:30  50 output tok/s  0 input + 500 output tokens",
+        "in progress  20/100  ETA 0:01:20  50 output tok/s  0 input + 1,000 output tokens",
     ]
 
 
-def test_a_wait_for_the_budget_is_told_each_time_it_begins() -> None:
+@pytest.mark.parametrize("is_budget_alone", [False, True])
+def test_what_a_batch_waits_for_is_told_each_time_it_changes_but_in_its_numbers(*, is_budget_alone: bool) -> None:
     stream = io.StringIO()
-    display = PlainDisplay(stream, monotonic=lambda: 100.0)
-    first, second = (f"waiting_budget: … {tokens} are available" for tokens in (5, 4))
-    for waits_for in (None, first, second, None, "No running worker …", second):
+    display = PlainDisplay(stream, monotonic=lambda: 100.0, waiting=Waiting(is_budget_alone=is_budget_alone))
+    first, second = (f"waiting_budget: … {tokens} are available" for tokens in (5, "4,000"))
+    worker = "No running worker …"
+    for waits_for in (None, first, second, None, worker, second):
         display.show(replace(progress(1), waits_for=waits_for))
-    assert stream.getvalue().splitlines() == ["in progress  1/100", first, second]
+    told = [first, second] if is_budget_alone else [first, worker, second]
+    assert stream.getvalue().splitlines() == ["in progress  1/100", *told]
 
 
 def test_a_pipe_gets_no_control_characters() -> None:
@@ -106,7 +138,7 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "in progress" in stream.getvalue()
 
 
-def test_a_terminal_tells_of_the_budget_above_the_bar() -> None:
+def test_a_terminal_tells_below_the_bar_what_the_batch_waits_for() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -117,20 +149,21 @@ def test_a_terminal_tells_of_the_budget_above_the_bar() -> None:
     assert "waiting_budget: [5] tokens" in stream.getvalue()
 
 
-def test_the_rate_forgets_what_is_longer_ago_than_its_window() -> None:
+def test_the_rate_forgets_what_is_long_ago() -> None:
     rate = Rate()
     for second in range(20):
         rate.add(float(second), progress(second, tokens=10 * second))
-    for second in range(20, 32):
-        rate.add(float(second), progress(20, tokens=190))
-    assert rate.tokens_per_second == pytest.approx(0)
-    assert rate.seconds_left(progress(20)) is None
+    assert rate.tokens_per_second == pytest.approx(10)
+    for second in range(20, 400):
+        rate.add(float(second), progress(19, tokens=190))
+    assert rate.tokens_per_second == pytest.approx(0, abs=0.1)
+    assert rate.seconds_left(progress(19)) is None
 
 
 def test_nothing_is_guessed_from_one_look() -> None:
     rate = Rate()
     rate.add(0.0, progress(50, tokens=1000))
-    assert rate_and_eta(rate, progress(50)) == ""
+    assert figures(rate, progress(50)) == []
 
 
 def test_a_batch_without_counts_has_done_nothing_yet() -> None:
