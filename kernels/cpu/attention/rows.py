@@ -1,10 +1,10 @@
 """Attention of a tile of query tokens over paged keys, for compiled CPU code.
 
-A tile goes over its keys in rounds of up to 128, with 1 to 4 rows at a time (query heads of a token, or of neighbouring
-tokens where few share a KV head): scores, a step of online softmax (base 2), values. Rounds begin at multiples of 128
-keys, so a row's result depends on nothing but its token, as long as keys and values are finite. Where queries and cache
-are bf16 and the processor has AVX512-BF16, both products are bf16 dot products with fp32 sums, and the shares are
-rounded to bf16 (before they are added up, so that they sum to 1); else all is fp32.
+A tile goes over its keys in rounds of up to 128, with 1 to 4 rows at a time, or 1 to 16 by AMX (query heads of a token,
+or of neighbouring tokens where few share a KV head): scores, a step of online softmax (base 2), values. Rounds begin at
+multiples of 128 keys, so a row's result depends on nothing but its token, as long as keys and values are finite. Where
+queries and cache are bf16 and the processor has AVX512-BF16, both products are of bf16 with fp32 sums, and the shares
+are rounded to bf16 (before they are added up, so that they sum to 1); else all is fp32.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from kernels.cpu.attention import products, tiles
 from kernels.cpu.attention.logits import cap_scores, first_state, soft_cap_of
-from kernels.cpu.attention.products import MAX_ROWS, ROUND_KEYS, add_values, score_keys
+from kernels.cpu.attention.products import MAX_ROWS, ROUND_KEYS
 from kernels.cpu.attention.softmax import soften
 from kernels.cpu.attention.tasks import (
     arrange_groups,
@@ -30,6 +31,7 @@ from kernels.cpu.attention.tasks import (
 )
 from kernels.cpu.attention.words import AT
 from kernels.cpu.kv_layout import PLAIN
+from kernels.cpu.runtime.amx import TILE_ROWS
 from kernels.cpu.runtime.block import NUM_TASKS
 from kernels.cpu.runtime.memory import (
     bfloat16_at,
@@ -48,6 +50,7 @@ from kernels.cpu.runtime.vectors import LANES, PAIRED_LANES, has_bfloat16_dot
 
 _LOG2_E = 1.4426950408889634
 _ROUND_GROUPS = ROUND_KEYS // LANES
+_LINE_BYTES = 64
 
 
 def _operand_at(query: Any, keys: Any, address: Any) -> Any:
@@ -66,6 +69,35 @@ def _operand_pointer(query: Any, keys: Any, address: Any) -> Any:
     return pointer
 
 
+def _either(by_vectors: Any, by_tiles: Any) -> Any:
+    """Return a function of (is_by_tiles, arguments) that calls one of two, chosen while compiling: None is vectors."""
+
+    def call(is_by_tiles: Any, arguments: Any) -> Any:
+        raise NotImplementedError("runs in compiled code only")
+
+    @overload(call)
+    def _call(is_by_tiles: Any, arguments: Any) -> Any:
+        chosen = by_vectors if isinstance(is_by_tiles, types.NoneType) else by_tiles
+
+        def run(is_by_tiles: Any, arguments: Any) -> Any:
+            return chosen(*arguments)
+
+        return run
+
+    return call
+
+
+@jit
+def _keep_none(shape: Any, rows: int) -> None:
+    """Keep no tiles."""
+
+
+_score_keys = _either(products.score_keys, tiles.score_keys)
+_add_values = _either(products.add_values, tiles.add_values)
+keep_tiles = _either(_keep_none, tiles.keep)
+_rows_at_once = _either(jit(lambda: MAX_ROWS), jit(lambda: TILE_ROWS))
+
+
 @jit
 def _padded(dim: int) -> int:
     return (dim + PAIRED_LANES - 1) // PAIRED_LANES * PAIRED_LANES
@@ -75,7 +107,8 @@ class Scratch(NamedTuple):
     """Addresses of what a thread works in, and its end.
 
     Of a round: where its groups lie, and those of the next; copies of its keys and values, where blocks are in plain
-    order. Of the rows at hand: scores, shares, factors, spans. Of all rows of the tile: states, queries, sums.
+    order. Of the rows at hand: scores, shares, factors, spans. Of all rows of the tile: states, queries, sums. And the
+    number of rows that AMX's tiles have the shapes for, where products go by tiles; None says that they do not.
     """
 
     offsets: int
@@ -84,32 +117,36 @@ class Scratch(NamedTuple):
     shares: int
     factors: int
     spans: int
+    shape: int
     queries: int
     sums: int
     key_copies: int
     value_copies: int
     states: int
     end: int
+    is_by_tiles: bool | None
 
 
 @jit
-def scratch_of(p: Any, start: int) -> Any:
+def scratch_of(p: Any, start: int, is_by_tiles: bool | None) -> Any:
     """Cut scratch that begins at an address, best that of a cache line."""
     rows = p[AT.heads_per_kv] * max(p[AT.tile_tokens], p[AT.tile_decodes])
     queries_bytes = 4 * rows * _padded(p[AT.head_dim])
     copies_bytes = 4 * ROUND_KEYS * (p[AT.head_dim] + 1) if p[AT.group_size] == PLAIN else 0
     ahead = start + 8 * _ROUND_GROUPS
     scores = ahead + 8 * _ROUND_GROUPS
-    shares = scores + 4 * MAX_ROWS * ROUND_KEYS
-    factors = shares + 4 * MAX_ROWS * ROUND_KEYS
-    spans = factors + 16 * MAX_ROWS
-    queries = spans + 16 * MAX_ROWS
+    shares = scores + 4 * TILE_ROWS * ROUND_KEYS
+    factors = shares + 4 * TILE_ROWS * ROUND_KEYS
+    spans = factors + 4 * TILE_ROWS
+    shape = spans + 16 * TILE_ROWS
+    queries = shape + _LINE_BYTES
     sums = queries + queries_bytes
     key_copies = sums + queries_bytes
     value_copies = key_copies + copies_bytes
     states = value_copies + copies_bytes
     return Scratch(
-        start, ahead, scores, shares, factors, spans, queries, sums, key_copies, value_copies, states, states + 8 * rows
+        start, ahead, scores, shares, factors, spans, shape, queries, sums, key_copies, value_copies, states,
+        states + 8 * rows, is_by_tiles,
     )  # fmt: skip
 
 
@@ -189,12 +226,13 @@ def _begin_rows(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
 
 @jit_once
 def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> None:
-    """Fold the keys of a turn into the member's rows, at most 4 at a time; rounds = (offsets, those of the next)."""
+    """Fold the keys of a turn into the member's rows, some at a time; rounds = (offsets, those of the next)."""
     tile, turn = place
     _, first, last, position = member_of(p, tile, turn[1])
     start, stop = keys_of_turn(p, tile, turn)
     group, before = p[AT.heads_per_kv], first - tile.first
-    together, parts = max(MAX_ROWS // group, 1), (group + MAX_ROWS - 1) // MAX_ROWS
+    most = _rows_at_once(scratch.is_by_tiles, ())
+    together, parts = max(most // group, 1), (group + most - 1) // most
     for token in range(0, last - first, together):
         count = min(last - first - token, together)
         low = max(first_key(p, position + token) - start, 0)
@@ -225,7 +263,8 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
     sums, states = float32_at(scratch.sums + 4 * first * padded), float32_at(scratch.states + 8 * first)
     scale, soft_cap = bits_to_float64(p[AT.scale]), soft_cap_of(p)
     base_2 = np.float32(_LOG2_E if soft_cap > 0.0 else scale * _LOG2_E)  # a cap is put on scaled scores
-    score_keys(rows, asked, padded, keys, offsets, ahead, begin, end, dim, scores)
+    keep_tiles(scratch.is_by_tiles, (int64_at(scratch.shape), rows))
+    _score_keys(scratch.is_by_tiles, (rows, asked, padded, keys, offsets, ahead, begin, end, dim, scores))
     for row in range(rows):
         own = position + (first + row) // group
         spans[2 * row] = max(own + 1 - window, low)
@@ -233,8 +272,13 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
         if soft_cap > 0.0:
             seen, own_scores = (begin * LANES, end * LANES), element(scores, row * ROUND_KEYS)
             cap_scores(own_scores, seen, np.float32(scale / soft_cap), np.float32(soft_cap))
-    soften(rows, scores, shares, begin, end, spans, base_2, states, factors)
-    add_values(rows, shares, values, offsets, ahead, low, high, sums, padded, factors, dim)
+    for row in range(0, rows, MAX_ROWS):
+        key = row * ROUND_KEYS
+        soften(
+            min(rows - row, MAX_ROWS), element(scores, key), element(shares, key), begin, end, element(spans, 2 * row),
+            base_2, element(states, 2 * row), element(factors, row),
+        )  # fmt: skip
+    _add_values(scratch.is_by_tiles, (rows, shares, values, offsets, ahead, low, high, sums, padded, factors, dim))
 
 
 @jit
