@@ -23,6 +23,7 @@ class StepArrays:
     token_ids: _Int64
     """Any token in `pending_rows`."""
     positions: _Int64
+    """Rows of the model's table of angles."""
     slots: _Int64
     block_tables: _Int32
     query_start: _Int32
@@ -36,8 +37,13 @@ class StepArrays:
     """Whose tokens in `pending_rows` are still on the device."""
 
 
-def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> StepArrays:
-    """Lay the plan's tokens out flat, sequence after sequence."""
+def build_arrays(
+    plan: StepPlan, block_tables: _Int32, *, block_size: int, angles_change_after: int | None = None
+) -> StepArrays:
+    """Lay the plan's tokens out flat, sequence after sequence.
+
+    With `angles_change_after` the table of angles has so many rows for short sequences, and then those of long ones.
+    """
     token_ids: list[int] = []
     pending_rows: list[int] = []
     pending_sequences: list[Sequence] = []
@@ -65,6 +71,9 @@ def build_arrays(plan: StepPlan, block_tables: _Int32, *, block_size: int) -> St
         owners = np.repeat(rows, counts)
         positions = np.arange(num_tokens) + np.repeat(starts - query_start[:-1], counts)
     slots = block_tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size
+    if angles_change_after is not None:
+        firsts = [angles_change_after if sequence.has_long_angles else 0 for sequence in plan.sequences]
+        positions = positions + np.repeat(firsts, counts)
     context_lens = (starts + counts).astype(np.int32)
     max_context_len = int(context_lens.max())
     num_sampled = np.array(plan.num_sampled, dtype=np.int64)

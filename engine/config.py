@@ -71,6 +71,8 @@ class SchedulerConfig:
     admission: Admission = Admission.PEAK
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
+    angles_change_after: int | None = None
+    """A sequence that grows beyond so many tokens is computed anew, with other rotary angles (longrope)."""
 
     @property
     def max_sampled_rows(self) -> int:

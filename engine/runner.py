@@ -105,7 +105,12 @@ class Runner:
         `pending` has the tokens of the step before that the plan counts and the host does not know yet.
         """
         self._copy_blocks(plan)
-        arrays = build_arrays(plan, block_tables, block_size=self._block_size)
+        arrays = build_arrays(
+            plan,
+            block_tables,
+            block_size=self._block_size,
+            angles_change_after=self._limits.angles_change_after,
+        )
         step, sampled_rows = self._to_device(arrays)
         if pending is not None:
             pending.write(step.token_ids, arrays)

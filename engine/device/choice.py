@@ -77,6 +77,7 @@ def resolve(config: EngineConfig, model: CheckpointConfig, device: torch.device)
             admission=config.admission,
             policy=config.policy,
             max_passed_over=config.max_passed_over,
+            angles_change_after=_angles_change_after(model, max_model_len),
         ),
         overlap=_overlaps(config, device),
     )
@@ -110,6 +111,12 @@ def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:
     if asked is not None and longest is not None and asked > longest:
         raise InvalidConfigError(f"max_model_len is {asked}; {model.path} allows at most {longest}.")
     return asked or longest or 0
+
+
+def _angles_change_after(model: CheckpointConfig, max_model_len: int) -> int | None:
+    """Return after which length the model's angles change, if sequences may become that long."""
+    limit = model.angles_change_after
+    return limit if limit is not None and limit < max_model_len else None
 
 
 def _limits(device: torch.device) -> tuple[int, int]:

@@ -47,6 +47,10 @@ class CheckpointConfig:
     """That of the files: weights are made whole when they are loaded, and `source` knows nothing of it."""
     is_part: bool = False
     """Whether the files hold more than this model, which is the language part of theirs."""
+    angles_change_after: int | None = None
+    """A sequence of more tokens has other rotary angles from its first token on (longrope); None: whatever its length,
+    a position has the same.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,24 @@ def _common(config: Any, path: Path, quantization: Quantization | None, *, is_pa
         "source": config,
         "quantization": quantization,
         "is_part": is_part,
+        "angles_change_after": _last_short_length(text),
     }
+
+
+def rope_parameters(text: Any) -> list[dict[str, Any]]:
+    """Return the rope settings of a configuration, one for all layers or one for each type of layer."""
+    parameters = getattr(text, "rope_parameters", None) or {}
+    nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
+    return nested or [parameters]
+
+
+def _last_short_length(text: Any) -> int | None:
+    """Return the length up to which longrope's short factors hold, where all layers have it alike."""
+    kinds = rope_parameters(text)
+    if len(kinds) != 1 or kinds[0].get("rope_type") != "longrope":
+        return None
+    limit: int | None = kinds[0].get("original_max_position_embeddings")
+    return limit or getattr(text, "original_max_position_embeddings", None)
 
 
 def _longest_sequence(text: Any) -> int | None:

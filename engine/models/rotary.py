@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.errors import UnsupportedModelError
-from engine.models.config import CheckpointConfig, ModelConfig
+from engine.models.config import CheckpointConfig, ModelConfig, rope_parameters
 
 
 def rotary_table(config: ModelConfig, *, max_positions: int) -> Tensor:
@@ -24,30 +24,23 @@ def rotary_table(config: ModelConfig, *, max_positions: int) -> Tensor:
 
 
 def check_positions(config: CheckpointConfig, *, max_positions: int) -> None:
-    """Refuse sequences that would change the angles of cached keys. Raises UnsupportedModelError.
+    """Refuse sequences whose every further token would change the angles of cached keys. Raises UnsupportedModelError.
 
-    Dynamic scaling and longrope change the angles of all positions once a sequence passes a length; up to that length
-    the angles stand still.
+    Dynamic scaling does so from a length on. Longrope changes them once, for which a sequence is computed anew; not so
+    where layers differ in it.
     """
     text = config.source.get_text_config(decoder=True)
-    for parameters in _rope_parameters(text):
+    for parameters in rope_parameters(text):
         kind = parameters.get("rope_type", "default")
         limit = None
         if kind == "dynamic":
             limit = text.max_position_embeddings
-        elif kind == "longrope":
+        elif kind == "longrope" and config.angles_change_after is None:
             limit = parameters.get("original_max_position_embeddings") or text.original_max_position_embeddings
         if limit is not None and max_positions > limit:
             raise UnsupportedModelError(
                 f"max_model_len is {max_positions}; with {kind} rope scaling it may be at most {limit}."
             )
-
-
-def _rope_parameters(text: Any) -> list[dict[str, Any]]:
-    """Return the rope settings of a configuration, one for all layers or one for each type of layer."""
-    parameters = getattr(text, "rope_parameters", None) or {}
-    nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
-    return nested or [parameters]
 
 
 def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:

@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.config import CheckpointConfig
+from engine.models.long_angles import hold_both_sets
 from engine.models.paths import described_by
 from engine.models.rotary import check_positions
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors, new_cache
@@ -63,6 +64,9 @@ class TransformersDecoder:
         else:
             self._model = _make(config, dtype=dtype, device=device, seed=random_seed)
         try:
+            limit = config.angles_change_after
+            if limit is not None and limit < max_positions:
+                hold_both_sets(self._model, name, change_after=limit, max_positions=max_positions)
             self._layers = trace_attention(self._model, name, max_positions=max_positions)
             self.kv_shapes: tuple[KvShape, ...] = tuple(layer.kv_shape for layer in self._layers)
             self.sizes = _sizes(self._model, self.kv_shapes)

@@ -37,8 +37,10 @@ class PrefixChain:
 
     __slots__ = ("_block_size", "_contents", "_digest", "_digests", "_salt")
 
-    def __init__(self, tenant: str, block_size: int, digest: Callable[[bytes], bytes]) -> None:
-        self._salt = tenant.encode() + b"\0"
+    def __init__(
+        self, tenant: str, block_size: int, digest: Callable[[bytes], bytes], *, has_long_angles: bool = False
+    ) -> None:
+        self._salt = tenant.encode() + (b"\1" if has_long_angles else b"\0")
         self._block_size = block_size
         self._digest = digest
         self._contents: list[bytes] = []
@@ -97,9 +99,9 @@ class BlockPool:
         """Return how many blocks, owned or not, can be found by content."""
         return len(self._by_digest)
 
-    def chain(self, tenant: str) -> PrefixChain:
-        """Return an empty chain for one sequence."""
-        return PrefixChain(tenant, self.block_size, self._digest)
+    def chain(self, tenant: str, *, has_long_angles: bool = False) -> PrefixChain:
+        """Return an empty chain for one sequence; keys turned by other angles are never shared."""
+        return PrefixChain(tenant, self.block_size, self._digest, has_long_angles=has_long_angles)
 
     def allocate(self, count: int) -> list[int]:
         """Hand out blocks, the longest unused first; what they cached is forgotten. Needs `num_available ≥ count`."""

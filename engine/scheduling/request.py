@@ -149,6 +149,11 @@ class Sequence:
     rank: tuple[Any, ...]
     """Orders it among the running ones by the policy, after every protected one."""
 
+    has_long_angles: bool
+    """Whether its keys are turned as in sequences longer than `SchedulerConfig.angles_change_after`; the scheduler
+    writes it.
+    """
+
     draft_token_ids: list[int]
     """Guesses at what follows; the next step computes them too and keeps those that it would have sampled itself.
 
@@ -190,6 +195,7 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.rank = ()
+        self.has_long_angles = False
         self.draft_token_ids = []
         self.seat = None
         self.parked = None

@@ -4,6 +4,7 @@ There are no phases. Every sequence has `num_computed_tokens` catching up with i
 budget, to running sequences first, then to waiting ones, and long prompts are cut into pieces. When a running sequence
 needs a block and none is left, the one that the policy ranks last gives all of its blocks back and waits again; its
 tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
+So does a sequence that has become so long that its model turns all of its keys by other angles (longrope).
 
 A sequence whose prefix another one is computing in this step is passed over: in the next step it shares those blocks.
 """
@@ -142,6 +143,8 @@ class Scheduler:
         now = self.pace.now()
         for sequence in sequences:
             sequence.times.queued_at = now
+            if self._has_outgrown_its_angles(sequence):
+                self._take_long_angles(sequence)
         first, others = sequences[0], sequences[1:]
         self._waiting.push(first)
         if others:
@@ -169,6 +172,8 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Hand out one step's token budget. The plan is empty only when nothing is left but tokens to be read."""
         plan = self.last_plan = StepPlan()
+        if self.config.angles_change_after is not None:
+            self._start_over()
         self._rank_again()
         self._yield_to_urgent()
         budget, has_preempted = self._schedule_running(plan, self.config.max_num_batched_tokens)
@@ -294,9 +299,12 @@ class Scheduler:
 
     def _cut_drafts(self) -> None:
         """Leave as many drafts as there is room for, those of the best sequences first."""
+        limit = self.config.angles_change_after
         drafting = [sequence for sequence in self._running if sequence.draft_token_ids]
         room = self.draft_room() if drafting else 0
         for sequence in drafting:
+            if limit is not None and not sequence.has_long_angles:
+                del sequence.draft_token_ids[limit - sequence.num_tokens :]
             del sequence.draft_token_ids[room:]
             room -= len(sequence.draft_token_ids)
 
@@ -336,6 +344,20 @@ class Scheduler:
         if self._waiting.is_turn_of_oldest:
             return None
         return self._seats.computer_of_next(sequence, len(shared))
+
+    def _start_over(self) -> None:
+        """Have those computed anew that have become too long for their angles."""
+        for sequence in [running for running in self._running if self._has_outgrown_its_angles(running)]:
+            self._take_long_angles(sequence)
+            self._preempt(sequence, Reason.NEW_ANGLES)
+
+    def _take_long_angles(self, sequence: Sequence) -> None:
+        sequence.has_long_angles = True
+        sequence.chain = self.pool.chain(sequence.request.tenant, has_long_angles=True)
+
+    def _has_outgrown_its_angles(self, sequence: Sequence) -> bool:
+        limit = self.config.angles_change_after
+        return limit is not None and not sequence.has_long_angles and sequence.num_tokens > limit
 
     def _rank_again(self) -> None:
         """Put the running sequences in their present order, if it moves and this step may have to preempt."""
@@ -400,17 +422,18 @@ class Scheduler:
         self._log.record(sequence, Reason.STARTED)
 
     def _preempt(
-        self, sequence: Sequence, reason: Reason, other: Sequence, *, shortage: Shortage | None = None
+        self, sequence: Sequence, reason: Reason, other: Sequence | None = None, *, shortage: Shortage | None = None
     ) -> None:
         self._log.record(sequence, reason, other=other, shortage=shortage)
-        if self._swap is not None and self._swap.put_aside(sequence, block_size=self.pool.block_size):
+        swap = self._swap if reason is not Reason.NEW_ANGLES else None  # that KV is of no use any more
+        if swap is not None and swap.put_aside(sequence, block_size=self.pool.block_size):
             self.counters.num_swaps += 1
         self._leave(sequence)
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0
         sequence.draft_token_ids = []
         sequence.times.queued_at = self.pace.now()
-        self.counters.num_preemptions += 1
+        self.counters.num_preemptions += reason is not Reason.NEW_ANGLES
         if reason is Reason.PREEMPTED_FOR_BLOCKS:
             self.forecast.raise_after_preemption()
         self._waiting.push(sequence)

@@ -36,7 +36,7 @@ class SeatMap:
         if self.has_prefix_cache:
             return self._pool.match(sequence.chain, sequence.token_ids, max_blocks)
         leader = sequence.leader
-        if leader is not None and leader.has_prompt_computed:
+        if leader is not None and leader.has_prompt_computed and leader.has_long_angles == sequence.has_long_angles:
             num_full = min(max_blocks, (sequence.num_prompt_tokens - 1) // self._pool.block_size)
             return leader.block_ids[:num_full], NO_PARENT  # none if it has left its seat
         return [], NO_PARENT

@@ -102,6 +102,13 @@ _SHARED_EXPERTS = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 8,
+    "long_factor": [1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0],
+    "original_max_position_embeddings": 30,
+}
 _MLA = {
     "num_key_value_heads": 4,
     "q_lora_rank": 24,
@@ -184,8 +191,10 @@ THROUGH_TRANSFORMERS = (
            settings={"ffn_dim": 96, "word_embed_proj_dim": 64}),
     Family(model_type="persimmon", models="Persimmon, Adept 8B", shows="half of the head rotated"),
     Family(model_type="phi", models="Phi-1, 1.5, 2", shows="parallel blocks, half rotated"),
-    Family(model_type="phi3", models="Phi-3, Phi-4", shows="window 9", settings={"sliding_window": 9}),
-    Family(model_type="phimoe", models="Phi-3.5-MoE", shows="experts", settings=_LOCAL_EXPERTS),
+    Family(model_type="phi3", models="Phi-3, Phi-4", shows="window 9, longrope from 31 tokens on",
+           settings={"sliding_window": 9, "original_max_position_embeddings": 30, "rope_parameters": _LONGROPE}),
+    Family(model_type="phimoe", models="Phi-3.5-MoE", shows="experts, longrope from 31 tokens on",
+           settings={**_LOCAL_EXPERTS, "rope_parameters": {**_LONGROPE, "short_mscale": 1.0, "long_mscale": 1.5}}),
     Family(model_type="qwen2_moe", models="Qwen1.5-MoE, Qwen2-57B", shows="experts",
            settings={**_EXPERTS, "shared_expert_intermediate_size": 32}),
     Family(model_type="qwen3_moe", models="Qwen3 MoE", shows="experts", settings={**_EXPERTS, "head_dim": 16}),

@@ -54,6 +54,11 @@ caches whole heads and not its latent. A model that is not in this table runs to
 over a few tokens shows every attention call and its mask, what our attention lacks is refused by name, and the logits of
 four sequences in one paged batch must equal those that transformers gives each alone. Such a model is checked, not proven.
 
+**longrope** (Phi-3 with 128k tokens, Phi-3.5, Phi-4-mini) turns the keys of a sequence by one set of angles while it has at most
+`original_max_position_embeddings` tokens, and all of them by another set once it has more. Each sequence here has the set of its
+own length, as it has alone in transformers: one that grows beyond that length is computed anew from its first token, once
+([ADR 21](adr/0021-longrope-by-each-sequences-length.md)).
+
 {others}
 
 ## Quantized weights
@@ -94,8 +99,8 @@ sliding window, and the sampling that a model's authors advise.
 
 ## Refused
 
-Refused when the engine starts, with a message that says what is missing. Dynamic and longrope scaling are refused only
-above the length from which they change the angles of earlier tokens; set `max_model_len` to at most that.
+Refused when the engine starts, with a message that says what is missing. Dynamic scaling has no more than the length from
+which each further token would change the angles of those before it (`max_position_embeddings`).
 
 {refused}
 """  # noqa: E501 - lines of a page

@@ -202,8 +202,9 @@ def test_a_model_that_mixes_tokens_outside_attention_is_refused(
         load(save("gpt2"))
 
 
-def test_longrope_is_refused_only_above_the_length_that_changes_its_angles(save: Save) -> None:
-    path = save("phi3", rope_parameters=LONGROPE, original_max_position_embeddings=64)
+def test_longrope_of_one_type_of_layers_is_refused_above_the_length_that_changes_its_angles(save: Save) -> None:
+    kinds = {"full_attention": LONGROPE, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    path = save("gemma3_text", rope_parameters=kinds, head_dim=16, layer_types=list(kinds))
     with pytest.raises(UnsupportedModelError, match="longrope rope scaling it may be at most 64"):
         load(path)
     assert len(tokens_of(load(path, max_model_len=64), [[5] * 40])[0]) == 8

@@ -199,6 +199,7 @@ def decision(reason: Reason) -> Decision:
         (Reason.SHARED_PREFIX, "waits for request 2 to compute the prefix that both share"),
         (Reason.PREEMPTED_FOR_BLOCKS, "was preempted for request 2: 63 blocks are needed and 12 available"),
         (Reason.PREEMPTED_FOR_URGENT, "was preempted: request 2 is more urgent"),
+        (Reason.NEW_ANGLES, "is computed anew: the model has other angles for sequences of its length"),
     ],
 )
 def test_every_reason_has_a_sentence(reason: Reason, text: str) -> None:

@@ -1,0 +1,43 @@
+"""Put both sets of longrope's angles into one table: those of short sequences, then those of long ones.
+
+transformers takes one set for all that it is given, by the longest sequence in it; a batch here mixes both. Knows no
+sequence: which row a token reads, its position in the step says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import UnsupportedModelError
+
+
+def hold_both_sets(model: Any, name: str, *, change_after: int, max_positions: int) -> None:
+    """Have the model read its angles from a table of `change_after` rows of the short set and then the long one.
+
+    Both are what its own code gives for a sequence of `change_after` and of `max_positions` tokens. Raises
+    UnsupportedModelError where that code keeps its angles elsewhere.
+    """
+    modules = [module for module in model.modules() if getattr(module, "rope_type", None) == "longrope"]
+    if not modules:
+        raise UnsupportedModelError(
+            f"{name} has longrope scaling and no module that says so; set max_model_len to at most {change_after}."
+        )
+    for module in modules:
+        _read_from_table(module, _both_sets(module, model, lengths=(change_after, max_positions)))
+
+
+def _both_sets(module: nn.Module, model: Any, *, lengths: tuple[int, int]) -> list[Tensor]:
+    """Return cosines and sines, each `[rows, head_dim]` in the model's dtype."""
+    like = torch.empty(0, dtype=model.dtype, device=model.device)
+    sets = [module(like, torch.arange(length, device=model.device)[None]) for length in lengths]
+    return [torch.cat(parts, dim=1)[0] for parts in zip(*sets, strict=True)]
+
+
+def _read_from_table(module: nn.Module, tables: list[Tensor]) -> None:
+    def forward(_like: Tensor, position_ids: Tensor) -> tuple[Tensor, ...]:
+        return tuple(table[position_ids] for table in tables)
+
+    module.forward = forward
