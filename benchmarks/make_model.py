@@ -1,6 +1,7 @@
-"""Write a model directory with random weights from a shape and a seed, for measurements; it says nothing sensible.
+"""Write a model directory for measurements: with random weights of a shape and a seed, or with those of a GGUF file.
 
-python -m benchmarks.make_model OUT --shape S --seed 0
+python -m benchmarks.make_model OUT --shape S --seed 0     (it says nothing sensible)
+python -m benchmarks.make_model OUT --weights FILE.gguf    (in bf16, with the file's tokenizer)
 python -m benchmarks.make_model OUT --shape llama-8b --config-only   (for an engine with load_format "random")
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+from engine.errors import EngineError
+from engine.gguf.config import read_config
+from engine.gguf.container import GgufFile
+from engine.models.weights import Checkpoint
+from engine.tokenizer import load_tokenizer
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -30,7 +38,7 @@ class Shape:
     intermediate_size: int
     vocab_size: int
     tie_word_embeddings: bool
-    max_position_embeddings: int = 2048
+    max_position_embeddings: int = 8192
     head_dim: int | None = None
     """None is hidden_size ÷ heads."""
     rms_norm_eps: float = 1e-5
@@ -62,7 +70,7 @@ SHAPES = {
         vocab_size=49152,
         tie_word_embeddings=True,
     ),
-    # 9M parameters: the scheduler and the Python time per step decide
+    # 7M parameters: the scheduler and the Python time per step decide
     "T": Shape(
         hidden_size=256,
         num_hidden_layers=6,
@@ -71,6 +79,30 @@ SHAPES = {
         intermediate_size=768,
         vocab_size=8192,
         tie_word_embeddings=True,
+    ),
+    # 352M parameters, heads of 64
+    "M": Shape(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        intermediate_size=3072,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+    ),
+    # 491M parameters: the layers of Qwen3-0.6B, heads of 128 with norms of their own, and the vocabulary of S
+    "Q": Shape(
+        hidden_size=1024,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        intermediate_size=3072,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+        head_dim=128,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        model_type="qwen3",
     ),
     # 8.0B parameters, the sizes of Llama-3.1-8B (its scaled rotary embedding is left out: it costs no time in a step)
     "llama-8b": Shape(
@@ -119,6 +151,22 @@ def make_model(path: Path, shape: Shape, *, seed: int, dtype: str = "bfloat16") 
     """Write config.json and model.safetensors and return the directory. The same seed gives the same bytes."""
     write_config(path, shape, dtype=dtype)
     save_file(_weights(shape, seed, _DTYPES[dtype]), path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+def copy_model(path: Path, file: Path) -> Path:
+    """Write the model of a GGUF file as a directory that every engine reads, in bf16; return it.
+
+    Raises ModelLoadError or UnsupportedModelError.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps({**read_config(GgufFile(file)), "dtype": "bfloat16"}, indent=2) + "\n")
+    with Checkpoint(file, dtype=torch.bfloat16) as checkpoint:
+        weights = {name: tensor[...].to(torch.bfloat16).contiguous() for name, tensor in checkpoint.tensors().items()}
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    tokenizer = load_tokenizer(file)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(path)
     return path
 
 
@@ -189,20 +237,33 @@ def _weights(shape: Shape, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
     return weights
 
 
-def main() -> None:
-    """Read the command line and write the model."""
+def main(argv: list[str] | None = None) -> int:
+    """Read the command line and write the model; return the exit code."""
     parser = argparse.ArgumentParser(description="Write a model directory with random weights.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="S")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=sorted(_DTYPES), default="bfloat16")
-    parser.add_argument("--config-only", action="store_true", help="write config.json and no weights")
-    arguments = parser.parse_args()
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--config-only", action="store_true", help="write config.json and no weights")
+    what.add_argument("--weights", type=Path, metavar="FILE.gguf", help="in place of random ones of a shape")
+    arguments = parser.parse_args(argv)
+    try:
+        print(_write(arguments))
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write(arguments: argparse.Namespace) -> Path:
+    if arguments.weights is not None:
+        return copy_model(arguments.out, arguments.weights)
+    shape = SHAPES[arguments.shape]
     if arguments.config_only:
-        print(write_config(arguments.out, SHAPES[arguments.shape], dtype=arguments.dtype))
-        return
-    print(make_model(arguments.out, SHAPES[arguments.shape], seed=arguments.seed, dtype=arguments.dtype))
+        return write_config(arguments.out, shape, dtype=arguments.dtype)
+    return make_model(arguments.out, shape, seed=arguments.seed, dtype=arguments.dtype)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

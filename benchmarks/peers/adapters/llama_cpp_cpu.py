@@ -167,12 +167,15 @@ def shared_prefix(prompts: list[list[int]]) -> int:
 
 
 def convert(model: Path, path: Path) -> Path:
-    """Write the Llama at `model` as a GGUF in bf16 to `path`, once; return `path`."""
+    """Write the Llama or Qwen3 at `model` as a GGUF in bf16 to `path`, once; return `path`."""
     if path.is_file():
         return path
     config = json.loads((model / "config.json").read_text())
+    kind = config["model_type"]
+    if kind not in KINDS:
+        raise ValueError(f"{model} is a {kind}; this script converts {' and '.join(KINDS)} only.")
     half = path.with_name(f"{path.name}-unfinished")
-    writer = gguf.GGUFWriter(half, "llama")
+    writer = gguf.GGUFWriter(half, kind)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -180,14 +183,17 @@ def convert(model: Path, path: Path) -> Path:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("none")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     for name, bits in tensors(model / "model.safetensors"):
-        add(writer, name, bits, heads=heads, kv_heads=kv_heads)
+        add(writer, name, bits, paired_heads={"attn_q": heads, "attn_k": kv_heads} if kind == "llama" else {})
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -211,11 +217,15 @@ def tensors(path: Path) -> list[tuple[str, Any]]:
     return found
 
 
+KINDS = ("llama", "qwen3")
+
 PARTS = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -225,16 +235,19 @@ PARTS = {
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def add(writer: Any, name: str, bits: Any, *, heads: int, kv_heads: int) -> None:
-    """Add one tensor under GGUF's name: vectors as fp32, matrices as bf16, q and k in llama.cpp's order of pairs."""
+def add(writer: Any, name: str, bits: Any, *, paired_heads: dict[str, int]) -> None:
+    """Add one tensor under GGUF's name: vectors as fp32, matrices as bf16.
+
+    Those of `paired_heads`, so many heads each, go into llama.cpp's order of pairs, which it has for a Llama alone.
+    """
     stem = name.removesuffix(".weight")
     if stem in WHOLE:
         title = WHOLE[stem]
     else:
         _, _, layer, part = stem.split(".", 3)
         title = f"blk.{layer}.{PARTS[part]}"
-        if PARTS[part] in ("attn_q", "attn_k"):
-            count = heads if PARTS[part] == "attn_q" else kv_heads
+        if PARTS[part] in paired_heads:
+            count = paired_heads[PARTS[part]]
             halves = bits.reshape(count, 2, bits.shape[0] // count // 2, bits.shape[1])
             bits = halves.swapaxes(1, 2).reshape(bits.shape)
     if bits.ndim == 1:
