@@ -1,8 +1,9 @@
-"""Write a workload of random prompts, for measurements: a named one, lengths of your own, or all lengths as in a trace.
+"""Write a workload, for measurements: random prompts (named, of lengths of your own, or as in a trace), or real text.
 
 python -m benchmarks.make_workload OUT.jsonl --like W1 --seed 0
 python -m benchmarks.make_workload OUT.jsonl --requests 128 --shared-prefix 512 --prefixes 4
 python -m benchmarks.make_workload OUT.jsonl --requests 500 --trace TRACE.csv.gz
+python -m benchmarks.make_workload OUT.jsonl --lines BATCH.jsonl --tokenizer MODEL   (of an OpenAI batch file)
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import natural, positive
+from benchmarks.batch_lines import BatchLineError, requests_of_lines
 from benchmarks.traces import TraceError, TraceRow, read_trace
+from engine.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,10 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if given.like is not None and given.trace is not None:
         parser.error("--like and --trace both say how long the requests are; give one.")
+    if (given.lines is None) != (given.tokenizer is None):
+        parser.error("--lines and --tokenizer go together: the lines of a batch file, and whose tokens they become.")
+    if given.lines is not None and (given.like is not None or given.trace is not None):
+        parser.error("--lines says what is asked and how long it is; leave --like and --trace out.")
     if given.prefixes > 1 and not given.shared_prefix:
         parser.error(f"--prefixes {given.prefixes}: give their length with --shared-prefix.")
     for name in ("prompt_tokens", "output_tokens"):
@@ -113,17 +120,18 @@ def main(argv: list[str] | None = None) -> int:
                 f"--{name.replace('_', '-')} {low} {high}: the first is the least number and the second the most."
             )
     try:
-        requests = _requests(given)
-    except TraceError as error:
+        lines = [json.dumps(request) + "\n" for request in _requests(given)]
+    except (TraceError, BatchLineError, EngineError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    lines = [json.dumps(request) + "\n" for request in requests]
     given.out.write_text("".join(lines))
     print(f"{len(lines)} requests written to {given.out}")
     return 0
 
 
 def _requests(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if given.lines is not None:
+        return requests_of_lines(given.lines, given.tokenizer)
     if given.trace is not None:
         return traced_requests(read_trace(given.trace), given.requests, vocab_size=given.vocab_size, seed=given.seed)
     lengths = Lengths(
@@ -152,6 +160,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prefixes", type=natural, default=1, help="how many such beginnings; each prompt draws one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", type=Path, help="CSV of lengths to take in place of the ranges above")
+    parser.add_argument("--lines", type=Path, help="an OpenAI batch file of chat completions in place of all these")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="whose tokenizer and chat template write the --lines")
     return parser
 
 

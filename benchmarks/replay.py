@@ -39,9 +39,10 @@ def main(argv: list[str] | None = None) -> int:
 def _trace(arguments: argparse.Namespace) -> None:
     rows = read_trace(arguments.trace)
     cost = study.H200_LLAMA_8B if arguments.cost is None else _read_cost(arguments.cost)
-    began = time.perf_counter()
+    asked = list(requests_of(rows, speed_up=arguments.speed_up, count=arguments.requests))
+    began, cpu = time.perf_counter(), time.process_time()
     run = study.replay(
-        requests_of(rows, speed_up=arguments.speed_up, count=arguments.requests),
+        asked,
         PolicyName(arguments.policy),
         cost=cost,
         num_kv_blocks=arguments.num_kv_blocks,
@@ -51,7 +52,10 @@ def _trace(arguments: argparse.Namespace) -> None:
     )
     print(study.latency_table([run]))
     print(study.use_table([run]))
-    print(f"replayed in {time.perf_counter() - began:.1f} s; virtual time {run.result.seconds:.1f} s")
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    print(f"replayed in {wall:.1f} s; virtual time {run.result.seconds:.1f} s")
+    num_steps = run.result.counters.num_steps
+    print(f"{num_steps} steps, each {cpu / num_steps * 1e3:.2f} ms of CPU time for scheduler and simulator")
 
 
 def _read_cost(path: Path) -> MeasuredCost:

@@ -20,10 +20,12 @@ from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
 from engine.config import EngineConfig, Speculation
 from engine.core import Engine
 from engine.errors import EngineError
+from engine.gguf.container import is_gguf
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats, Histogram, measured
+from engine.structured import StructuredOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure and print what `parse` read; return the exit code."""
     try:
         requests = read_workload(arguments.workload)
+        if arguments.compare:
+            _check_comparable(arguments.model, requests)
         config = engine_config(
             arguments,
             dtype=arguments.dtype,
@@ -198,6 +202,17 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"error: {count}, the first: {last.first_error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check_comparable(model: str, requests: list[WorkloadRequest]) -> None:
+    """Raise WorkloadError for what transformers' `generate` cannot be given."""
+    if is_gguf(Path(model)):
+        raise WorkloadError(
+            f"--compare: transformers needs a model folder, {model} is a GGUF file; "
+            f"`python -m benchmarks.make_model OUT --weights {model}` writes one."
+        )
+    if any(request.json_schema is not None for request in requests):
+        raise WorkloadError("--compare: transformers keeps no output to a JSON schema, and the workload has some.")
 
 
 def _measured(
@@ -237,7 +252,13 @@ def render(reports: list[ThroughputReport]) -> str:
 
 
 def _add(engine: Engine, request_id: int, request: WorkloadRequest) -> None:
-    params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=request.ignore_eos)
+    schema = request.json_schema
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=request.max_tokens,
+        ignore_eos=request.ignore_eos,
+        structured=None if schema is None else StructuredOutput(json=schema),
+    )
     engine.add(NewRequest(request_id=request_id, prompt_token_ids=request.prompt_token_ids, params=params))
 
 

@@ -1,5 +1,5 @@
 """Read a workload: one request per line, `{"prompt_token_ids": […], "max_tokens": n, "ignore_eos": true,
-"arrival_seconds": 0.0}`, plain or gzipped. Knows no engine."""
+"arrival_seconds": 0.0}`, plain or gzipped; a `json_schema`, as text, is what its output is kept to. Knows no engine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class WorkloadRequest:
     ignore_eos: bool
     arrival_seconds: float
     """After the start."""
+    json_schema: str | None = None
+    """What the output is kept to."""
 
 
 def read_workload(path: Path) -> list[WorkloadRequest]:
@@ -43,6 +45,7 @@ def _parse(line: str, number: int, path: Path) -> WorkloadRequest:
             max_tokens=int(body["max_tokens"]),
             ignore_eos=bool(body.get("ignore_eos", False)),
             arrival_seconds=float(body.get("arrival_seconds", 0.0)),
+            json_schema=body.get("json_schema"),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise WorkloadError(f"{path} line {number} is not a request: {error!r}.") from error

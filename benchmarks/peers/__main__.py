@@ -144,9 +144,14 @@ def _outcome(run: Run | Failure) -> str:
 
 def _job(workload: Path, given: argparse.Namespace) -> Job:
     requests = read_workload(workload)
+    if any(request.json_schema is not None for request in requests):
+        raise ValueError(f"{workload.name} has requests with a JSON schema, which the adapters do not hand on.")
     model = model_for(workload, given.models)
     if not (model / "config.json").is_file():
-        raise ValueError(f"{model} has no config.json. Make a model with `python -m benchmarks.make_model`.")
+        raise ValueError(
+            f"{model} has no config.json. Make a model with `python -m benchmarks.make_model`, of a GGUF file with "
+            "--weights FILE."
+        )
     return make_job(
         [_short(request) for request in requests[:_TRIAL_REQUESTS]] if given.trial else requests,
         model=model,

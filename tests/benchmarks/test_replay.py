@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,7 @@ def test_a_trace_is_replayed_from_the_command_line(trace: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert "| fair | " in out
     assert "KV waste" in out
+    assert re.search(r"^\d+ steps, each \d+\.\d\d ms of CPU time", out, re.MULTILINE)
 
 
 def test_every_policy_runs_every_request_and_fair_spares_the_small_tenant(trace: Path) -> None:
