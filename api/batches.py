@@ -25,7 +25,7 @@ from jobs.batches.submission import (
     CreateBatch,
     check_metadata,
 )
-from jobs.chunks import fleet, waiting
+from jobs.forecasts.outlooks import outlooks
 from jobs.lines.bodies import ENDPOINTS
 from jobs.states import InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
@@ -193,8 +193,5 @@ def _shown(session: Session, batch: Batch) -> BatchObject:
 
 
 def _all_shown(session: Session, found: Sequence[Batch]) -> list[BatchObject]:
-    live = fleet.live_models(session)
-    return [
-        BatchObject.of(batch, waits_for=fleet.waits_for(batch, live) or waiting.waits_for(session, batch))
-        for batch in found
-    ]
+    told = outlooks(session, found)
+    return [BatchObject.of(batch, told[batch.id]) for batch in found]

@@ -2,6 +2,7 @@
 
 python -m benchmarks.replay trace --trace FILE.csv.gz [--policy fair] [--speed-up 4] [--requests 1000000]
 python -m benchmarks.replay study --trace FILE.csv.gz --tenants FILE.csv.gz [--plots docs]
+python -m benchmarks.replay eta --trace FILE.csv.gz [--batches 60] [--seconds 1800]
 python -m benchmarks.replay calibrate --model DIR [--workload FILE.jsonl]
 python -m benchmarks.replay validate --model DIR --workload FILE.jsonl [--calibration FILE.jsonl]
 """
@@ -15,7 +16,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import study
+from benchmarks import eta, study
 from benchmarks.arguments import add_engine_options, add_limits, engine_config, natural, positive
 from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
@@ -27,7 +28,7 @@ from engine.errors import EngineError
 def main(argv: list[str] | None = None) -> int:
     """Read the command line, replay or measure, print; return the exit code."""
     arguments = _parser().parse_args(argv)
-    commands = {"trace": _trace, "study": _study, "calibrate": _calibrate, "validate": _validate}
+    commands = {"trace": _trace, "study": _study, "eta": _eta, "calibrate": _calibrate, "validate": _validate}
     try:
         commands[arguments.command](arguments)
     except (EngineError, WorkloadError, TraceError) as error:
@@ -76,6 +77,16 @@ def _study(arguments: argparse.Namespace) -> None:
 
         for path in plots.draw(azure, tenants, arguments.plots):
             print(path)
+
+
+def _eta(arguments: argparse.Namespace) -> None:
+    rows = read_trace(arguments.trace)
+    for seconds in (0.0, arguments.seconds):
+        batches = eta.make_batches(rows, num_batches=arguments.batches, seconds=seconds)
+        num_lines = sum(len(batch.lines) for batch in batches)
+        came = f"come over {seconds:.0f} s" if seconds else "are there at the beginning"
+        print(f"{len(batches)} batches of {num_lines:,} lines {came}\n")
+        print(eta.table(eta.forecast_all(batches)))
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:
@@ -129,6 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     both.add_argument("--tenants", type=Path, required=True)
     both.add_argument("--tenants-speed-up", type=positive, default=study.TENANTS_SPEED_UP)
     both.add_argument("--plots", type=Path, help="folder for the plots")
+    ends = commands.add_parser("eta", help="measure in the simulator how wrong forecasts of batches' ends are")
+    ends.add_argument("--trace", type=Path, required=True)
+    ends.add_argument("--batches", type=natural, default=60)
+    ends.add_argument("--seconds", type=positive, default=1800.0, help="over which they come, in the second run")
     for replayed, speed_up in ((trace, 1.0), (both, study.SPEED_UP)):
         replayed.add_argument("--trace", type=Path, required=True)
         replayed.add_argument("--speed-up", type=positive, default=speed_up, help="how many times as dense it arrives")

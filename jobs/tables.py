@@ -442,6 +442,31 @@ class QueueCount(Base):
     counted_at: Mapped[datetime]
 
 
+class ServingRate(Base):
+    """How fast the workers of a model were when `jobs.forecasts` looked at them last."""
+
+    __tablename__ = "serving_rate"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    tokens_per_second: Mapped[float | None] = mapped_column(Float)  # of one worker; null: not measured yet
+    token_ratio: Mapped[float] = mapped_column(Float)  # used ÷ estimated
+    counters: Mapped[dict[str, Any]]  # tokens of each live worker since its engine started
+    is_saturated: Mapped[bool]  # chunks waited then for a free worker
+    measured_at: Mapped[datetime]
+
+
+class Forecast(Base):
+    """What `jobs.forecasts` expects of a batch in progress: all rows are made anew, together. No batch needs one."""
+
+    __tablename__ = "forecast"
+
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int]
+    seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
+    waits_for: Mapped[str | None]
+    made_at: Mapped[datetime] = _created_at()
+
+
 class Worker(Base):
     """A live GPU worker: its heartbeat is its liveness."""
 

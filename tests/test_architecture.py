@@ -89,6 +89,7 @@ FLOORS = {
         ["chores", "deletions", "pagination", "partitions", "served_models", "storage"],
         ["accounts", "lines", "store_owner"],
         ["chunks", "files"],
+        ["forecasts"],
         ["batches", "audit", "history", "metrics", "retention"],
     ],
     "api": [

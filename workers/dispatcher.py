@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -24,6 +24,7 @@ from jobs.batches.lost_leases import reap_expired, reap_suspects
 from jobs.chunks import fairshare, fleet, waiting
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
+from jobs.forecasts import snapshot
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers import logs
@@ -38,6 +39,8 @@ _COUNT_LOOK_SECONDS = 5.0
 _COUNT_SECONDS = 15.0  # from one count to the next, or
 _COUNT_SHARE = 20.0  # so many times what one takes, but
 _COUNT_SECONDS_AT_MOST = 240.0
+_FORECAST = "forecast batches"
+_FORECAST_SECONDS = 5.0
 
 
 class Hints(Protocol):
@@ -88,6 +91,7 @@ class Dispatcher:
         while not stop.wait(_COUNT_LOOK_SECONDS):
             try:
                 self.count_queue()
+                self.forecast()
             except ServiceError as error:
                 log.warning("database unreachable, the queue is not counted error=%s", error)
             except Exception:
@@ -95,15 +99,22 @@ class Dispatcher:
 
     def count_queue(self) -> None:
         """Count for `/metrics` where that is due and no other dispatcher does; a long queue is counted less often."""
+        self._in_turn(_COUNT, metrics.count_queue, every_seconds=_COUNT_SECONDS)
+
+    def forecast(self) -> None:
+        """Forecast every batch's end where that is due, as `count_queue` does."""
+        self._in_turn(_FORECAST, snapshot.take, every_seconds=_FORECAST_SECONDS)
+
+    def _in_turn(self, name: str, look: Callable[[Session], object], *, every_seconds: float) -> None:
         with transaction(self._sessions) as session:
-            if not chores.claim(session, _COUNT, hold=metrics.COUNTED_WITHIN):
+            if not chores.claim(session, name, hold=metrics.COUNTED_WITHIN):
                 return
         began = time.monotonic()
         with transaction(self._sessions) as session:
-            metrics.count_queue(session)
-        seconds = min(max(_COUNT_SECONDS, _COUNT_SHARE * (time.monotonic() - began)), _COUNT_SECONDS_AT_MOST)
+            look(session)
+        seconds = min(max(every_seconds, _COUNT_SHARE * (time.monotonic() - began)), _COUNT_SECONDS_AT_MOST)
         with transaction(self._sessions) as session:
-            chores.finish(session, _COUNT, again=timedelta(seconds=seconds))
+            chores.finish(session, name, again=timedelta(seconds=seconds))
 
     def reap_suspects(self) -> None:
         """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
+from jobs.forecasts.outlooks import Outlook
 from jobs.states import BatchState, InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
 
@@ -82,12 +83,17 @@ class BatchObject(ListedObject):
     uncovered_lines: UncoveredLines
     cost_micros: int
     """Micro-units of currency: the exact sum of what was billed, rounded."""
+    eta: int | None
+    """When it is expected to end, if nothing else comes; null where nobody knows, and once it has ended."""
+    position: int | None
+    """How many batches have their next lines before it in the fair order, while it is in progress; 0: it runs."""
     waits_for: str | None
-    """What it waits for while it is in progress, as a sentence: a worker that serves its model; or room in the tenant's
-    token budget, with the numbers and `waiting_budget` at its beginning."""
+    """What it waits for while it is in progress, as a sentence: a worker that serves its model; room in the tenant's
+    token budget, with the numbers and `waiting_budget` at its beginning; or the work that is before it, and how fast
+    that is done."""
 
     @classmethod
-    def of(cls, batch: Batch, *, waits_for: str | None) -> Self:
+    def of(cls, batch: Batch, outlook: Outlook) -> Self:
         return cls(
             id=batch.id,
             endpoint=batch.endpoint,
@@ -119,7 +125,9 @@ class BatchObject(ListedObject):
             invalid_lines=batch.invalid_lines,
             uncovered_lines=batch.uncovered_lines,
             cost_micros=prices.cost_micros(batch),
-            waits_for=waits_for,
+            eta=unix_seconds_or_none(outlook.ends_at),
+            position=outlook.position,
+            waits_for=outlook.waits_for,
         )
 
 

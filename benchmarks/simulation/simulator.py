@@ -97,9 +97,9 @@ class Simulator:
             if not self.scheduler.has_work:
                 self.now = max(self.now, coming.next_seconds)
             for request in coming.until(self.now):
-                self._add(request)
+                self.add(request)
             if self.scheduler.has_work:
-                self._loop.step()
+                self.step()
         return self._times.result(
             counters=self.scheduler.counters,
             cache=self.scheduler.cache_counters,
@@ -108,7 +108,12 @@ class Simulator:
             num_refused=self._num_refused,
         )
 
-    def _add(self, asked: SimulatedRequest) -> None:
+    def step(self) -> None:
+        """Run the scheduler's next step."""
+        self._loop.step()
+
+    def add(self, asked: SimulatedRequest) -> None:
+        """Queue a request now; one that can never fit is counted as refused."""
         number = self._num_added
         self._num_added += 1
         num_tokens = asked.num_prompt_tokens + asked.max_tokens

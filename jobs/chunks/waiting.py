@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
+from jobs.accounts.budgets import Quota
 from jobs.chunks import fairshare, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import BatchState, ChunkState, sources_of
@@ -84,11 +85,10 @@ def _wake_untried(session: Session) -> int:
     return num_woken
 
 
-def waits_for(session: Session, batch: Batch) -> str | None:
+def waits_for(batch: Batch, quota: Quota) -> str | None:
     """Return what a batch whose chunks wait for its tenant's budget lacks, as a sentence for its owner."""
     if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
         return None
-    quota = budgets.quota(session, batch.tenant_id)
     if quota.limit is None:
         return None  # it was lifted just now: the next sweep wakes them
     return (

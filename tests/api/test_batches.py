@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -12,13 +13,14 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types import Batch
-from sqlalchemy import text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.batches.validation import validate_batch
-from jobs.chunks import fleet
+from jobs.chunks import fleet, leasing
 from jobs.database import sessions
+from jobs.forecasts import snapshot
 from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Batch as BatchRow
@@ -321,3 +323,46 @@ def test_a_limit_on_open_batches_is_a_429_that_is_not_repeated(
         assert caught.value.response.headers["x-should-retry"] == "false"
         client.batches.cancel(first.id)
         assert [batch.id for batch in client.batches.list()] == [first.id]
+
+
+def test_a_list_of_many_batches_costs_a_few_queries_and_says_when_each_ends(
+    client: OpenAI, deployment: Any, submit: Submit
+) -> None:
+    storage, maker = Storage(deployment.settings.storage_url), sessions(deployment.engine)
+    batch_ids = [submit(client).id for _ in range(4)]
+    for batch_id in batch_ids:
+        validate_batch(maker, storage, batch_id, settings=deployment.settings)
+    with maker.begin() as session:
+        fleet.register(session, worker_id="w", model="org/tiny", max_chunks=1, max_model_len=64)
+    for tokens in (1000, 2000):
+        with maker.begin() as session:
+            stats = {"prompt_tokens_total": tokens, "generation_tokens_total": 0}
+            fleet.heartbeat(session, "w", engine_stats=stats)
+            claimed = leasing.claim_next(session, model="org/tiny", worker_id="w", lease=timedelta(hours=1))
+            snapshot.take(session)
+            session.execute(text("UPDATE serving_rate SET measured_at = measured_at - interval '10 seconds'"))
+    num_queries: list[int] = []
+
+    def count_query(*_: object) -> None:
+        num_queries[-1] += 1
+
+    event.listen(Engine, "before_cursor_execute", count_query)
+    try:
+        pages = []
+        for limit in (1, 4):
+            num_queries.append(0)
+            pages.append(client.batches.list(limit=limit).data)
+    finally:
+        event.remove(Engine, "before_cursor_execute", count_query)
+    assert num_queries[0] == num_queries[1] <= 6
+    told = [batch.model_extra for batch in pages[1]]
+    assert claimed is not None
+    assert [batch["position"] for batch in told if batch] == [3, 2, 0, 0]
+    assert all(batch and batch["eta"] for batch in told)
+    assert told[0] is not None
+    assert " tokens of class normal; your share is all of 1 worker at " in told[0]["waits_for"]
+    for batch_id in batch_ids:
+        client.batches.cancel(batch_id)
+    with maker.begin() as session:
+        fleet.stop(session, "w")
+        session.execute(text("UPDATE chunk SET state = 'withdrawn' WHERE state = 'leased'"))

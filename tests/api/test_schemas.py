@@ -14,6 +14,7 @@ from api.schemas.batches import BatchObject
 from api.schemas.files import DeletedFile, FileObject, FilePage
 from api.schemas.models import ModelList, ModelObject
 from api.schemas.wire import WireModel, unix_seconds, unix_seconds_or_none
+from jobs.forecasts.outlooks import Outlook
 from jobs.tables import Batch, File, Model
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 999999, tzinfo=UTC)
@@ -51,7 +52,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
         request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_micros=4,
         cost_picos=2_500_000,
     )  # fmt: skip
-    sent = as_sent(BatchObject.of(batch, waits_for=None))
+    sent = as_sent(BatchObject.of(batch, Outlook()))
     typed = ClientBatch.model_validate(sent, strict=True)
     assert (typed.status, typed.object, typed.created_at, typed.failed_at) == ("failed", "batch", SECONDS, SECONDS)
     assert typed.completed_at is None
@@ -68,7 +69,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
 
 
 def test_a_new_batch_has_no_errors_and_no_files() -> None:
-    typed = ClientBatch.model_validate(as_sent(BatchObject.of(a_batch(), waits_for=None)), strict=True)
+    typed = ClientBatch.model_validate(as_sent(BatchObject.of(a_batch(), Outlook())), strict=True)
     assert (typed.errors, typed.output_file_id, typed.error_file_id, typed.metadata) == (None, None, None, None)
     assert typed.status == "validating"
 
@@ -92,7 +93,7 @@ def test_seconds_are_rounded_down() -> None:
 def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
     errors = [{"code": "empty_file", "line": None, "param": None, "message": "ö"}]
     batch = a_batch(state="failed", errors=errors, failed_at=MOMENT, request_metadata={"z": "1", "a": "ü"})
-    assert BatchObject.of(batch, waits_for="w").model_dump_json() == (
+    assert BatchObject.of(batch, Outlook(ends_at=MOMENT, position=3, waits_for="w")).model_dump_json() == (
         '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
         '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'
         '"completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,'
@@ -101,7 +102,8 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '"request_counts":{"total":0,"completed":0,"failed":0,"truncated":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
-        '"uncovered_lines":"wait","cost_micros":0,"waits_for":"w"}'
+        '"uncovered_lines":"wait","cost_micros":0,'
+        f'"eta":{SECONDS},"position":3,"waits_for":"w"}}'
     )
 
 

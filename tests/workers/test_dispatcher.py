@@ -273,6 +273,27 @@ def test_hints_that_nobody_reads_do_not_pile_up(valkey_url: str) -> None:
         assert unread.qsize() == 5
 
 
+def test_a_dispatcher_forecasts_batches_again_when_that_is_due(
+    dispatcher: Dispatcher,
+    submit_valid: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
+) -> None:
+    def forecasts() -> list[str]:
+        with maker() as session:
+            return list(session.scalars(text("SELECT batch_id FROM forecast")))
+
+    first = submit_valid(lines(1))
+    dispatcher.forecast()
+    second = submit_valid(lines(1))
+    dispatcher.forecast()
+    assert forecasts() == [first], "not due yet"
+    with maker.begin() as session:
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    dispatcher.forecast()
+    assert sorted(forecasts()) == sorted([first, second])
+
+
 def test_one_dispatcher_counts_the_queue_for_all_and_for_whoever_asks(
     dispatcher: Dispatcher,
     hints: RecordedHints,

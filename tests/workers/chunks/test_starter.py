@@ -82,10 +82,7 @@ def test_an_accepted_batch_does_not_spend_more_than_the_limit_and_goes_on_when_i
     assert found.available is not None
     assert batch.waits_for_tokens is not None
     assert batch.waits_for_tokens > found.available, "as much was run as there is room for"
-    with maker() as session:
-        assert str(waiting.waits_for(session, batch)).startswith(
-            "waiting_budget: the batch goes on when there is room for"
-        )
+    assert str(waiting.waits_for(batch, found)).startswith("waiting_budget: the batch goes on when there is room for")
     assert clean(maker, storage)
 
     set_limit(maker, tenant, 20_000)

@@ -1,0 +1,166 @@
+"""When each batch of one model ends, if nothing else comes: the fair order as a flow of tokens.
+
+Pure: loads in, forecasts out; no SQL, no clock. Who is served is as in `fair_order`, but without ageing and caps, and
+by tokens instead of chunks: a tenant's work advances its virtual time from where it stands, and those that stand lowest
+share the workers by weight. So the end of a batch has a virtual time, and what all queues have had by then is what is
+served before it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs.chunks.fair_order import CLASSES
+from jobs.states import Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLoad:
+    """What is left of one batch, in tokens as they will be billed."""
+
+    batch_id: str
+    tenant_id: str
+    priority: Priority
+    weight: float
+    virtual_time: float
+    """Its tenant's, in this class."""
+    expires_at: datetime
+    ready_tokens: float
+    """Of chunks that wait for a worker."""
+    leased_tokens: float
+    """Of lines that workers have and that are not finished."""
+    leased_lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is to be expected of one batch."""
+
+    batch_id: str
+    tokens: float
+    """That are served until its last line ends, its own among them."""
+    tokens_ahead: Mapping[Priority, float]
+    """Of them, those that are taken up before its next chunk, by class; classes with none are left out."""
+    position: int
+    """How many batches have their next chunk before it; 0 for one that workers are at."""
+    share: float
+    """Its tenant's part of the workers, among those of its class that have work now."""
+
+
+def forecast(loads: Sequence[BatchLoad]) -> list[Forecast]:
+    """Forecast every batch of one model, best first."""
+    leased = sum(load.leased_tokens for load in loads)
+    num_leased = sum(load.leased_lines for load in loads)
+    is_full = any(load.ready_tokens > 0 for load in loads)
+    found: list[Forecast] = []
+    ahead: dict[Priority, float] = {}
+    for priority in CLASSES:
+        own = [load for load in loads if load.priority is priority]
+        total = sum(load.ready_tokens for load in own)
+        base = leased + sum(ahead.values())
+        for load, spot in _in_order(own):
+            if load.ready_tokens:
+                tokens = base + spot.tokens_to_end
+            else:
+                tokens = _tokens_to_end(load, loads, num_leased=num_leased, is_full=is_full)
+            found.append(
+                Forecast(
+                    batch_id=load.batch_id,
+                    tokens=tokens,
+                    tokens_ahead={} if load.leased_lines else _counted(ahead, priority, spot.tokens_ahead),
+                    position=0 if load.leased_lines else len(found),
+                    share=spot.share,
+                )
+            )
+        if total:
+            ahead[priority] = total
+    return found
+
+
+def _counted(better: Mapping[Priority, float], priority: Priority, own: float) -> dict[Priority, float]:
+    return {name: tokens for name, tokens in {**better, priority: own}.items() if tokens > 0}
+
+
+def _tokens_to_end(load: BatchLoad, loads: Sequence[BatchLoad], *, num_leased: int, is_full: bool) -> float:
+    """Return what is served until a batch ends whose every line is with a worker: all lines there advance alike.
+
+    Where others wait, each that ends makes room for another; else the workers have fewer and fewer.
+    """
+    if not load.leased_lines:
+        return 0.0
+    of_a_line = load.leased_tokens / load.leased_lines
+    if is_full:
+        return of_a_line * num_leased
+    return sum(min(other.leased_tokens, of_a_line * other.leased_lines) for other in loads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spot:
+    """Where a batch stands among the ready work of its class."""
+
+    starts_at: float
+    """Virtual time of its first ready token."""
+    tokens_ahead: float
+    tokens_to_end: float
+    share: float
+
+
+def _in_order(loads: Sequence[BatchLoad]) -> list[tuple[BatchLoad, _Spot]]:
+    """Return the batches of one class with their spots, in the order of their next chunks."""
+    queues: dict[str, list[BatchLoad]] = defaultdict(list)
+    for load in sorted(loads, key=lambda load: (load.expires_at, load.batch_id)):
+        queues[load.tenant_id].append(load)
+    spans = {load.batch_id: span for queue in queues.values() for load, span in _spans(queue)}
+    served = _served([(queue[0].virtual_time, queue[0].weight, _ready(queue)) for queue in queues.values()], spans)
+    weights = {tenant_id: queue[0].weight for tenant_id, queue in queues.items()}
+    total = sum(weights.values())
+    spots = [
+        (
+            load,
+            _Spot(
+                starts_at=spans[load.batch_id][0],
+                tokens_ahead=served[spans[load.batch_id][0]],
+                tokens_to_end=served[spans[load.batch_id][1]],
+                share=weights[load.tenant_id] / total,
+            ),
+        )
+        for load in loads
+    ]
+    return sorted(spots, key=lambda spot: (spot[1].starts_at, spot[0].expires_at, spot[0].batch_id))
+
+
+def _ready(queue: Iterable[BatchLoad]) -> float:
+    return sum(load.ready_tokens for load in queue)
+
+
+def _spans(queue: Sequence[BatchLoad]) -> Iterator[tuple[BatchLoad, tuple[float, float]]]:
+    """Yield one tenant's batches with the virtual times between which their ready tokens are served."""
+    level = queue[0].virtual_time
+    for load in queue:
+        following = level + load.ready_tokens / load.weight
+        yield load, (level, following)
+        level = following
+
+
+def _served(
+    queues: Sequence[tuple[float, float, float]], spans: Mapping[str, tuple[float, float]]
+) -> dict[float, float]:
+    """Return for each virtual time of `spans` how many tokens all queues have had by then.
+
+    A queue is (virtual time, weight, tokens): it has its weight for each unit of virtual time between its own and the
+    end of its work. One sweep over the times, in order.
+    """
+    slopes: dict[float, float] = defaultdict(float)
+    for start, weight, tokens in queues:
+        slopes[start] += weight
+        slopes[start + tokens / weight] -= weight
+    levels = sorted(slopes.keys() | {level for span in spans.values() for level in span})
+    tokens_by_level, tokens, slope, before = {}, 0.0, 0.0, levels[0] if levels else 0.0
+    for level in levels:
+        tokens += slope * (level - before)
+        slope, before = slope + slopes.get(level, 0.0), level
+        tokens_by_level[level] = tokens
+    return tokens_by_level

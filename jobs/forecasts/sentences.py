@@ -1,0 +1,23 @@
+"""What a batch waits for, in words for its owner. Pure."""
+
+from __future__ import annotations
+
+from jobs.forecasts.finish_times import Forecast
+
+
+def standing(found: Forecast, *, num_workers: int, tokens_per_second: float | None) -> str | None:
+    """Say what is served before a batch, and how fast; None for one that nothing is before."""
+    if not found.tokens_ahead:
+        return None
+    ahead = " and ".join(f"{max(tokens, 1):,.0f} tokens of class {name}" for name, tokens in found.tokens_ahead.items())
+    workers = f"{num_workers} worker{'' if num_workers == 1 else 's'}"
+    speed = "" if tokens_per_second is None else f" at {tokens_per_second:,.0f} tokens/s"
+    return f"Behind {ahead}; your share is {_part(found.share)} of {workers}{speed}."
+
+
+def _part(share: float) -> str:
+    """Write a share as a fraction where it is one of a whole number, else in percent."""
+    parts = round(1 / share)
+    if abs(share * parts - 1) < 1e-6:
+        return "all" if parts == 1 else f"1/{parts}"
+    return f"{share:.0%}"
