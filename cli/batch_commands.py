@@ -134,6 +134,24 @@ def cancel(batch_id: BatchId) -> None:
 
 
 @app.command()
+def retry(
+    batch_id: BatchId,
+    window: Annotated[str | None, typer.Option(help="[default: that of the batch]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the failed lines of a batch again, as a batch of their own; print its id."""
+    from openai.types import Batch
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    body = {} if window is None else {"completion_window": window}
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batch = client.post(f"/batches/{batch_id}/retry", cast_to=Batch, body=body)
+    print(batch.to_json() if as_json else batch.id)
+
+
+@app.command()
 def results(
     batch_id: BatchId,
     output: Annotated[

@@ -113,10 +113,15 @@ def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:
     """Return a file of this tenant. Raises NotFoundError, also for one that is deleted, expired or another's."""
-    file = session.scalar(select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there()))
+    file = find_kept(session, tenant_id, file_id)
     if file is None:
         raise _not_found(file_id)
     return file
+
+
+def find_kept(session: Session, tenant_id: str, file_id: str) -> File | None:
+    """Return a file of this tenant, or None where it is deleted, expired or another's."""
+    return session.scalar(select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there()))
 
 
 def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:

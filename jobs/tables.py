@@ -245,6 +245,7 @@ class Batch(Base):
     api_key_id: Mapped[str | None]  # that submitted it; null: accepted by a release that did not note it
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
     num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
+    retry_of: Mapped[str | None]  # the batch whose failed lines these are
 
 
 class Chunk(Base):

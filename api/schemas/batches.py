@@ -81,6 +81,8 @@ class BatchObject(ListedObject):
     """Ours, as all that follow."""
     invalid_lines: InvalidLines
     uncovered_lines: UncoveredLines
+    retry_of: str | None
+    """The batch whose failed lines these are."""
     cost_micros: int
     """Micro-units of currency: the exact sum of what was billed, rounded."""
     eta: int | None
@@ -124,6 +126,7 @@ class BatchObject(ListedObject):
             priority=batch.priority,
             invalid_lines=batch.invalid_lines,
             uncovered_lines=batch.uncovered_lines,
+            retry_of=batch.retry_of,
             cost_micros=prices.cost_micros(batch),
             eta=unix_seconds_or_none(outlook.ends_at),
             position=outlook.position,

@@ -54,20 +54,29 @@ def create_batch(
     Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
     ConflictError where the key was used for another request.
     """
-    check_request(wanted)
-    fingerprint = wanted.fingerprint()
-    _wait_for_twins(session, tenant.id, wanted, fingerprint=fingerprint)
-    earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
+    earlier = find_repeated(session, tenant, wanted)
     if earlier is not None:
-        log.info("create repeated batch_id=%s retry_count=%d", earlier.id, wanted.retry_count)
         return earlier
     check_priority(tenant, wanted.priority)
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
     queue_limits.check_queue(session, settings)
     spend(_estimated_tokens(file))
-    limits = limits_of(tenant, settings)
-    return _insert(session, tenant.id, wanted, file=file, fingerprint=fingerprint, limits=limits, key_id=key_id)
+    return _insert(session, tenant.id, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
+
+
+def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batch | None:
+    """Return the batch that an equal create call made before, or None; no other makes one until the transaction ends.
+
+    Raises InputError, or ConflictError where the key was used for another request.
+    """
+    check_request(wanted)
+    fingerprint = wanted.fingerprint()
+    _wait_for_twins(session, tenant.id, wanted, fingerprint=fingerprint)
+    earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
+    if earlier is not None:
+        log.info("create repeated batch_id=%s retry_count=%d", earlier.id, wanted.retry_count)
+    return earlier
 
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
@@ -172,14 +181,7 @@ def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
 
 
 def _insert(
-    session: Session,
-    tenant_id: str,
-    wanted: CreateBatch,
-    *,
-    file: File,
-    fingerprint: str,
-    limits: Limits,
-    key_id: str | None,
+    session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, limits: Limits, key_id: str | None
 ) -> Batch:
     now = session.scalar(select(func.now()))
     assert now is not None
@@ -199,7 +201,8 @@ def _insert(
         request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
         output_expires_after_seconds=wanted.output_expires_after_seconds,
         idempotency_key=wanted.idempotency_key,
-        fingerprint=fingerprint,
+        fingerprint=wanted.fingerprint(),
+        retry_of=wanted.retry_of,
         reserved_tokens=tokens,
         created_at=now,
         expires_at=now + parse_window(wanted.completion_window),

@@ -27,8 +27,8 @@ MAX_IDEMPOTENCY_KEY = 255
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-# How this attempt reached us, not what it asks for.
-_NOT_IN_FINGERPRINT = frozenset({"idempotency_key", "retry_count"})
+# How this attempt reached us, not what it asks for; and what `made_from` says.
+_NOT_IN_FINGERPRINT = frozenset({"idempotency_key", "retry_count", "made_from", "retry_of"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,10 @@ class CreateBatch:
     priority: Priority = Priority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
+    made_from: str | None = None
+    """What the input was made from, where no caller has uploaded it: it stands for the file in `fingerprint`."""
+    retry_of: str | None = None
+    """The id of the batch whose failed lines these are."""
     idempotency_key: str | None = None
     retry_count: int = 0
     """The client's own (x-stainless-retry-count): 0 for a first try."""
@@ -50,6 +54,8 @@ class CreateBatch:
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""
         wanted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
+        if self.made_from is not None:
+            wanted["input_file_id"] = self.made_from
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

@@ -38,8 +38,14 @@ def _line(
     response: Mapping[str, Any] | None,
     error: Mapping[str, str] | None,
 ) -> bytes:
-    line_id = _derived_id("batch_req", batch_id, line_no)
-    return orjson.dumps({"id": line_id, "custom_id": custom_id, "response": response, "error": error})
+    return orjson.dumps(
+        {"id": line_id(batch_id, line_no), "custom_id": custom_id, "response": response, "error": error}
+    )
+
+
+def line_id(batch_id: str, line_no: int) -> str:
+    """Return the `id` of the line of an output or error file that answers a line of the input."""
+    return _derived_id("batch_req", batch_id, line_no)
 
 
 def _derived_id(kind: str, batch_id: str, line_no: int) -> str:

@@ -11,7 +11,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from api.app import create_app
-from api.batches import WINDOW_PATTERN
+from api.batches.fields import WINDOW_PATTERN
 from jobs.batches.submission import parse_window
 from jobs.errors import InputError
 from jobs.settings import Settings
@@ -34,7 +34,7 @@ OPENAI_NAMES = {
     "retrieveModel",
 }
 
-REQUESTS = {"CreateBatchBody", "ExpiresAfter"}
+REQUESTS = {"CreateBatchBody", "ExpiresAfter", "RetryBatchBody"}
 MORE_FORMS = {"readUsage": ["text/csv"]}
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, BackgroundTasks, Header, Query, Response
-from pydantic import BeforeValidator, Field, WithJsonSchema
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, BackgroundTasks, Query, Response
+from pydantic import Field
 
 from api.auth import KeyIdDep, TenantDep
-from api.fields import STORABLE_PATTERN, ExpiresAfter, ObjectId, Storable, StrictModel
+from api.batches.answers import all_shown, shown
+from api.batches.fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
+from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
@@ -18,43 +18,12 @@ from api.sessions import SessionDep
 from api.spending import SpendingDep
 from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
-from jobs.batches.submission import (
-    MAX_METADATA_KEY,
-    MAX_METADATA_PAIRS,
-    MAX_METADATA_VALUE,
-    CreateBatch,
-    check_metadata,
-)
-from jobs.forecasts.outlooks import outlooks
+from jobs.batches.submission import CreateBatch
 from jobs.lines.bodies import ENDPOINTS
 from jobs.states import InvalidLines, Priority, UncoveredLines
-from jobs.tables import Batch
 
 MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
-
-# For the schema; what is refused, and how, `jobs.batches.submission` decides.
-WINDOW_PATTERN = (
-    "^(([1-9][0-9]{0,3}|[1-3][0-9]{4}|4[0-2][0-9]{3}|43[01][0-9]{2}|43200)m"  # 1m … 30d in minutes,
-    "|([1-9][0-9]?|[1-6][0-9]{2}|7[01][0-9]|720)h"  # in hours,
-    "|([1-9]|[12][0-9]|30)d)$"  # and in days
-)
-METADATA_SCHEMA = {
-    "type": ["object", "null"],
-    "maxProperties": MAX_METADATA_PAIRS,
-    "propertyNames": {"maxLength": MAX_METADATA_KEY, "pattern": STORABLE_PATTERN},
-    "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE, "pattern": STORABLE_PATTERN},
-}
-
-
-def _few_pairs(given: object) -> object:
-    """Refuse too many pairs before each of them gets an error of its own."""
-    if isinstance(given, dict) and len(given) > MAX_METADATA_PAIRS:
-        check_metadata(given)
-    return given
-
-
-Metadata = Annotated[dict[Storable, Storable] | None, BeforeValidator(_few_pairs), WithJsonSchema(METADATA_SCHEMA)]
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
 
@@ -64,7 +33,7 @@ class CreateBatchBody(StrictModel):
 
     input_file_id: ObjectId
     endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})]
-    completion_window: Annotated[Storable, Field(max_length=20, json_schema_extra={"pattern": WINDOW_PATTERN})]
+    completion_window: CompletionWindow
     metadata: Metadata = None
     output_expires_after: ExpiresAfter | None = None
     priority: Priority = Priority.NORMAL
@@ -81,11 +50,6 @@ class ListQuery(StrictModel):
 class ResultsQuery(StrictModel):
     after: Annotated[int, Field(ge=0, lt=2**62)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_RESULTS_PAGE)] = 1000
-
-
-IdempotencyKey = Annotated[Storable | None, Header(min_length=1, max_length=255)]
-# The official client counts its own retries here; it has no idempotency keys.
-RetryCount = Annotated[int, Header(alias="x-stainless-retry-count", ge=0, le=1000)]
 
 
 @router.post("", operation_id="createBatch", responses=failures(403, 404, 408, 409, 413, 429))
@@ -115,23 +79,23 @@ def create(
         retry_count=retry_count,
     )
     batch = lifecycle.create_batch(session, tenant, wanted, services.settings, key_id=key_id, spend=spending.spend)
-    return _shown(session, batch)
+    return shown(session, batch)
 
 
 @router.get("", operation_id="listBatches")
 def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> BatchPage:
     page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
-    return BatchPage.of(_all_shown(session, page.data), has_more=page.has_more)
+    return BatchPage.of(all_shown(session, page.data), has_more=page.has_more)
 
 
 @router.get("/{batch_id}", operation_id="retrieveBatch", responses=failures(404))
 def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
-    return _shown(session, lifecycle.get_batch(session, tenant.id, batch_id))
+    return shown(session, lifecycle.get_batch(session, tenant.id, batch_id))
 
 
 @router.post("/{batch_id}/cancel", operation_id="cancelBatch", responses=failures(404, 409))
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
-    return _shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
+    return shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
 
 
 @router.delete("/{batch_id}", operation_id="deleteBatch", responses=failures(404, 409))
@@ -186,12 +150,3 @@ def results(
         "x-batch-status": str(status),
     }
     return Response(page.content, media_type="application/x-ndjson", headers=headers)
-
-
-def _shown(session: Session, batch: Batch) -> BatchObject:
-    return _all_shown(session, [batch])[0]
-
-
-def _all_shown(session: Session, found: Sequence[Batch]) -> list[BatchObject]:
-    told = outlooks(session, found)
-    return [BatchObject.of(batch, told[batch.id]) for batch in found]

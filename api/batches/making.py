@@ -1,0 +1,62 @@
+"""Batches whose input is made by a request: the object is written while no session is held, then named with its batch.
+
+Knows not what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from anyio.to_thread import run_sync
+
+from api.batches.answers import shown
+from api.schemas.batches import BatchObject
+from api.services import Services
+from api.spending import Spending
+from jobs import files
+from jobs.batches import made_inputs
+from jobs.batches.submission import CreateBatch
+from jobs.database import transaction
+from jobs.errors import InputError
+from jobs.files import NewFile
+from jobs.tables import Tenant
+
+
+async def make_batch(
+    services: Services,
+    tenant: Tenant,
+    wanted: CreateBatch,
+    lines: Iterable[bytes],
+    *,
+    filename: str,
+    key_id: str,
+    spending: Spending,
+) -> BatchObject:
+    """Write an input file and create its batch; an object that is needed by no row is deleted again."""
+    key = files.new_object_key(tenant.id)
+    new = await run_sync(_write, services, key, lines, filename, limiter=services.store.upload_threads)
+    submit = partial(_submit, services, tenant, wanted, new, key_id=key_id, spending=spending)
+    try:
+        async with services.session_slots:
+            answer, is_new = await run_sync(submit)
+    except InputError:  # before the commit: another failure may have come after it
+        await services.store.delete(key)
+        raise
+    if not is_new:
+        await services.store.delete(key)
+    return answer
+
+
+def _write(services: Services, key: str, lines: Iterable[bytes], filename: str) -> NewFile:
+    storage = services.store.storage
+    return made_inputs.write_input(storage, key, lines, filename=filename, settings=services.settings)
+
+
+def _submit(
+    services: Services, tenant: Tenant, wanted: CreateBatch, new: NewFile, *, key_id: str, spending: Spending
+) -> tuple[BatchObject, bool]:
+    with transaction(services.sessions) as session:
+        settings, spend = services.settings, spending.spend
+        made = made_inputs.submit(session, tenant, wanted, new, settings, key_id=key_id, spend=spend)
+        return shown(session, made.batch), made.is_new

@@ -1,0 +1,92 @@
+"""`/v1/batches/{id}/retry`: the failed lines of a batch once more, as a batch of their own."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+
+from api.auth import KeyIdDep, TenantDep
+from api.batches.answers import shown
+from api.batches.fields import CompletionWindow, IdempotencyKey, RetryCount
+from api.batches.making import make_batch
+from api.fields import StrictModel
+from api.openapi import failures
+from api.schemas.batches import BatchObject
+from api.services import Services, ServicesDep
+from api.spending import ONE_UPLOAD, SpendingDep
+from jobs.batches import lifecycle, retrying
+from jobs.batches.retrying import RetrySource
+from jobs.batches.submission import CreateBatch
+from jobs.database import transaction
+from jobs.states import Priority
+from jobs.tables import Tenant
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+
+
+class RetryBatchBody(StrictModel):
+    """What the retry has otherwise than the batch that it retries; all may be left out, and the body too."""
+
+    completion_window: CompletionWindow | None = None
+    priority: Priority | None = None
+
+
+@router.post(
+    "/{batch_id}/retry",
+    operation_id="retryBatch",
+    responses=failures(403, 404, 408, 409, 410, 413),
+    dependencies=[ONE_UPLOAD],
+)
+async def retry(
+    batch_id: str,
+    spending: SpendingDep,
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    body: RetryBatchBody | None = None,
+    idempotency_key: IdempotencyKey = None,
+    retry_count: RetryCount = 0,
+) -> BatchObject:
+    """Make a batch of the failed lines of one that has ended; lines that validation refused are left out.
+
+    The new batch names the old one in `retry_of`, and its input file, which is kept for 30 days, is yours as if you had
+    uploaded it. Sent again after a lost answer, it returns the batch that the first try made.
+    """
+    given = body or RetryBatchBody()
+    begin = partial(_begin, idempotency_key=idempotency_key, retry_count=retry_count)
+    async with services.session_slots:
+        found = await run_sync(begin, services, tenant, batch_id, given)
+    if isinstance(found, BatchObject):
+        return found
+    wanted, source = found
+    lines = retrying.failed_lines(services.store.storage, source)
+    filename = f"{batch_id}_retry.jsonl"
+    return await make_batch(services, tenant, wanted, lines, filename=filename, key_id=key_id, spending=spending)
+
+
+def _begin(
+    services: Services,
+    tenant: Tenant,
+    batch_id: str,
+    given: RetryBatchBody,
+    *,
+    idempotency_key: str | None,
+    retry_count: int,
+) -> BatchObject | tuple[CreateBatch, RetrySource]:
+    """Return what is to be made of what, or the batch that an earlier try made."""
+    with transaction(services.sessions) as session:
+        batch = lifecycle.get_batch(session, tenant.id, batch_id)
+        wanted = retrying.wish(
+            batch,
+            completion_window=given.completion_window,
+            priority=given.priority,
+            idempotency_key=idempotency_key,
+            retry_count=retry_count,
+        )
+        earlier = lifecycle.find_repeated(session, tenant, wanted)
+        if earlier is not None:
+            return shown(session, earlier)
+        return wanted, retrying.source_of(session, batch)

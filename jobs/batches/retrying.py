@@ -1,0 +1,136 @@
+"""The failed lines of a batch that has ended, as the input of another one.
+
+Which lines failed the error file says, by ids that are made of a line's number: those of the input are compared with
+them, so that lines without a custom_id, or with one that another has, are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import orjson
+from sqlalchemy.orm import Session
+
+from jobs.batches.submission import CreateBatch
+from jobs.errors import ConflictError, GoneError, NotFoundError
+from jobs.files import find_kept
+from jobs.lines.output_lines import line_id
+from jobs.lines.reading import iter_lines
+from jobs.settings import MIB
+from jobs.states import TERMINAL_BATCH_STATES, BatchState, InvalidLines, Priority, UncoveredLines
+from jobs.storage import Storage
+from jobs.tables import Batch
+
+_MAX_LINE_BYTES = 64 * MIB  # far above any setting: the lines were accepted once
+RUN_ERRORS = frozenset({"engine_failure", "insufficient_quota", "batch_expired", "batch_cancelled", "file_not_found"})
+"""What may become of a good line that gets no response. With any other code it was refused for what it is, and would
+fail the new batch too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySource:
+    """Where the failed lines of a batch are."""
+
+    batch_id: str
+    num_failed: int
+    input_key: str
+    errors_key: str
+
+
+def wish(
+    batch: Batch,
+    *,
+    completion_window: str | None = None,
+    priority: Priority | None = None,
+    idempotency_key: str | None = None,
+    retry_count: int = 0,
+) -> CreateBatch:
+    """Return the create call of a retry: as the batch was asked for, but for what is given here."""
+    return CreateBatch(
+        input_file_id="",
+        made_from=f"failed lines of {batch.id}",
+        retry_of=batch.id,
+        endpoint=batch.endpoint,
+        completion_window=completion_window or batch.completion_window,
+        metadata=batch.request_metadata,
+        output_expires_after_seconds=batch.output_expires_after_seconds,
+        priority=priority or Priority(batch.priority),
+        invalid_lines=InvalidLines(batch.invalid_lines),
+        uncovered_lines=UncoveredLines(batch.uncovered_lines),
+        idempotency_key=idempotency_key,
+        retry_count=retry_count,
+    )
+
+
+def source_of(session: Session, batch: Batch) -> RetrySource:
+    """Return where a batch's failed lines are.
+
+    Raises ConflictError where it has not ended or nothing failed, GoneError where a file that is needed is deleted.
+    """
+    if BatchState(batch.state) not in TERMINAL_BATCH_STATES:
+        raise ConflictError(
+            f"Cannot retry a batch with status '{batch.state}'. Wait for its end, or cancel it first.",
+            code="batch_not_ended",
+        )
+    if batch.error_file_id is None:
+        raise _nothing(batch)
+    errors = find_kept(session, batch.tenant_id, batch.error_file_id)
+    content = find_kept(session, batch.tenant_id, batch.input_file_id)
+    for file, file_id, what in ((content, batch.input_file_id, "input"), (errors, batch.error_file_id, "error")):
+        if file is None:
+            raise GoneError(
+                f"The {what} file {file_id!r} of batch {batch.id!r} was deleted or has expired, so nobody knows its "
+                "failed lines. Upload them and submit them as a new batch.",
+                code=f"{what}_file_deleted",
+            )
+    assert errors is not None
+    assert content is not None
+    return RetrySource(
+        batch_id=batch.id, num_failed=batch.num_failed, input_key=content.object_key, errors_key=errors.object_key
+    )
+
+
+def failed_lines(storage: Storage, source: RetrySource) -> Iterator[bytes]:
+    """Yield the failed lines of the input as they stand there, in order; those that validation refused are left out.
+
+    Raises ConflictError where none is left, ServiceError, or GoneError where the store has lost a file.
+    """
+    try:
+        failed = _failed_ids(storage, source)
+        num_found = 0
+        for line in iter_lines(storage.iter_chunks(source.input_key), max_line_bytes=_MAX_LINE_BYTES):
+            if line.content is not None and line_id(source.batch_id, line.line_no) in failed:
+                num_found += 1
+                yield line.content
+    except NotFoundError as error:
+        message = f"The files of batch {source.batch_id!r} are lost: {error.message}. Submit its lines as a new batch."
+        raise GoneError(message, code="file_lost") from None
+    if not num_found:
+        raise ConflictError(
+            f"None of the {source.num_failed:,} failed lines of batch {source.batch_id!r} can run as it is: each was "
+            "refused for what it says (its error file has the reasons). Correct them and submit them as a new batch.",
+            code="nothing_to_retry",
+        )
+
+
+def _failed_ids(storage: Storage, source: RetrySource) -> set[str]:
+    """Return the ids of the error file's lines that may run; a million take about 130 MB."""
+    lines = iter_lines(storage.iter_chunks(source.errors_key), max_line_bytes=_MAX_LINE_BYTES)
+    return set(_may_run(line.content for line in lines if line.content is not None))
+
+
+def _may_run(lines: Iterable[bytes]) -> Iterator[str]:
+    for content in lines:
+        line = orjson.loads(content)
+        error = line["error"]
+        if line["custom_id"] is not None and (error is None or error["code"] in RUN_ERRORS):
+            yield line["id"]
+
+
+def _nothing(batch: Batch) -> ConflictError:
+    if batch.state == BatchState.FAILED:
+        why = "failed as a whole, before any line ran: `errors` says why. Correct the file and submit it"
+    else:
+        why = f"has no failed lines: all {batch.num_completed:,} are completed. Submit its input again to run them all"
+    return ConflictError(f"Batch {batch.id!r} {why} as a new batch.", code="nothing_to_retry")
