@@ -1,4 +1,4 @@
-"""`/v1/batches`: submit, look at, list and cancel batches, and read finished lines while one runs."""
+"""`/v1/batches`: look at, list, cancel and delete batches, and read finished lines while one runs."""
 
 from __future__ import annotations
 
@@ -9,37 +9,18 @@ from pydantic import Field
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.answers import all_shown, shown
-from api.batches.fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
-from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
+from api.fields import ObjectId, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
 from api.sessions import SessionDep
-from api.spending import SpendingDep
 from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
-from jobs.batches.submission import CreateBatch
-from jobs.lines.bodies import ENDPOINTS
-from jobs.states import InvalidLines, Priority, UncoveredLines
 
 MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
-
-
-class CreateBatchBody(StrictModel):
-    """The official fields, then ours; the official client sends ours through `extra_body`."""
-
-    input_file_id: ObjectId
-    endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})]
-    completion_window: CompletionWindow
-    metadata: Metadata = None
-    output_expires_after: ExpiresAfter | None = None
-    priority: Priority = Priority.NORMAL
-    invalid_lines: InvalidLines = InvalidLines.FAIL
-    uncovered_lines: UncoveredLines = UncoveredLines.WAIT
-    """Those that the tenant's token budget does not cover when their turn comes."""
 
 
 class ListQuery(StrictModel):
@@ -50,36 +31,6 @@ class ListQuery(StrictModel):
 class ResultsQuery(StrictModel):
     after: Annotated[int, Field(ge=0, lt=2**62)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_RESULTS_PAGE)] = 1000
-
-
-@router.post("", operation_id="createBatch", responses=failures(403, 404, 408, 409, 413, 429))
-def create(
-    body: CreateBatchBody,
-    spending: SpendingDep,
-    *,
-    session: SessionDep,
-    tenant: TenantDep,
-    key_id: KeyIdDep,
-    services: ServicesDep,
-    idempotency_key: IdempotencyKey = None,
-    retry_count: RetryCount = 0,
-) -> BatchObject:
-    """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
-    expiry = body.output_expires_after
-    wanted = CreateBatch(
-        input_file_id=body.input_file_id,
-        endpoint=body.endpoint,
-        completion_window=body.completion_window,
-        metadata=body.metadata,
-        output_expires_after_seconds=expiry.seconds if expiry else None,
-        priority=body.priority,
-        invalid_lines=body.invalid_lines,
-        uncovered_lines=body.uncovered_lines,
-        idempotency_key=idempotency_key,
-        retry_count=retry_count,
-    )
-    batch = lifecycle.create_batch(session, tenant, wanted, services.settings, key_id=key_id, spend=spending.spend)
-    return shown(session, batch)
 
 
 @router.get("", operation_id="listBatches")

@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import error_response
 
 MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
+MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests: parsed on the event loop
+INLINE_PATH = "/v1/batches"
 UPLOAD_PATH = "/v1/files"  # bounds its own body, by max_file_bytes
 OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
@@ -21,7 +23,8 @@ OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 class RequestGuard:
     """Answer 400 to NUL in path or query, and 401 to strangers where there is an `operator_key`.
 
-    Bound every body but an upload's to MAX_JSON_BYTES and `stall_seconds`; an upload may only not pause for as long.
+    Bound every body but an upload's to MAX_JSON_BYTES, a create's to MAX_INLINE_BYTES, and `stall_seconds`; an upload
+    may only not pause for as long.
     """
 
     def __init__(self, app: ASGIApp, *, stall_seconds: float, operator_key: str) -> None:
@@ -40,7 +43,8 @@ class RequestGuard:
         else:
             headers, is_upload = Headers(scope=scope), scope["path"] == UPLOAD_PATH
             bounded = _timely(receive, self._stall_seconds, is_extended=is_upload)
-            await self.app(scope, bounded if is_upload else _short(bounded, headers), send)
+            allowed = MAX_INLINE_BYTES if scope["path"] == INLINE_PATH else MAX_JSON_BYTES
+            await self.app(scope, bounded if is_upload else _short(bounded, headers, allowed), send)
 
     def _is_operator(self, scope: Scope) -> bool:
         given = Headers(scope=scope).get("authorization", "")
@@ -75,17 +79,17 @@ def _timely(receive: Receive, seconds: float, *, is_extended: bool) -> Receive:
     return receive_timely
 
 
-def _short(receive: Receive, headers: Headers) -> Receive:
+def _short(receive: Receive, headers: Headers, allowed: int) -> Receive:
     announced, num_bytes = headers.get("content-length", ""), 0
 
     async def receive_bounded() -> Message:
         nonlocal num_bytes
-        if announced.isdecimal() and int(announced) > MAX_JSON_BYTES:
-            raise _too_large(int(announced))
+        if announced.isdecimal() and int(announced) > allowed:
+            raise _too_large(int(announced), allowed)
         message = await receive()
         num_bytes += len(message.get("body", b""))
-        if num_bytes > MAX_JSON_BYTES:
-            raise _too_large(num_bytes)
+        if num_bytes > allowed:
+            raise _too_large(num_bytes, allowed)
         return message
 
     return receive_bounded
@@ -99,6 +103,6 @@ def _too_slow(seconds: float) -> HTTPException:
     return HTTPException(HTTPStatus.REQUEST_TIMEOUT, message, headers={"connection": "close"})
 
 
-def _too_large(num_bytes: int) -> HTTPException:
-    message = f"The request body has {num_bytes:,} bytes or more; this endpoint allows {MAX_JSON_BYTES:,}. Send less."
+def _too_large(num_bytes: int, allowed: int) -> HTTPException:
+    message = f"The request body has {num_bytes:,} bytes or more; this endpoint allows {allowed:,}. Send less."
     return HTTPException(413, message)

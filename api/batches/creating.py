@@ -1,0 +1,137 @@
+"""`POST /v1/batches`: a batch of an uploaded file, or of requests that come with the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from api.auth import KeyIdDep, TenantDep
+from api.batches.answers import shown
+from api.batches.fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
+from api.batches.making import make_batch
+from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
+from api.openapi import failures
+from api.schemas.batches import BatchObject
+from api.services import Services, ServicesDep
+from api.spending import Spending, SpendingDep
+from jobs.batches import inline_lines, lifecycle
+from jobs.batches.inline_lines import MAX_LINES
+from jobs.batches.submission import CreateBatch
+from jobs.database import transaction
+from jobs.errors import InputError, TooLargeError
+from jobs.lines.bodies import ENDPOINTS
+from jobs.states import InvalidLines, Priority, UncoveredLines
+from jobs.tables import Tenant
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+
+REQUESTS_SCHEMA = {"type": ["array", "null"], "items": {"type": "object"}, "minItems": 1, "maxItems": MAX_LINES}
+
+
+def _few_requests(given: object) -> object:
+    """Refuse too many requests before they are looked at."""
+    if isinstance(given, list) and len(given) > MAX_LINES:
+        raise TooLargeError(
+            f"You give {len(given):,} requests and {MAX_LINES:,} are allowed in a create call. Write them into a file, "
+            "upload it, and give its id as input_file_id.",
+            param="requests",
+            code="too_many_tasks",
+        )
+    return given
+
+
+Requests = Annotated[
+    Annotated[list[dict[str, Any]], Field(min_length=1)] | None,
+    BeforeValidator(_few_requests),
+    WithJsonSchema(REQUESTS_SCHEMA),
+]
+
+
+class CreateBatchBody(StrictModel):
+    """The official fields, then ours; the official client sends ours through `extra_body`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["input_file_id"]}, {"required": ["requests"]}]},
+    )
+
+    input_file_id: ObjectId | None = None
+    endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})]
+    completion_window: CompletionWindow
+    metadata: Metadata = None
+    output_expires_after: ExpiresAfter | None = None
+    priority: Priority = Priority.NORMAL
+    invalid_lines: InvalidLines = InvalidLines.FAIL
+    uncovered_lines: UncoveredLines = UncoveredLines.WAIT
+    """Those that the tenant's token budget does not cover when their turn comes."""
+    requests: Requests = None
+    """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
+
+
+@router.post("", operation_id="createBatch", responses=failures(403, 404, 408, 409, 413, 429))
+async def create(
+    body: CreateBatchBody,
+    spending: SpendingDep,
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+    retry_count: RetryCount = 0,
+) -> BatchObject:
+    """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
+    _check_source(body)
+    expiry = body.output_expires_after
+    wanted = CreateBatch(
+        input_file_id=body.input_file_id or "",
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        metadata=body.metadata,
+        output_expires_after_seconds=expiry.seconds if expiry else None,
+        priority=body.priority,
+        invalid_lines=body.invalid_lines,
+        uncovered_lines=body.uncovered_lines,
+        idempotency_key=idempotency_key,
+        retry_count=retry_count,
+    )
+    if body.requests is not None:
+        write = partial(_written, body.requests, wanted)
+        lines, wanted = await run_sync(write, limiter=services.store.upload_threads)
+        name = "requests.jsonl"
+        return await make_batch(services, tenant, wanted, lines, filename=name, key_id=key_id, spending=spending)
+    create_one = partial(_create, services, tenant, wanted, key_id=key_id, spending=spending)
+    async with services.session_slots:
+        return await run_sync(create_one)
+
+
+def _check_source(body: CreateBatchBody) -> None:
+    if body.input_file_id is None and body.requests is None:
+        raise InputError(
+            "Missing required parameter: 'input_file_id', or 'requests' in its place.",
+            param="input_file_id",
+            code="missing_required_parameter",
+        )
+    if body.input_file_id is not None and body.requests is not None:
+        raise InputError(
+            "Both input_file_id and requests are given. Give the id of a file, or requests in its place.",
+            param="requests",
+            code="invalid_value",
+        )
+
+
+def _written(requests: Sequence[Mapping[str, Any]], wanted: CreateBatch) -> tuple[list[bytes], CreateBatch]:
+    """Return the lines of an input, and the call that names them."""
+    lines = inline_lines.lines_of(requests, endpoint=wanted.endpoint)
+    return lines, replace(wanted, made_from=inline_lines.digest(lines))
+
+
+def _create(services: Services, tenant: Tenant, wanted: CreateBatch, *, key_id: str, spending: Spending) -> BatchObject:
+    with transaction(services.sessions) as session:
+        settings, spend = services.settings, spending.spend
+        batch = lifecycle.create_batch(session, tenant, wanted, settings, key_id=key_id, spend=spend)
+        return shown(session, batch)
