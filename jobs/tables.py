@@ -180,6 +180,11 @@ class Batch(Base):
             postgresql_where=text("results_purged_at IS NULL AND results_deleted_at IS NOT NULL"),
         ),
         Index("batch_waiting_idx", "expires_at", "id", postgresql_where=text("waits_for_tokens IS NOT NULL")),
+        Index(
+            "batch_after_idx",
+            "after_batch_id",
+            postgresql_where=text("state = 'validating' AND after_batch_id IS NOT NULL"),
+        ),
         Index("batch_roll_up_idx", "created_at", "id", postgresql_where=text("rolled_up_at IS NULL")),
         CheckConstraint(_one_of("state", BatchState), name="state"),
         CheckConstraint(_one_of("priority", Priority), name="priority"),
@@ -246,6 +251,7 @@ class Batch(Base):
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
     num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
     retry_of: Mapped[str | None]  # the batch whose failed lines these are
+    after_batch_id: Mapped[str | None]  # the batch that has to be completed before this one starts
 
 
 class Chunk(Base):

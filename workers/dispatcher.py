@@ -19,7 +19,7 @@ from typing import Protocol
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import chores, metrics
-from jobs.batches import sweeps
+from jobs.batches import following, sweeps
 from jobs.batches.lost_leases import reap_expired, reap_suspects
 from jobs.chunks import fairshare, fleet, waiting
 from jobs.database import connect, sessions, transaction, try_advisory_lock
@@ -134,6 +134,7 @@ class Dispatcher:
         sweeps.expire_overdue(session)
         sweeps.finish_ready(session)
         waiting.wake(session)
+        following.fail_followers(session)  # late, as it locks budgets
         again = self._settings.hint_again_seconds
         return Plan(
             validate=sweeps.pick_for_validation(session, again_seconds=again),

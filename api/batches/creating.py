@@ -69,6 +69,8 @@ class CreateBatchBody(StrictModel):
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     """Those that the tenant's token budget does not cover when their turn comes."""
+    after: ObjectId | None = None
+    """The id of the batch that has to be completed before this one starts."""
     requests: Requests = None
     """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
 
@@ -96,6 +98,7 @@ async def create(
         priority=body.priority,
         invalid_lines=body.invalid_lines,
         uncovered_lines=body.uncovered_lines,
+        after=body.after,
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )

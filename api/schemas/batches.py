@@ -83,6 +83,8 @@ class BatchObject(ListedObject):
     uncovered_lines: UncoveredLines
     retry_of: str | None
     """The batch whose failed lines these are."""
+    after: str | None
+    """The batch that has to be completed before this one starts."""
     cost_micros: int
     """Micro-units of currency: the exact sum of what was billed, rounded."""
     eta: int | None
@@ -127,6 +129,7 @@ class BatchObject(ListedObject):
             invalid_lines=batch.invalid_lines,
             uncovered_lines=batch.uncovered_lines,
             retry_of=batch.retry_of,
+            after=batch.after_batch_id,
             cost_micros=prices.cost_micros(batch),
             eta=unix_seconds_or_none(outlook.ends_at),
             position=outlook.position,

@@ -34,6 +34,7 @@ _MOMENT: dict[BatchState, str] = {
 }
 _ENDS_WITH_A_STATE = ("hinted_at", "waits_for_tokens", "claimed_by", "claimed_until")
 _NEEDS_OUTCOME = BatchState.FINALIZING
+NEVER_COMPLETES = (BatchState.FAILED, BatchState.EXPIRED, BatchState.CANCELLING, BatchState.CANCELLED)
 
 
 def create_batch(
@@ -58,6 +59,8 @@ def create_batch(
     if earlier is not None:
         return earlier
     check_priority(tenant, wanted.priority)
+    if wanted.after is not None:
+        _check_after(session, tenant.id, wanted.after)
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
     queue_limits.check_queue(session, settings)
@@ -170,6 +173,21 @@ def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fing
     return session.scalar(same.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(1))
 
 
+def _check_after(session: Session, tenant_id: str, batch_id: str) -> None:
+    """Raise NotFoundError where there is no such batch to wait for, ConflictError where it will not complete."""
+    try:
+        earlier = get_batch(session, tenant_id, batch_id)
+    except NotFoundError:
+        raise NotFoundError(f"No batch found with id {batch_id[:100]!r} to start after.", param="after") from None
+    if earlier.state in NEVER_COMPLETES or earlier.outcome in NEVER_COMPLETES:
+        raise ConflictError(
+            f"Batch {batch_id!r} is {earlier.state} and will not complete, so nothing can start after it. "
+            "Retry it and give the id of the retry.",
+            param="after",
+            code="earlier_batch_failed",
+        )
+
+
 def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
     """Return the input file, which nobody can delete until this transaction ends."""
     file = share_file(session, tenant_id, file_id)
@@ -203,6 +221,7 @@ def _insert(
         idempotency_key=wanted.idempotency_key,
         fingerprint=wanted.fingerprint(),
         retry_of=wanted.retry_of,
+        after_batch_id=wanted.after,
         reserved_tokens=tokens,
         created_at=now,
         expires_at=now + parse_window(wanted.completion_window),

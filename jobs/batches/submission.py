@@ -47,6 +47,8 @@ class CreateBatch:
     """What the input was made from, where no caller has uploaded it: it stands for the file in `fingerprint`."""
     retry_of: str | None = None
     """The id of the batch whose failed lines these are."""
+    after: str | None = None
+    """The id of the batch that has to be completed before this one starts."""
     idempotency_key: str | None = None
     retry_count: int = 0
     """The client's own (x-stainless-retry-count): 0 for a first try."""
@@ -54,6 +56,8 @@ class CreateBatch:
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""
         wanted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
+        if self.after is None:
+            del wanted["after"]  # as a release hashes it that has none
         if self.made_from is not None:
             wanted["input_file_id"] = self.made_from
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()

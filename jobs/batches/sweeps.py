@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from jobs.batches.following import may_start
 from jobs.batches.lifecycle import move_batch
 from jobs.chunks import leasing
 from jobs.states import BatchState, ChunkState, Priority
@@ -55,7 +56,7 @@ def finish_ready(session: Session) -> list[str]:
 
 def pick_for_validation(session: Session, *, again_seconds: float) -> list[str]:
     """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
-    return _pick(session, _is_in(BatchState.VALIDATING) & _is_unclaimed(), again_seconds=again_seconds)
+    return _pick(session, _is_in(BatchState.VALIDATING) & _is_unclaimed() & may_start(), again_seconds=again_seconds)
 
 
 def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
@@ -88,7 +89,7 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
     columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
     is_wanted = tuple_(Batch.id, Batch.state).not_in([(batch_id, state.value) for batch_id, state in but_for])
     due = union_all(
-        select(*columns).where(_is_in(BatchState.VALIDATING), is_wanted, _is_unclaimed()),
+        select(*columns).where(_is_in(BatchState.VALIDATING), is_wanted, _is_unclaimed(), may_start()),
         select(*columns).where(_awaits_files(), is_wanted, _is_unclaimed()),
     ).subquery()
     number = func.row_number().over(partition_by=(due.c.priority, due.c.tenant_id), order_by=(due.c.since, due.c.id))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
@@ -33,14 +33,34 @@ class Outlook:
 def outlooks(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
     """Return the outlook of each batch, by its id. All are of one tenant."""
     running = [batch for batch in found if batch.state == BatchState.IN_PROGRESS]
-    if not running:
-        return {batch.id: Outlook() for batch in found}
+    told = _of_followers(session, found) | (_of_running(session, running) if running else {})
+    return {batch.id: told.get(batch.id, Outlook()) for batch in found}
+
+
+def _of_followers(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
+    """Say what batches wait for that start after another one."""
+    waiting_ones = [
+        batch for batch in found if batch.state == BatchState.VALIDATING and batch.after_batch_id is not None
+    ]
+    if not waiting_ones:
+        return {}
+    query = select(Batch.id, Batch.state).where(Batch.id.in_([batch.after_batch_id for batch in waiting_ones]))
+    states = {row.id: row.state for row in session.execute(query)}
+    return {batch.id: _after(batch.after_batch_id, states) for batch in waiting_ones}
+
+
+def _after(earlier_id: str | None, states: Mapping[str | None, str]) -> Outlook:
+    if states[earlier_id] == BatchState.COMPLETED:
+        return Outlook()
+    return Outlook(waits_for=f"Starts once batch {earlier_id!r} is completed, which is {states[earlier_id]} now.")
+
+
+def _of_running(session: Session, running: Sequence[Batch]) -> dict[str, Outlook]:
     live = fleet.live_models(session)
     forecasts = {row.batch_id: row for row in session.execute(_FORECASTS, _values(running))}
     is_waiting = any(batch.waits_for_tokens is not None for batch in running)
     quota = budgets.quota(session, running[0].tenant_id) if is_waiting else None
-    told = {batch.id: _outlook(batch, live, forecasts, quota) for batch in running}
-    return {batch.id: told.get(batch.id, Outlook()) for batch in found}
+    return {batch.id: _outlook(batch, live, forecasts, quota) for batch in running}
 
 
 def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], quota: budgets.Quota | None) -> Outlook:

@@ -1,0 +1,58 @@
+"""Batches that start after another one has completed: when that is, and what becomes of them if it never does.
+
+A batch waits as `validating`, with its tokens reserved and its window running. It names one that was there before it,
+and never another: so there is no circle.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import ColumnElement, exists, func, select, text
+from sqlalchemy.orm import Session, aliased
+
+from jobs.accounts import budgets
+from jobs.batches.lifecycle import NEVER_COMPLETES, move_batch
+from jobs.batches.scan import whole_file_problem
+from jobs.states import BatchState
+from jobs.tables import Batch
+
+log = logging.getLogger(__name__)
+
+_FAILED_AT_ONCE = 100
+_IS_WAITING = text("batch.state = 'validating' AND batch.after_batch_id IS NOT NULL")  # as the partial index has it
+
+
+def may_start() -> ColumnElement[bool]:
+    """Tell of a row of `batch` that what it starts after has completed, or that there is nothing."""
+    earlier = aliased(Batch)
+    is_over = (earlier.id == Batch.after_batch_id) & (earlier.state == BatchState.COMPLETED.value)
+    return Batch.after_batch_id.is_(None) | exists().where(is_over, earlier.deleted_at.is_(None))
+
+
+def fail_followers(session: Session) -> list[str]:
+    """Fail batches whose earlier one ended otherwise than completed, or was deleted; those that wait for them follow.
+
+    A sweep: it takes a bounded number of batches, the rest is for the next one.
+    """
+    earlier = aliased(Batch)
+    has_failed = earlier.state.in_([state.value for state in NEVER_COMPLETES]) | earlier.deleted_at.is_not(None)
+    # One that a worker is at has begun: what was completed then may be deleted.
+    is_unclaimed = Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
+    query = (
+        select(Batch, earlier.state)
+        .join(earlier, earlier.id == Batch.after_batch_id)
+        .where(_IS_WAITING, has_failed, is_unclaimed)
+        .order_by(Batch.id)
+        .limit(_FAILED_AT_ONCE)
+        .with_for_update(of=Batch, skip_locked=True, key_share=True)
+    )
+    rows = session.execute(query, execution_options={"populate_existing": True}).all()
+    for batch, state in rows:
+        what = "was deleted" if state == BatchState.COMPLETED else f"is {state}"
+        message = f"batch {batch.after_batch_id!r}, after which this one was to start, {what}; no line was run"
+        batch.errors = [whole_file_problem("earlier_batch_failed", message)]
+        move_batch(session, batch, BatchState.FAILED)
+        budgets.release(session, batch)
+        log.info("batch failed, its earlier one did batch_id=%s after=%s", batch.id, batch.after_batch_id)
+    return [batch.id for batch, _ in rows]
