@@ -134,6 +134,28 @@ def cancel(batch_id: BatchId) -> None:
 
 
 @app.command()
+def change(
+    batch_id: BatchId,
+    *,
+    priority: Annotated[Priority | None, typer.Option(help="The new class.")] = None,
+    window: Annotated[str | None, typer.Option(help="Time to finish in, from the batch's creation on.")] = None,
+) -> None:
+    """Change the class or the window of a batch that has not ended."""
+    from openai.types import Batch
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import when
+
+    wanted = {"priority": priority and priority.value, "completion_window": window}
+    body = {name: value for name, value in wanted.items() if value is not None}
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batch = client.post(f"/batches/{batch_id}", cast_to=Batch, body=body)
+    extra = batch.model_extra or {}
+    print(f"class {extra.get('priority')}, to end by {when(batch.expires_at or 0)}")
+
+
+@app.command()
 def retry(
     batch_id: BatchId,
     window: Annotated[str | None, typer.Option(help="[default: that of the batch]")] = None,

@@ -34,7 +34,7 @@ OPENAI_NAMES = {
     "retrieveModel",
 }
 
-REQUESTS = {"CreateBatchBody", "ExpiresAfter", "RetryBatchBody"}
+REQUESTS = {"CreateBatchBody", "ExpiresAfter", "RetryBatchBody", "ChangeBatchBody"}
 MORE_FORMS = {"readUsage": ["text/csv"]}
 
 

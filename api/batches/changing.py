@@ -1,0 +1,35 @@
+"""`POST /v1/batches/{id}`: another class or window for a batch that has not ended."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.auth import TenantDep
+from api.batches.answers import shown
+from api.batches.fields import CompletionWindow
+from api.fields import StrictModel
+from api.openapi import failures
+from api.schemas.batches import BatchObject
+from api.sessions import SessionDep
+from jobs.batches.changing import change_batch
+from jobs.errors import InputError
+from jobs.states import Priority
+
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+
+
+class ChangeBatchBody(StrictModel):
+    """What is left out stays."""
+
+    priority: Priority | None = None
+    completion_window: CompletionWindow | None = None
+    """From the batch's creation on, as at its submit."""
+
+
+@router.post("/{batch_id}", operation_id="changeBatch", responses=failures(403, 404, 408, 409, 413))
+def change(batch_id: str, body: ChangeBatchBody, *, session: SessionDep, tenant: TenantDep) -> BatchObject:
+    """Change a batch that is validating or in progress; lines that run already keep what they were started with."""
+    if body.priority is None and body.completion_window is None:
+        raise InputError("Nothing to change is given. Give priority, completion_window or both.", code="invalid_body")
+    batch = change_batch(session, tenant, batch_id, priority=body.priority, completion_window=body.completion_window)
+    return shown(session, batch)

@@ -1,0 +1,101 @@
+"""Change a batch that has not ended: its class, and the window that it has to finish in.
+
+Chunks carry both for the queue's index, so those that no worker has yet change with their batch. Lines that run keep
+what they were started with until their chunk ends. Locks in the order chunk → batch → fair share.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from jobs.accounts.limits import check_priority
+from jobs.batches.lifecycle import get_batch, lock_batch
+from jobs.batches.submission import parse_window
+from jobs.chunks import fairshare
+from jobs.errors import ConflictError, InputError
+from jobs.states import BatchState, Priority
+from jobs.tables import Batch, Tenant
+
+log = logging.getLogger(__name__)
+
+_CHANGEABLE = (BatchState.VALIDATING, BatchState.IN_PROGRESS)
+
+
+def change_batch(
+    session: Session,
+    tenant: Tenant,
+    batch_id: str,
+    *,
+    priority: Priority | None = None,
+    completion_window: str | None = None,
+) -> Batch:
+    """Give a batch another class, another window from its creation on, or both; what is None stays.
+
+    Raises NotFoundError, ForbiddenError as a submit does, InputError where the window is over already, ConflictError
+    where the batch has ended or is ending.
+    """
+    get_batch(session, tenant.id, batch_id)
+    if priority is not None:
+        check_priority(tenant, priority)
+    session.execute(_LOCK_CHUNKS, {"batch_id": batch_id})
+    batch = lock_batch(session, batch_id)
+    assert batch is not None, "rows of batches stay, deleted or not"
+    if batch.state not in _CHANGEABLE:
+        raise ConflictError(
+            f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
+            code="batch_not_changeable",
+        )
+    if completion_window is not None:
+        _set_window(session, batch, completion_window)
+    if priority is not None and priority.value != batch.priority:
+        _set_priority(session, batch, priority)
+    session.flush()
+    session.execute(_CHANGE_CHUNKS, _values(batch))
+    log.info("batch changed batch_id=%s priority=%s window=%s", batch.id, batch.priority, batch.completion_window)
+    return batch
+
+
+def _set_window(session: Session, batch: Batch, completion_window: str) -> None:
+    expires_at = batch.created_at + parse_window(completion_window)
+    now = session.scalar(select(func.clock_timestamp()))
+    assert now is not None
+    if expires_at <= now:
+        age = int((now - batch.created_at).total_seconds())
+        raise InputError(
+            f"completion_window is {completion_window!r} from the batch's creation, which was {age:,} s ago: it would "
+            "be over. Give a longer one, or cancel the batch.",
+            param="completion_window",
+            code="invalid_value",
+        )
+    batch.completion_window = completion_window
+    batch.expires_at = expires_at
+
+
+def _set_priority(session: Session, batch: Batch, priority: Priority) -> None:
+    batch.priority = priority.value
+    session.flush()
+    if batch.state == BatchState.IN_PROGRESS and batch.model is not None:
+        # Its tenant may have no other work in this class.
+        fairshare.activate(session, model=batch.model, priority=priority.value, tenant_id=batch.tenant_id)
+
+
+def _values(batch: Batch) -> dict[str, Any]:
+    return {"batch_id": batch.id, "priority": batch.priority, "expires_at": batch.expires_at}
+
+
+# Workers hold a chunk for the time of a flush; and lock the batch after it, so the chunks come first here as well.
+_LOCK_CHUNKS = text("""
+    SELECT id FROM chunk WHERE batch_id = :batch_id AND state IN ('planned', 'ready', 'leased', 'waiting')
+    ORDER BY id FOR NO KEY UPDATE
+""")
+
+# Leased ones too: they come back with their batch's class. What they are charged to was noted at their claim.
+_CHANGE_CHUNKS = text("""
+    UPDATE chunk SET priority = :priority, expires_at = :expires_at, hinted_at = NULL
+    WHERE batch_id = :batch_id AND state IN ('planned', 'ready', 'leased', 'waiting')
+        AND (priority, expires_at) IS DISTINCT FROM (:priority, CAST(:expires_at AS timestamptz))
+""")
