@@ -16,11 +16,13 @@ from benchmarks.peers.comparison import Comparison, Row
 def print_comparison(comparison: Comparison) -> None:
     """Print the table of one workload, what failed and the summary."""
     console = Console()
-    table = Table(title=comparison.workload, title_justify="left")
-    for name in ("engine", "precision", "version"):
+    table = Table(title=comparison.workload, title_justify="left", box=None, pad_edge=False)
+    for name in ("engine", "precision"):
         table.add_column(name, no_wrap=True)
-    for name in ("output tok/s", "ours ÷ theirs", "CPU s", "each repetition", "busy beside it", "same first token"):
-        table.add_column(name, justify="right")
+    for name in ("output\ntok/s", "ours ÷\ntheirs", "CPU s", "same\ntoken"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("each\nrun", "busy\nbeside"):  # one figure a repetition: they wrap where there is no room
+        table.add_column(name, min_width=7)
     for row in comparison.rows:
         table.add_row(*_cells(row))
     console.print(table)
@@ -51,17 +53,16 @@ def as_json(
 
 def _cells(row: Row) -> list[str]:
     if row.failure is not None:
-        return [row.peer, row.dtype, row.version, "failed", "", "", "", "", ""]
+        return [f"{row.peer} {row.version}".rstrip(), row.dtype, "failed", "", "", "", "", ""]
     return [
-        row.peer,
+        f"{row.peer} {row.version}",
         row.dtype,
-        row.version,
         _figure(row.tokens_per_second, ".0f"),
         _figure(row.ratio, ".2f"),
         _figure(row.cpu_seconds, ".1f"),
+        _figure(row.same_tokens, ".0%"),
         " ".join(f"{rate:.0f}" for rate in row.rates),
         " ".join(f"{cores:.1f}" for cores in row.other_cores),
-        _figure(row.same_tokens, ".0%"),
     ]
 
 
