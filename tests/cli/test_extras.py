@@ -1,0 +1,76 @@
+"""The plain installation is the client: its commands need no package of the extras, the others say which they need."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.extras import what_to_install
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+WITHOUT_EXTRAS = """
+import importlib.abc, sys
+hidden = set(sys.argv.pop(1).split(","))
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+from cli.main import main
+main()
+"""
+
+
+def modules_of(extra: str) -> Iterator[str]:
+    """Yield the module of each package of an extra that is installed here: the one of its own name."""
+    provided = importlib.metadata.packages_distributions()
+    for requirement in EXTRAS[extra]:
+        match = re.match(r"[\w.-]+", requirement)
+        assert match
+        module = match.group().replace("-", "_").lower()
+        if module in provided:
+            yield module
+
+
+def run_without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
+    hidden = ",".join({*modules_of("server"), *modules_of("engine")})
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, hidden, *arguments]
+    environment = {"TOKENMILL_BASE_URL": "http://127.0.0.1:9", "TOKENMILL_API_KEY": "k", "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("extra", ["server", "engine"])
+def test_every_package_of_an_extra_is_named_when_it_is_missing(extra: str) -> None:
+    for module in modules_of(extra):
+        sentence = what_to_install(f"{module}.part")
+        assert sentence is not None, module
+        assert extra in sentence or module in {"msgspec", "psutil"}
+
+
+def test_a_missing_module_of_no_extra_is_not_explained_away() -> None:
+    assert what_to_install("cli.nothing") is None
+    assert what_to_install(None) is None
+
+
+@pytest.mark.parametrize("command", [["batch", "list"], ["files", "list"], ["batch", "create", "pyproject.toml"]])
+def test_the_clients_commands_need_no_extra(command: list[str]) -> None:
+    outcome = run_without_extras(*command)
+    assert outcome.returncode == 1
+    assert "cannot reach http://127.0.0.1:9" in outcome.stderr
+
+
+@pytest.mark.parametrize(("command", "extra"), [("up", "server"), ("worker", "server"), ("api", "server")])
+def test_another_command_says_what_to_install(command: str, extra: str) -> None:
+    outcome = run_without_extras(command, *(["--model", "demo"] if command == "worker" else []))
+    assert outcome.returncode == 1
+    assert f"pip install 'tokenmill[{extra}" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
