@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import torch
 from engine import LLM, SamplingParams
 from engine.models.weights import Checkpoint
 from engine.outputs import RequestOutput
+from engine.scheduling.request import NewRequest
 from engine.speculation.prompt_lookup import PromptLookup
 from engine.structured import StructuredOutput
+from kernels.packed_linear import Layout, best_layout
 from tests.engine.builders import GivenDrafter, new_request
 from tests.read_by_transformers import digest
 from tests.real_model import read_by_transformers, real_model
@@ -125,6 +128,56 @@ def test_a_drained_request_goes_on_with_the_tokens_it_would_have_had(llm: LLM) -
     while llm.engine.has_work:
         rest += [token for delta in llm.engine.step() for token in delta.token_ids]
     assert rest == tokens[9:]
+
+
+@pytest.fixture
+def exact(path: Path) -> LLM:
+    """The same weights in bf16, where the bits of a product follow no batch."""
+    if best_layout(torch.zeros(1, 1, dtype=torch.bfloat16)) is not Layout.PANELS:
+        pytest.skip("this CPU's bf16 products are oneDNN's, whose bits follow the batch")
+    return LLM(path, dtype="bfloat16", max_model_len=512, num_kv_blocks=128, warm_up=False)
+
+
+STORIES = [f"Write a short story about a fisherman who finds {number} coins." for number in range(3, 9)]
+
+
+def new_stories(llm: LLM, so_far: dict[int, list[int]]) -> Iterator[NewRequest]:
+    """Yield a request for each story, greedy and drawn by turns, to go on after what there is of it."""
+    for index, story in enumerate(STORIES):
+        prompt = llm.tokenizer.apply_chat_template(chat(story), add_generation_prompt=True, return_dict=False)
+        params = SamplingParams(temperature=0.9 * (index % 2), seed=index, max_tokens=20 + index, ignore_eos=True)
+        yield new_request(index, prompt, params=params, output_token_ids=so_far[index])
+
+
+def run(llm: LLM, *, most_steps: int = 10**6) -> dict[int, list[int]]:
+    """Take so many steps, then stop as a draining worker does; return what each request was given."""
+    given: dict[int, list[int]] = defaultdict(list)
+    while llm.engine.has_work and most_steps > 0:
+        most_steps -= 1
+        for delta in llm.engine.step():
+            given[delta.request_id] += delta.token_ids
+    llm.engine.abort(range(len(STORIES)))
+    while llm.engine.has_work:
+        llm.engine.step()
+    return given
+
+
+def test_in_bf16_drained_requests_go_on_with_the_same_tokens_beside_others(exact: LLM) -> None:
+    for request in new_stories(exact, defaultdict(list)):
+        exact.engine.add(request)
+    whole = run(exact)
+    assert [len(whole[index]) for index in range(6)] == [20, 21, 22, 23, 24, 25]
+    for request in new_stories(exact, defaultdict(list)):
+        exact.engine.add(request)
+    kept = run(exact, most_steps=9)
+    assert all(0 < len(tokens) < 20 for tokens in kept.values())
+    resumed: dict[int, list[int]] = {}
+    for share in ({5, 0}, {1, 2, 3, 4}):  # other batches than before
+        for request in reversed(list(new_stories(exact, kept))):
+            if request.request_id in share:
+                exact.engine.add(request)
+        resumed |= run(exact)
+    assert {index: kept[index] + resumed[index] for index in range(6)} == dict(whole)
 
 
 def test_drafts_from_the_prompt_are_accepted_and_change_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
