@@ -1,6 +1,7 @@
 """Read a model's config.json or a GGUF file's metadata, decide whose code runs it, and refuse what neither has.
 
-transformers reads config.json (it knows every old spelling); nothing here loads weights or modelling code.
+transformers reads a config.json that is not plain (it knows every old spelling); nothing here loads weights or
+modelling code.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engine.gguf.container import GgufFile, is_gguf
 from engine.models.families import FAMILIES, Windows, has
 from engine.models.language_part import LANGUAGE_PARTS, language_name, language_part
 from engine.models.paths import resolve_model_path
+from engine.models.plain_config import read_plain
 from engine.models.quantization import Quantization, read_quantization
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class CheckpointConfig:
     eos_token_ids: tuple[int, ...]
     dtype: str
     source: Any
-    """Transformers' configuration object."""
+    """Transformers' configuration object, or what stands in for it where our own decoder runs a plain model."""
     quantization: Quantization | None = None
     """That of the files: weights are made whole when they are loaded, and `source` knows nothing of it."""
     is_part: bool = False
@@ -81,7 +83,8 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     raw = _read_raw(path)
     quantization = _quantization(raw, path)
     _check_dtype(raw, path)
-    config = _read_with_transformers(raw, path)
+    plain = None if impl is ModelImpl.TRANSFORMERS else read_plain(raw)
+    config = _read_with_transformers(raw, path) if plain is None else plain
     is_part = raw.get("model_type") in LANGUAGE_PARTS
     if impl is ModelImpl.TRANSFORMERS or (impl is ModelImpl.AUTO and _reason_against_own(config, path)):
         _check_for_transformers(config, path)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.errors import UnsupportedModelError
 from engine.models.config import CheckpointConfig, ModelConfig, rope_parameters
@@ -48,5 +47,7 @@ def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     if parameters["rope_type"] == "default":
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: PLC0415 - a slow import, seldom needed
+
     frequencies, attention_scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config.source, torch.device("cpu"))
     return frequencies.float(), float(attention_scale)
