@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from celery import Celery
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
-from engine.errors import ModelLoadError
+from engine.errors import EngineStartError, ModelLoadError
 from engine.models.paths import resolve_model_path
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
@@ -71,17 +72,26 @@ def main(
     config = engine(str(folder))
     worker_id = new_id("worker")
     leaving = Leaving()
-    host = EngineHost(EngineProcess(config), on_gone=leaving)
-    make_parts = _parts_maker(
-        host,
-        folder,
-        chat_template=chat_template,
-        model=model,
-        sessions=maker,
-        hold_sessions=hold_maker,
-        settings=settings,
-        leaving=leaving,
-    )
+    process = EngineProcess(config)
+    fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
+    with suppress(EngineStartError):  # the pool starts it again, and tells
+        process.begin()  # it loads the model while the tokenizer is loaded here, and Celery
+    host = EngineHost(process, on_gone=leaving)
+    try:
+        make_parts = _parts_maker(
+            host,
+            folder,
+            chat_template=chat_template,
+            model=model,
+            sessions=maker,
+            hold_sessions=hold_maker,
+            settings=settings,
+            leaving=leaving,
+            fingerprint=fingerprint,
+        )
+    except InputError:
+        process.close()
+        raise
     if path is not None:  # only now: a model that cannot be served here must not become known
         with transaction(maker) as session:
             served_models.put_model(session, model, path)
@@ -134,9 +144,9 @@ def _parts_maker(
     hold_sessions: sessionmaker[Session],
     settings: Settings,
     leaving: Leaving,
+    fingerprint: str,
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
     tokenizer = _tokenizer(folder, chat_template)
-    fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
 
     def make(info: EngineInfo, drain: Drain) -> WorkerParts:
         leaving.drain = drain

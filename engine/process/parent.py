@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -69,24 +70,35 @@ class EngineProcess:
         self._child: _Child | None = None
         self._connection: Connection | None = None
         self._info: EngineInfo | None = None
+        self._has_begun = False
         self._send_lock = threading.Lock()
         self._state_lock = threading.Lock()
         self._open_children: dict[int, int] = {}
 
-    def start(self) -> EngineInfo:
-        """Start the process and wait until the model is loaded and warm.
-
-        Raises EngineStartError with the child's reason, or when it is not ready within the time limit.
-        """
+    def begin(self) -> None:
+        """Start the process, for `start` to wait for: it loads the model meanwhile. Raises EngineStartError."""
         self.close()
         ours, theirs = multiprocessing.Pipe(duplex=True)
         _limit_waits(ours, self._pipe_timeout_seconds)
         self._connection = ours
         self._child = _Child(theirs)
         theirs.close()
-        try:
+        with suppress(OSError):  # it has ended already, and `start` says why
             ours.send_bytes(encode(Configure(self.config)))
-            self._info = self._await_ready(ours)
+        self._has_begun = True
+
+    def start(self) -> EngineInfo:
+        """Start the process, unless it was begun, and wait until the model is loaded and warm.
+
+        Raises EngineStartError with the child's reason, or when it is not ready within the time limit.
+        """
+        if not self._has_begun:
+            self.begin()
+        self._has_begun = False
+        assert self._connection is not None
+        assert self._child is not None
+        try:
+            self._info = self._await_ready(self._connection)
         except EngineStartError:
             self.close()
             raise
@@ -175,6 +187,7 @@ class EngineProcess:
 
         A call that waits for the process to read its message ends with EngineDied.
         """
+        self._has_begun = False
         connection, self._connection = self._connection, None
         child, self._child = self._child, None
         if connection is not None:

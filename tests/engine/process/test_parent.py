@@ -99,6 +99,22 @@ def test_tokens_through_the_pipe_equal_transformers(process: EngineProcess, mode
     assert tokens == model.expected
 
 
+def test_a_process_that_was_begun_is_the_one_that_is_waited_for(model: TinyModel) -> None:
+    engine = EngineProcess(config_for(model.path))
+    engine.begin()
+    begun = engine.pid
+    assert engine.start().num_kv_blocks == 200
+    assert engine.pid == begun is not None
+    engine.close()
+
+
+def test_a_process_that_was_begun_and_is_not_wanted_ends(model: TinyModel) -> None:
+    engine = EngineProcess(config_for(model.path))
+    engine.begin()
+    engine.close()
+    assert not engine.is_alive
+
+
 def test_the_schedulers_decisions_come_along(process: EngineProcess, model: TinyModel) -> None:
     process.add(new_request(31, model.prompts[0], params=SamplingParams(max_tokens=2)))
     decisions: list[Decision] = []
