@@ -56,7 +56,7 @@ def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -
     """Start `tokenmill up` with further arguments and variables, and stop it. Ends the program if it does not start."""
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         process = subprocess.Popen(
-            [tokenmill, "up", "--data-dir", folder, "--port", str(_free_port()), "--served-name", "demo", *arguments],
+            [tokenmill, "up", "--data-dir", folder, "--port", str(free_port()), "--served-name", "demo", *arguments],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},
@@ -74,7 +74,8 @@ def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -
                 process.wait(_STOP_SECONDS)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
