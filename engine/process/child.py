@@ -84,7 +84,7 @@ def _serve(engine: Engine, connection: Connection) -> int:
     outbox = Outbox(lambda progress: _send(connection, progress))
     last_put = time.monotonic()
     try:
-        while outbox.is_open and _apply_messages(engine, inbox, last_put):
+        while outbox.is_open and _apply_messages(engine, inbox, outbox, wait_until=last_put + HEARTBEAT_SECONDS):
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
             if outputs or now - last_put >= HEARTBEAT_SECONDS:
@@ -98,20 +98,22 @@ def _serve(engine: Engine, connection: Connection) -> int:
     return 0
 
 
-def _apply_messages(engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], last_put: float) -> bool:
+def _apply_messages(
+    engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], outbox: Outbox, *, wait_until: float
+) -> bool:
     """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
     is_idle = not engine.has_work
     while True:
         try:
-            if is_idle:
-                message = inbox.get(timeout=max(0.001, last_put + HEARTBEAT_SECONDS - time.monotonic()))
-            else:
-                message = inbox.get_nowait()
+            seconds = max(0.001, wait_until - time.monotonic()) if is_idle else 0.0
+            message = inbox.get(block=is_idle, timeout=seconds)
         except queue.Empty:
             return True
         is_idle = False
         if isinstance(message, Add):
             for new in message.requests:
+                if new.params.stop:
+                    outbox.watch(new.request_id, num_children=new.params.n)
                 engine.add(new)
         elif isinstance(message, Abort):
             engine.abort(message.request_ids)

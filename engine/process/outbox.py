@@ -1,14 +1,15 @@
 """Carry progress from the engine's loop to its reader: the loop never waits for a slow reader.
 
-A thread sends; what it cannot send yet is joined by child of a request, so that no more waits than one message holds:
-one delta for each unfinished child, with the tokens that the reader has not taken.
+A thread sends; what waits is joined by child of a request, so that no more waits than one message holds: one delta for
+each unfinished child, with the tokens that the reader has not got.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.outputs import TokenDelta
 from engine.process.messages import Progress
@@ -18,17 +19,27 @@ from engine.stats import EngineStats
 MAX_DECISIONS = 4096
 """Decisions that wait for a slow reader; older ones are dropped."""
 
+HOLD_SECONDS = 0.2
+"""How long tokens may wait that nobody looks at before their child ends: each delta costs the reader a look-up."""
+
+Child = tuple[int, int]
+
 
 class Outbox:
     """Send `Progress` messages in order from a thread of its own. `put` and `close` belong to the loop's thread."""
 
-    def __init__(self, send: Callable[[Progress], None]) -> None:
+    def __init__(self, send: Callable[[Progress], None], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """`send` may block. When it raises OSError the reader is gone; any other error is raised by the next `put`."""
         self._send = send
+        self._monotonic = monotonic
         self._has_changed = threading.Condition()
-        self._pending: dict[tuple[int, int], TokenDelta] = {}
+        self._watched: dict[int, int] = {}  # how many children are open, by request id
+        self._held: dict[Child, TokenDelta] = {}
+        self._released_at = monotonic()
+        self._due: dict[Child, TokenDelta] = {}
         self._decisions: deque[Decision] = deque(maxlen=MAX_DECISIONS)
         self._stats: EngineStats | None = None
+        self._is_due = False
         self._is_closing = False
         self._is_open = True
         self._error: Exception | None = None
@@ -40,25 +51,57 @@ class Outbox:
         """Tell whether the reader is still there."""
         return self._is_open
 
-    def put(self, deltas: Iterable[TokenDelta], stats: EngineStats, decisions: Iterable[Decision] = ()) -> None:
-        """Hand over what a step brought; with no deltas it is a sign of life."""
+    def watch(self, request_id: int, *, num_children: int) -> None:
+        """Send the tokens of a request as they come: its reader looks for a stop string in them."""
+        self._watched[request_id] = num_children
+
+    def put(self, deltas: Sequence[TokenDelta], stats: EngineStats, decisions: Iterable[Decision] = ()) -> None:
+        """Hand over what a step brought; with no deltas it is a sign of life, and nothing is held any longer."""
         if self._error is not None:
             raise self._error
+        now = self._monotonic()
         with self._has_changed:
             for delta in deltas:
-                child = delta.request_id, delta.index
-                waiting = self._pending.get(child)
-                if waiting is None:
-                    self._pending[child] = delta
-                else:
-                    waiting.extend(delta)
+                self._join(delta)
+            if not deltas or now - self._released_at >= HOLD_SECONDS:
+                self._release()
+                self._released_at = now
             self._decisions.extend(decisions)
             self._stats = stats
-            self._has_changed.notify()
+            self._is_due = self._is_due or bool(self._due) or not deltas
+            if self._is_due:
+                self._has_changed.notify()
+
+    def _join(self, delta: TokenDelta) -> None:
+        """Add a delta to what waits of its child; one that ends it, or is watched, is due."""
+        child = delta.request_id, delta.index
+        is_due = delta.finish_reason is not None or delta.request_id in self._watched
+        if delta.finish_reason is not None:
+            self._count_end(delta.request_id)
+        waiting = self._due.get(child) or self._held.get(child)
+        if waiting is None:
+            waiting = delta
+        else:
+            waiting.extend(delta)
+        if is_due:
+            self._held.pop(child, None)
+            self._due[child] = waiting
+        elif child not in self._due:
+            self._held[child] = waiting
+
+    def _count_end(self, request_id: int) -> None:
+        left = self._watched.pop(request_id, 0) - 1
+        if left > 0:
+            self._watched[request_id] = left
+
+    def _release(self) -> None:
+        self._due |= self._held
+        self._held = {}
 
     def close(self) -> None:
         """Send what is left and end the thread."""
         with self._has_changed:
+            self._release()
             self._is_closing = True
             self._has_changed.notify()
         self._thread.join()
@@ -75,10 +118,10 @@ class Outbox:
     def _next(self) -> Progress | None:
         """Wait for something to send; None when nothing more will come."""
         with self._has_changed:
-            self._has_changed.wait_for(lambda: self._stats is not None or self._is_closing)
-            stats, self._stats = self._stats, None
+            self._has_changed.wait_for(lambda: self._is_due or self._is_closing)
+            stats, self._stats, self._is_due = self._stats, None, False
             if stats is None:
                 return None
-            pending, self._pending = self._pending, {}
+            due, self._due = self._due, {}
             decisions, self._decisions = list(self._decisions), deque(maxlen=MAX_DECISIONS)
-            return Progress(list(pending.values()), stats, stats.scheduler.num_steps, decisions)
+            return Progress(list(due.values()), stats, stats.scheduler.num_steps, decisions)
