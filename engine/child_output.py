@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.detokenizer import Tokenizer
+from engine.detokenizer import Detokenizer, Tokenizer
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.text import TextStream
@@ -92,6 +92,9 @@ class ChildOutput:
     def _text_of(self, token_ids: Sequence[int], params: SamplingParams) -> str:
         if self._tokenizer is None:
             return ""
+        if not params.stop:
+            skip = params.skip_special_tokens
+            return Detokenizer(self._tokenizer, self._prompt_token_ids, skip_special_tokens=skip).whole(token_ids)
         stream = TextStream(self._tokenizer, self._prompt_token_ids, params)
         stream.push(token_ids)
         stream.finish()

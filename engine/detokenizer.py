@@ -79,6 +79,10 @@ class Detokenizer:
         """Return the text after the pieces if nothing more comes; what is incomplete is a replacement character."""
         return self._decode(self._window)[self._num_shown :]
 
+    def whole(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an output that is complete, where nothing was pushed before: pieces and rest, at once."""
+        return self._decode([*self._window, *token_ids])[self._num_shown :]
+
     def _show_closed(self) -> str:
         end = len(self._window) - self._num_open
         piece = self._certain(self._window[:end])[self._num_shown :]

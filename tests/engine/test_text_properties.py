@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from engine.detokenizer import REPLACEMENT, text_of_token
+from engine.detokenizer import REPLACEMENT, Detokenizer, text_of_token
 from engine.params import SamplingParams
 from engine.text import TextStream
 from tests.engine.texts import ALL_TOKENIZERS, TOKENIZERS, ids_of, match, pieces_text, stream_text
@@ -69,6 +69,7 @@ def test_any_split_of_any_tokens_gives_the_full_decode(
     got = pieces_text(tokenizer, prompt, _cut(output, cuts), skip=skip)
     assert got == pieces_text(tokenizer, prompt, [output], skip=skip)
     assert got == stream_text(tokenizer, prompt, output, skip=skip)
+    assert got == Detokenizer(tokenizer, prompt, skip_special_tokens=skip).whole(output)
     if _ends_whole(tokenizer, prompt, skip=skip):
         assert got == _past_prompt(tokenizer, prompt, output, skip=skip)
 
