@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.errors import InputError, NotFoundError, OverBudgetError
@@ -152,13 +152,14 @@ def settle(
     Belongs in the transaction that inserts the results and their ledger entry.
     """
     assert tokens >= 0, tokens
-    reserved, covered = _lock_batch(session, batch_id)
-    left = covered - uncovered
-    part = min(tokens, max(reserved - left, 0))
-    if part or uncovered:
-        values = {"reserved_tokens": reserved - part, "covered_tokens": left}
-        session.execute(update(Batch).where(Batch.id == batch_id).values(values))
-    _book(session, tenant_id, part=part, spent=tokens, is_limited=is_limited)
+    values = {
+        "batch_id": batch_id,
+        "tenant_id": tenant_id,
+        "tokens": tokens,
+        "uncovered": uncovered,
+        "is_limited": is_limited,
+    }
+    session.execute(_SETTLE, values)
 
 
 def release(session: Session, batch: Batch) -> int:
@@ -175,7 +176,8 @@ def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
     part = max(reserved - covered, 0)
     if part:
         session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=reserved - part))
-        _book(session, tenant_id, part=part, spent=0)
+        given_back = {Budget.reserved_tokens: Budget.reserved_tokens - part}
+        session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(given_back))
     return part
 
 
@@ -235,18 +237,20 @@ def fitting(costs: Sequence[int], room: int | None) -> tuple[list[bool], int]:
     return fits, taken
 
 
-def _book(session: Session, tenant_id: str, *, part: int, spent: int, is_limited: bool = True) -> None:
-    if not part and not spent:
-        return
-    values = {
-        Budget.reserved_tokens: Budget.reserved_tokens - part,
-        Budget.spent_tokens: Budget.spent_tokens + spent,
-    }
-    if not is_limited:
-        total = Budget.spent_tokens + Budget.reserved_tokens + spent - part
-        values[Budget.committed_tokens] = func.greatest(Budget.committed_tokens, total)
-    session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(values))
-
+# One statement, since every flush needs it. What is left of the cover stays reserved.
+_SETTLE = text("""
+    WITH before AS (
+        SELECT id, least(:tokens, greatest(reserved_tokens - (covered_tokens - :uncovered), 0)) AS part
+        FROM batch WHERE id = :batch_id FOR NO KEY UPDATE
+    ), taken AS (
+        UPDATE batch SET reserved_tokens = reserved_tokens - before.part, covered_tokens = covered_tokens - :uncovered
+        FROM before WHERE batch.id = before.id RETURNING before.part
+    )
+    UPDATE budget SET reserved_tokens = reserved_tokens - taken.part, spent_tokens = spent_tokens + :tokens,
+        committed_tokens = CASE WHEN :is_limited THEN committed_tokens
+            ELSE greatest(committed_tokens, spent_tokens + reserved_tokens + :tokens - taken.part) END
+    FROM taken WHERE tenant_id = :tenant_id AND (:tokens > 0 OR taken.part > 0)
+""")
 
 # The states are those of the index of live batches: a tenant may have any number of others.
 _OTHERS_RUN = text("""
