@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, Engine, Result, TextClause, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -33,6 +33,9 @@ _SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "5min",
     "client_min_messages": "warning",
 }
+RESTED_SECONDS = 1.0
+"""A connection that has rested for so long is asked whether it lives before it is used. To ask at each use is a
+round trip for each transaction; one that breaks in less costs its transaction, which is then tried again."""
 _ALONE_SECONDS = 5.0  # the same for a statement in no transaction, behind a pooler
 # The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
 _CONNECT_ARGS: dict[str, Any] = {
@@ -61,7 +64,6 @@ def connect(database_url: str, *, connections: int = 4) -> Engine:
     engine = create_engine(
         url,
         connect_args=arguments,
-        pool_pre_ping=True,
         pool_size=connections,
         max_overflow=0,
         pool_timeout=10,
@@ -70,7 +72,24 @@ def connect(database_url: str, *, connections: int = 4) -> Engine:
     own = {name: value for name, value in _SESSION_SETTINGS.items() if name not in str(url.query.get("options", ""))}
     event.listen(engine, "connect", partial(_set_up, own))
     event.listen(engine, "begin", partial(_begin_pooled, own))
+    event.listen(engine, "checkin", _note_rest)
+    event.listen(engine, "checkout", partial(_check_rested, engine))
     return engine
+
+
+def _note_rest(_connection: Any, record: Any) -> None:
+    record.info["rests_since"] = time.monotonic()
+
+
+def _check_rested(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:
+    """Raise InvalidatePoolError, which makes the pool connect anew, where a connection died while it rested."""
+    since = record.info.get("rests_since")
+    if since is None or time.monotonic() - since < RESTED_SECONDS:
+        return
+    try:
+        engine.dialect.do_ping(connection)
+    except psycopg.Error as error:
+        raise InvalidatePoolError from error
 
 
 def _set_up(settings: Mapping[str, str], connection: Any, record: Any) -> None:

@@ -5,7 +5,9 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -55,6 +57,33 @@ def test_downgrading_leaves_an_empty_schema(database_url: str) -> None:
         names = connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")).all()
     engine.dispose()
     assert names == ["alembic_version"]
+
+
+def test_only_a_connection_that_has_rested_is_asked_whether_it_lives(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, pings = database.connect(database_url, connections=1), list[object]()
+    do_ping = engine.dialect.do_ping
+
+    def ask(connection: Any) -> bool:
+        pings.append(connection)
+        return do_ping(connection)
+
+    monkeypatch.setattr(engine.dialect, "do_ping", ask)
+
+    def backend() -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    monkeypatch.setattr(database, "RESTED_SECONDS", 1e9)
+    first = backend()
+    assert (backend(), pings) == (first, [])
+    monkeypatch.setattr(database, "RESTED_SECONDS", 0.0)
+    assert (backend(), len(pings)) == (first, 1)
+    with psycopg.connect(database_url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [first])
+    assert backend() != first
+    engine.dispose()
 
 
 def test_upgrading_from_two_processes_at_once_is_safe(empty_database: str) -> None:
