@@ -212,15 +212,6 @@ class PromptMaker:
                 raise BodyError(name, message)
 
 
-_STRUCTURE = ("response_format", "structured_outputs", "tools", "guided_")
-"""What parameters begin with that an output's structure is made of."""
-
-
-def has_structure(body: Mapping[str, Any]) -> bool:
-    """Tell whether a line may have a grammar that is to be checked."""
-    return any(name.startswith(_STRUCTURE) and value is not None for name, value in body.items())
-
-
 def _tool_use(request: Request) -> ToolUse | None:
     return request.tool_use if isinstance(request, ChatRequest) else None
 

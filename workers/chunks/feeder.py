@@ -21,7 +21,7 @@ from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
 from workers.chunks.starter import LineStarter
-from workers.prompts import PreparedLine, has_structure
+from workers.prompts import PreparedLine
 
 LONG_LINE_BYTES = 64 * 1024
 """From here on a line is prepared beside the thread that holds the lease, and where there is room for it: a context of
@@ -51,15 +51,19 @@ class ChunkFeeder:
     def feed(self) -> None:
         """Hand over every line, holding the lease on the way. Raises Abandoned."""
         content = self._read_content()
-        self._lease.run(leasing.start)
-        done, kept = self._lease.run(self._read_progress)
+        done, kept = self._lease.run(self._start)
         for raw in self._claim.split(content):
             if raw.line_no not in done:
                 self._feed_line(raw, kept.get(raw.line_no, []))
-            self._starter.start_if_due()
-            self._ends.hold_lease_if_due()
-            self._ends.give_back_if_drained()
+            self._go_on()
         self._starter.start()
+
+    def _go_on(self) -> bool:
+        """Do what must not wait for the next line, such as one whose grammar waits for its turn. Raises Abandoned."""
+        self._starter.start_if_due()
+        self._ends.hold_lease_if_due()
+        self._ends.give_back_if_drained()
+        return True
 
     def _read_content(self) -> bytes:
         try:
@@ -73,8 +77,9 @@ class ChunkFeeder:
             self._lease.run(missing_inputs.give_up_claim)
             raise Abandoned(str(error)) from None
 
-    def _read_progress(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], dict[int, list[int]]]:
+    def _start(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], dict[int, list[int]]]:
         """Return the lines that have a result, and the output that others of them have so far."""
+        leasing.start(session, claim)
         kept = checkpoints.read(session, claim, model_fingerprint=self._parts.model_fingerprint)
         return leasing.lines_done(session, claim), kept
 
@@ -85,32 +90,27 @@ class ChunkFeeder:
         except Exception as error:  # noqa: BLE001 - as below
             self._results.give_up(raw.line_no, reading.custom_id_of(raw.content), error)
             return
-        is_slow = len(raw.content) >= LONG_LINE_BYTES or has_structure(line.body)
-        if is_slow:
-            self._starter.start()  # the others do not wait for it
         try:
-            self._start_or_refuse(line, output, size_bytes=len(raw.content), is_slow=is_slow)
+            self._start_or_refuse(line, output, size_bytes=len(raw.content))
         except Abandoned:
             raise
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
             self._results.give_up(raw.line_no, line.custom_id, error)
 
-    def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int, is_slow: bool) -> None:
+    def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int) -> None:
         try:
-            prepared = self._prepare(line, size_bytes=size_bytes, is_slow=is_slow)
+            prepared = self._prepare(line, size_bytes=size_bytes)
         except (BodyError, InvalidParamsError) as error:
             self._results.refuse(line, error)
         else:
             self._starter.add(prepared, output)
 
-    def _prepare(self, line: InputLine, *, size_bytes: int, is_slow: bool) -> PreparedLine:
-        """Prepare a line, beside the lease where that takes long: a long text, or a grammar that waits for its turn."""
-        is_long = size_bytes >= LONG_LINE_BYTES
+    def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
+        """Prepare a line, a long one beside the lease; its grammar may wait for its tenant's turn."""
 
-        def prepare(is_wanted: Callable[[], bool] = lambda: True) -> PreparedLine:
-            def room() -> AbstractContextManager[None]:
-                return self._parts.room.inside(size_bytes, is_wanted=is_wanted) if is_long else nullcontext()
-
+        def prepare(
+            is_wanted: Callable[[], bool] = self._go_on, room: Callable[[], AbstractContextManager[None]] = nullcontext
+        ) -> PreparedLine:
             return self._parts.prompts.prepare(
                 line,
                 endpoint=self._claim.endpoint,
@@ -120,4 +120,9 @@ class ChunkFeeder:
                 room=room,
             )
 
-        return self._ends.hold_lease_during(prepare) if is_slow else prepare()
+        if size_bytes < LONG_LINE_BYTES:
+            return prepare()
+        self._starter.start()  # the others do not wait for it
+        return self._ends.hold_lease_during(
+            lambda is_wanted: prepare(is_wanted, lambda: self._parts.room.inside(size_bytes, is_wanted=is_wanted))
+        )

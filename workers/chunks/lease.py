@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts.budgets import Covered
 from jobs.chunks import covering, leasing
-from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.leasing import ClaimedChunk, FlushOutcome
 from jobs.chunks.recording import LineResult
 from jobs.database import transaction
 from jobs.errors import FencedOutError, ServiceError
@@ -36,6 +36,7 @@ class ChunkLease:
     """Every call is one transaction, and raises Abandoned where the chunk is lost or the database stays away.
 
     `is_batch_wanted` is what the last flush or heartbeat found: False once the batch was cancelled or has expired.
+    `is_complete` once a flush has ended the chunk.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ChunkLease:
         self._num_flushes = 0
         self._covered = 0  # what the chunk covers in the database
         self.is_batch_wanted = True
+        self.is_complete = False
 
     @property
     def seconds_since_extended(self) -> float:
@@ -69,15 +71,19 @@ class ChunkLease:
         self._covered += found.tokens
         return found
 
-    def flush(self, results: Sequence[LineResult], *, most_running: int, worker_microseconds: int = 0) -> None:
+    def flush(
+        self, results: Sequence[LineResult], *, most_running: int, is_last: bool, worker_microseconds: int = 0
+    ) -> None:
         """Store results, and the time that they took, which also extends the lease.
 
-        Only lines that may use `most_running` tokens still run.
+        Only lines that may use `most_running` tokens still run. With `is_last` every line has its result now, and the
+        chunk ends with it where its batch is wanted.
         """
         covered = min(most_running, self._covered)  # none, where the tenant has no limit
-        outcome = self.run(
+
+        def store(session: Session, claim: ClaimedChunk) -> FlushOutcome:
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
-            lambda session, claim: leasing.flush(
+            outcome = leasing.flush(
                 session,
                 claim,
                 results,
@@ -86,9 +92,14 @@ class ChunkLease:
                 covered=covered,
                 worker_microseconds=worker_microseconds,
             )
-        )
+            if is_last and outcome.batch_wanted:
+                leasing.complete(session, claim)
+            return outcome
+
+        outcome = self.run(store)
         self._num_flushes += 1
         self._covered = covered
+        self.is_complete = is_last and outcome.batch_wanted
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 
     def extend(self) -> None:

@@ -74,11 +74,12 @@ class ChunkResults:
         is_old = self._parts.monotonic() - self._first_at >= settings.flush_seconds
         return is_old or waiting >= settings.flush_results or not self._lines
 
-    def write(self) -> None:
-        """Write what is finished, which also extends the lease. Raises Abandoned."""
+    def write(self, *, is_last: bool = False) -> None:
+        """Write what is finished, which also extends the lease, or ends it where it `is_last`. Raises Abandoned."""
         self._lease.flush(
             self._unwritten,
             most_running=self._lines.most_tokens,
+            is_last=is_last,
             worker_microseconds=self._parts.worker_time.take(self._lines.time),
         )
         self._unwritten = []

@@ -48,7 +48,8 @@ class ChunkRun:
                 while self._starter:
                     self._starter.start_or_give_up()
                     self._collect()
-            self._lease.run(leasing.complete)
+            if not self._lease.is_complete:
+                self._lease.run(leasing.complete)
         except Abandoned as reason:
             log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
             return False
@@ -65,7 +66,7 @@ class ChunkRun:
                 for run in self._lines.wait_finished(self._parts.settings.flush_seconds):
                     self._results.finish(run)
             if self._results.is_due:
-                self._results.write()
+                self._results.write(is_last=not self._lines and not self._starter)
                 self._ends.end_if_unwanted()
                 self._starter.start()  # in the room that lines have left
             self._ends.hold_lease_if_due()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import make_url, text
+from sqlalchemy import event, make_url, text
 
 from jobs.batches import lifecycle
 from jobs.database import connect, sessions
 from jobs.lines.bodies import COMPLETION_ENDPOINT
+from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import BILLED, CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 from workers.chunks.ends import STALL_SECONDS
@@ -24,6 +25,22 @@ def test_a_chunk_runs_to_its_end_and_every_line_is_billed_once(
     bench.join()
     assert bench.rows(CHUNKS) == [("done", 1)]
     assert bench.rows(RESULTS) == [(number, 200) for number in range(4)]
+    assert bench.rows(BILLED) == [(4, 8)]
+
+
+def test_a_short_chunk_begins_in_one_transaction_and_ends_in_another(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(number) for number in range(4)])
+    # Nothing is due but at the end.
+    bench.change_parts(settings=Settings(heartbeat_seconds=100, flush_seconds=100, lease_seconds=600))
+    host.instant = True
+    claim, commits = bench.claim(), list[object]()
+    event.listen(bench.maker.kw["bind"], "commit", commits.append)
+    bench.start(claim)
+    bench.join()
+    assert len(commits) == 3, "to begin, to cover the lines, to write and end"
+    assert bench.rows(CHUNKS) == [("done", 1)]
     assert bench.rows(BILLED) == [(4, 8)]
 
 

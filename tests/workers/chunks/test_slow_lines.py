@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from jobs.lines.reading import InputLine
 from jobs.tables import Tenant
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 from workers import structure
+from workers.chunks import ends
 from workers.chunks.ends import STALL_SECONDS
 from workers.chunks.feeder import LONG_LINE_BYTES
 from workers.chunks.room import ROOM_BYTES
@@ -78,10 +80,6 @@ def long_line(line: MakeLine) -> dict[str, Any]:
     return line(0, messages=[{"role": "user", "content": "x" * LONG_LINE_BYTES}])
 
 
-def line_with_a_grammar(line: MakeLine) -> dict[str, Any]:
-    return line(0, guided_regex="a+")
-
-
 def test_the_lease_is_held_while_a_long_line_is_prepared(
     bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
@@ -134,16 +132,10 @@ def test_the_lease_of_a_line_that_waits_for_room_is_held_however_long(
     assert bench.rows(CHUNKS) == [("done", 1)]
 
 
-@pytest.mark.parametrize("slow_line", [long_line, line_with_a_grammar])
-def test_a_slow_line_of_a_cancelled_batch_is_not_waited_for(
-    bench: Bench,
-    slow_prompts: SlowPrompts,
-    submit_valid: SubmitLines,
-    line: MakeLine,
-    tenant: Tenant,
-    slow_line: Callable[[MakeLine], dict[str, Any]],
+def test_a_long_line_of_a_cancelled_batch_is_not_waited_for(
+    bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
 ) -> None:
-    batch_id = submit_valid([slow_line(line)])
+    batch_id = submit_valid([long_line(line)])
     bench.start(bench.claim())
     assert slow_prompts.began.wait(20)
     with bench.maker.begin() as session:
@@ -182,28 +174,92 @@ def test_a_long_line_waits_for_room_beside_the_others_and_leaves_the_queue_when_
     assert not slow_prompts.began.is_set()
 
 
-def test_a_long_line_leaves_its_room_to_others_while_its_grammar_waits_for_a_turn(
+class SlowChecks:
+    """Stands for llguidance: says yes to each grammar once it may."""
+
+    def __init__(self) -> None:
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self, _: StructuredOutput) -> None:
+        self.began.set()
+        assert self.may_go_on.wait(60)
+
+
+@pytest.fixture
+def slow_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowChecks]:
+    checks = SlowChecks()
+    monkeypatch.setattr(structure, "check_grammar", checks)
+    structure._checks.cache_clear()
+    yield checks
+    checks.may_go_on.set()
+    structure._checks.cache_clear()
+
+
+def test_lines_before_one_whose_grammar_waits_run_and_the_lease_is_held_meanwhile(
+    bench: Bench, host: FakeHost, slow_checks: SlowChecks, submit_valid: SubmitLines, line: MakeLine
+) -> None:
+    submit_valid([line(0), line(1, guided_regex="a+"), line(2)])
+    bench.start(bench.claim())
+    assert slow_checks.began.wait(20)
+    host.wait_for(1)
+    bench.age_lease()
+    bench.wait_until("SELECT lease_until > now() + interval '10 seconds' FROM chunk", [(True,)])
+    slow_checks.may_go_on.set()
+    host.wait_for(3)
+    host.answer(3)
+    bench.join()
+    assert bench.rows(CHUNKS) == [("done", 1)]
+
+
+def test_a_line_whose_grammar_waits_is_not_waited_for_when_its_batch_is_cancelled_or_the_worker_stops(
+    bench: Bench, slow_checks: SlowChecks, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
+) -> None:
+    batch_id = submit_valid([line(0, guided_regex="a+")])
+    bench.start(bench.claim())
+    assert slow_checks.began.wait(20)
+    with bench.maker.begin() as session:
+        lifecycle.cancel_batch(session, tenant.id, batch_id)
+    bench.join()
+    submit_valid([line(number, guided_regex="a+") for number in range(2)])
+    bench.start(bench.claim())
+    bench.wait_until("SELECT count(started_fence)::int FROM chunk", [(2,)])
+    bench.parts.drain.begin(grace_seconds=0)
+    bench.join()
+    assert bench.rows("SELECT state FROM chunk ORDER BY id") == [("withdrawn",), ("ready",)]
+
+
+def test_short_lines_with_a_grammar_start_no_thread_of_their_own(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, may_go_on = threading.Event(), threading.Event()
+    started: list[str] = []
 
-    def check_slowly(_: StructuredOutput) -> None:
-        began.set()
-        assert may_go_on.wait(60)
+    class Counted(ThreadPoolExecutor):
+        def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
+            started.append(thread_name_prefix)
+            super().__init__(max_workers, thread_name_prefix)
 
-    monkeypatch.setattr(structure, "check_grammar", check_slowly)
-    structure._checks.cache_clear()
+    monkeypatch.setattr(ends, "ThreadPoolExecutor", Counted)
+    submit_valid([line(number, guided_regex="a+") for number in range(4)])
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(number, 200) for number in range(4)]
+    assert len(started) == 1, "to read the lines, and none for each of them"
+
+
+def test_a_long_line_leaves_its_room_to_others_while_its_grammar_waits_for_a_turn(
+    bench: Bench, host: FakeHost, slow_checks: SlowChecks, submit_valid: SubmitLines, line: MakeLine
+) -> None:
     submit_valid([line(0, guided_regex="a+", user="u" * LONG_LINE_BYTES)])
     bench.start(bench.claim())
-    assert began.wait(20)
+    assert slow_checks.began.wait(20)
     looks = iter(range(50))  # each a fifth of a second
     try:
         with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: next(looks, None) is not None):
             pass
     finally:
-        may_go_on.set()
+        slow_checks.may_go_on.set()
     host.wait_for(1)
     host.answer(1)
     bench.join()
     assert bench.rows(RESULTS) == [(0, 200)]
-    structure._checks.cache_clear()

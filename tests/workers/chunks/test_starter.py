@@ -20,6 +20,7 @@ from jobs.states import UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import CHUNKS, Bench, FakeHost, MakeLine, SubmitLines
+from workers.chunks.feeder import LONG_LINE_BYTES
 
 NUM_LINES = 34
 DENSE = "qxzj" * 110  # a token a character, which bytes ÷ 4 take for a quarter
@@ -96,7 +97,7 @@ def test_an_accepted_batch_does_not_spend_more_than_the_limit_and_goes_on_when_i
     assert clean(maker, storage)
 
 
-def test_lines_that_nothing_limits_are_handed_over_together_but_before_a_slow_one(
+def test_lines_that_nothing_limits_are_handed_over_together_but_before_a_long_one(
     bench: Bench,
     host: FakeHost,
     maker: sessionmaker[Session],
@@ -105,7 +106,7 @@ def test_lines_that_nothing_limits_are_handed_over_together_but_before_a_slow_on
     line: MakeLine,
 ) -> None:
     set_limit(maker, tenant, None)
-    submit_valid([line(0), line(1), line(2, guided_regex="a+"), line(3)])
+    submit_valid([line(0), line(1), line(2, user="u" * LONG_LINE_BYTES), line(3)])
     host.instant = True
     bench.change_parts(monotonic=lambda: 0.0)
     bench.start(bench.claim())
