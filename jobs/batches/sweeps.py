@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import (
     ColumnElement,
     Select,
+    bindparam,
     exists,
     func,
     literal_column,
@@ -36,9 +37,7 @@ _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.cre
 
 def expire_overdue(session: Session) -> list[str]:
     """Move batches whose window is over towards expired; their finished lines are written out first."""
-    is_over = Batch.expires_at <= func.now()
-    is_open = _is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS)
-    moved = _lock_idle(session, select(Batch).where(is_open, is_over).order_by(Batch.expires_at))
+    moved = _lock(session, _OVERDUE)
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.EXPIRED)
         leasing.withdraw_open(session, batch.id)
@@ -47,8 +46,7 @@ def expire_overdue(session: Session) -> list[str]:
 
 def finish_ready(session: Session) -> list[str]:
     """Move batches in progress whose every line has a result to finalizing."""
-    is_answered = _is_in(BatchState.IN_PROGRESS) & Batch.is_answered
-    moved = _lock_idle(session, select(Batch).where(is_answered, ~_has_open_chunk()))
+    moved = _lock(session, _ANSWERED)
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
     return [batch.id for batch in moved]
@@ -56,7 +54,7 @@ def finish_ready(session: Session) -> list[str]:
 
 def pick_for_validation(session: Session, *, again_seconds: float) -> list[str]:
     """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
-    return _pick(session, _is_in(BatchState.VALIDATING) & _is_unclaimed() & may_start(), again_seconds=again_seconds)
+    return _pick(session, _TO_VALIDATE, again_seconds=again_seconds)
 
 
 def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
@@ -65,8 +63,9 @@ def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
     An expired or cancelled batch waits until its workers have given their chunks back or lost them; chunks that came
     back to the queue since are withdrawn here.
     """
-    _withdraw_returned(session)
-    return _pick(session, _awaits_files() & _is_unclaimed(), again_seconds=again_seconds)
+    for batch_id in session.scalars(_ENDING_WITH_CHUNKS):
+        leasing.withdraw_open(session, batch_id)
+    return _pick(session, _TO_WRITE_OUT, again_seconds=again_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,29 +107,20 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
     ]
 
 
-def _lock_idle(session: Session, query: Select[Batch]) -> Sequence[Batch]:
-    """Lock and return batches that nobody else holds: a busy one is for a later tick, not to be waited for."""
-    locked = query.order_by(Batch.id).limit(_SWEEP_LIMIT).with_for_update(skip_locked=True, key_share=True)
-    return session.scalars(locked, execution_options={"populate_existing": True}).all()
+def _lock(session: Session, idle: Select[Batch], **values: object) -> Sequence[Batch]:
+    return session.scalars(idle, values, execution_options={"populate_existing": True}).all()
 
 
-def _withdraw_returned(session: Session) -> None:
-    ending = (
-        select(Batch.id)
-        .where(_is_ending(), _has_chunk(ChunkState.READY) | _has_chunk(ChunkState.WAITING))
-        .limit(_SWEEP_LIMIT)
-    )
-    for batch_id in session.scalars(ending):
-        leasing.withdraw_open(session, batch_id)
-
-
-def _pick(session: Session, due: ColumnElement[bool], *, again_seconds: float) -> list[str]:
-    was_hinted_long_ago = Batch.hinted_at < _seconds_ago(again_seconds)
-    picked = _lock_idle(session, select(Batch).where(due, Batch.hinted_at.is_(None) | was_hinted_long_ago))
-    ids = [batch.id for batch in picked]
+def _pick(session: Session, due: Select[Batch], *, again_seconds: float) -> list[str]:
+    ids = [batch.id for batch in _lock(session, due, again_seconds=again_seconds)]
     if ids:  # in most ticks there are none
         session.execute(update(Batch).where(Batch.id.in_(ids)).values(hinted_at=func.now()))
     return ids
+
+
+def _idle(found: Select[Batch]) -> Select[Batch]:
+    """Return a query that locks the batches that nobody else holds: a busy one is for a later tick, not waited for."""
+    return found.order_by(Batch.id).limit(_SWEEP_LIMIT).with_for_update(skip_locked=True, key_share=True)
 
 
 def _is_ending() -> ColumnElement[bool]:
@@ -163,5 +153,22 @@ def _literals(states: Iterable[BatchState | ChunkState]) -> list[ColumnElement[s
     return [literal_column(f"'{state}'") for state in states]
 
 
-def _seconds_ago(seconds: float) -> ColumnElement[datetime]:
-    return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+# Made once: to put a query together takes several times what its answer does, and the dispatcher asks at every tick.
+_WAS_HINTED_LONG_AGO = Batch.hinted_at.is_(None) | (
+    Batch.hinted_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, bindparam("again_seconds"))
+)
+_OVERDUE = _idle(
+    select(Batch)
+    .where(_is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS), Batch.expires_at <= func.now())
+    .order_by(Batch.expires_at)
+)
+_ANSWERED = _idle(select(Batch).where(_is_in(BatchState.IN_PROGRESS), Batch.is_answered, ~_has_open_chunk()))
+_TO_VALIDATE = _idle(
+    select(Batch).where(_is_in(BatchState.VALIDATING), _is_unclaimed(), may_start(), _WAS_HINTED_LONG_AGO)
+)
+_TO_WRITE_OUT = _idle(select(Batch).where(_awaits_files(), _is_unclaimed(), _WAS_HINTED_LONG_AGO))
+_ENDING_WITH_CHUNKS = (
+    select(Batch.id)
+    .where(_is_ending(), _has_chunk(ChunkState.READY) | _has_chunk(ChunkState.WAITING))
+    .limit(_SWEEP_LIMIT)
+)

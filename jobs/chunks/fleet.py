@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, literal_column, select, update
+from sqlalchemy import Interval, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.states import BatchState
-from jobs.tables import Batch, Chunk, Worker
+from jobs.tables import Batch, Worker
 
 # Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
 LIVE_WITHIN = timedelta(seconds=15)
@@ -53,15 +53,15 @@ def stop(session: Session, worker_id: str) -> None:
 
 def live_workers(session: Session, *, model: str | None = None, within: timedelta = LIVE_WITHIN) -> Sequence[Worker]:
     """Return the workers, of one model or all, that gave a sign of life `within` this time, oldest first."""
-    query = select(Worker).where(_is_live(within)).order_by(Worker.started_at, Worker.id)
+    query = select(Worker).where(_IS_LIVE).order_by(Worker.started_at, Worker.id)
     if model is not None:
         query = query.where(Worker.model == model)
-    return session.scalars(query, execution_options={"populate_existing": True}).all()
+    return session.scalars(query, {"within": within}, execution_options={"populate_existing": True}).all()
 
 
 def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[str]:
     """Return the models that a live worker serves, by name."""
-    return list(session.scalars(select(Worker.model).where(_is_live(within)).distinct().order_by(Worker.model)))
+    return list(session.scalars(_LIVE_MODELS, {"within": within}))
 
 
 def waits_for(batch: Batch, live: Collection[str]) -> str | None:
@@ -83,22 +83,28 @@ def hint_allowance(
     above its slots takes nothing from others. A hint older than `again_seconds` counts as lost: it must not use up the
     allowance for ever.
     """
-    # Literal states: the planner matches them with the partial indexes.
-    is_hinted: ColumnElement[bool] = literal_column("chunk.state = 'ready' AND chunk.hinted_at IS NOT NULL")
-    is_leased: ColumnElement[bool] = literal_column("chunk.state = 'leased'")
-    recent = Chunk.hinted_at >= func.now() - timedelta(seconds=again_seconds)
-    held = select(Chunk.worker_id, func.count().label("num")).where(is_leased).group_by(Chunk.worker_id).subquery()
-    free = func.greatest(0, Worker.max_chunks - func.coalesce(held.c.num, 0))
-    free_slots = (
-        select(func.coalesce(func.sum(free), 0))
-        .select_from(Worker)
-        .outerjoin(held, held.c.worker_id == Worker.id)
-        .where(Worker.model == model, _is_live(within))
+    values = {"model": model, "within": within, "again": timedelta(seconds=again_seconds)}
+    counts = session.execute(_FREE_AND_UNANSWERED, values).one()
+    return max(0, int(counts.free_slots) - int(counts.unanswered))
+
+
+# Queries that are asked at every tick are made once, which takes longer than to send them.
+_IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bindparam("within", type_=Interval))
+
+_LIVE_MODELS = select(Worker.model).where(_IS_LIVE).distinct().order_by(Worker.model)
+
+_FREE_AND_UNANSWERED = text("""
+    WITH held AS (
+        SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id
     )
-    unanswered = select(func.count()).select_from(Chunk).where(Chunk.model == model, is_hinted, recent)
-    counts = session.execute(select(free_slots.scalar_subquery(), unanswered.scalar_subquery())).one()
-    return max(0, int(counts[0]) - int(counts[1]))
-
-
-def _is_live(within: timedelta) -> ColumnElement[bool]:
-    return Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - within)
+    SELECT (
+        SELECT coalesce(sum(greatest(0, worker.max_chunks - coalesce(held.num, 0))), 0)
+        FROM worker LEFT JOIN held ON held.worker_id = worker.id
+        WHERE worker.model = :model AND worker.stopped_at IS NULL
+            AND worker.heartbeat_at > now() - CAST(:within AS interval)
+    ) AS free_slots, (
+        SELECT count(*) FROM chunk
+        WHERE model = :model AND state = 'ready' AND hinted_at IS NOT NULL
+            AND hinted_at >= now() - CAST(:again AS interval)
+    ) AS unanswered
+""")
