@@ -72,7 +72,8 @@ FLOORS = {
     ],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
     "workers": [
-        ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots", "text_encoder"],
+        ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
+        ["template_renderer", "text_encoder"],
         ["due_batches", "shown_logprobs", "special_tokens"],
         ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints", "control"],

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from jobs.lines.body_checks import BodyError
 from workers.special_tokens import Check, SpecialTokenizer, UserTexts
+from workers.template_renderer import TemplateRenderer
 from workers.tool_calls.forms import SHORT_ID_FORMS, CallForm, form_of
 from workers.tool_calls.history import (
     HISTORY_FORMS,
@@ -41,6 +42,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: TemplatedTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._renderer = TemplateRenderer(tokenizer)
         self._texts: dict[str, UserTexts] = {}  # by template: a model may have one of its own for tools
 
     def call_form(self, tools: Tools) -> CallForm | None:
@@ -95,14 +97,11 @@ class ChatTemplate:
 
     def _apply(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None) -> str:
         """Return what the chat template makes of a conversation; raises whatever it raises."""
-        given: dict[str, Any] = {}
         if form is not None and form.no_text is NoText.NULL:
-            given["chat_template"] = KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **given
+            return self._renderer.render(
+                messages, tools, template=KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
             )
-        )
+        return self._renderer.render(messages, tools)
 
 
 def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
