@@ -1,4 +1,4 @@
-"""Measure the service around the engine: many short lines, and an urgent line behind a backlog of bulk work.
+"""Measure the service around the engine: many short lines, an urgent line behind a backlog of bulk work, documents.
 
 Times are a client's, by polling; processor time is that of every process of the stack, where it runs on this machine.
 """
@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarks import documents
 from benchmarks.arguments import natural
 from benchmarks.processor_time import processor_seconds, spent
 
@@ -47,7 +48,10 @@ class Batches:
             }
             for number in range(num_lines)
         )
-        content = "\n".join(map(json.dumps, lines)).encode()
+        return self.submit_file("\n".join(map(json.dumps, lines)).encode(), priority=priority)
+
+    def submit_file(self, content: bytes, *, priority: str = "normal") -> str:
+        """Upload the lines of chats and create a batch of them; return its id."""
         uploaded = self._client.files.create(file=("bench.jsonl", content), purpose="batch")
         return self._client.batches.create(
             input_file_id=uploaded.id, endpoint=_CHAT, completion_window="24h", extra_body={"priority": priority}
@@ -112,12 +116,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="demo", help="served name")
     parser.add_argument("--short-lines", type=natural, default=20_000, help="of one token each")
     parser.add_argument("--bulk-lines", type=natural, default=1_500, help="of 450 tokens each, behind which one waits")
+    parser.add_argument(
+        "--documents", type=natural, help="so many of the demo's, here and with the bare engine, and nothing else"
+    )
+    parser.add_argument("--turns", type=natural, default=1, help="of --documents")
     return parser.parse_args(arguments)
 
 
 def run(client: openai.OpenAI, arguments: argparse.Namespace) -> None:
     """Measure the server behind `client`, which does nothing else."""
     batches = Batches(client, arguments.model)
+    if arguments.documents:
+        documents.measure(batches, arguments.documents, turns=arguments.turns)
+        return
     short_lines(batches, 500)  # warms everything up; the next figure counts
     short_lines(batches, arguments.short_lines)
     urgent_line(batches, arguments.bulk_lines)

@@ -232,6 +232,12 @@ class EngineProcess:
         return EngineDied(exit_code, self.running_request_ids, reason)
 
 
+def openmp_environment() -> dict[str, str]:
+    """Return the variables that a process with an engine is started with, so that waiting threads leave the cores."""
+    has_own = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
+    return {} if has_own else {"GOMP_SPINCOUNT": _SPIN_COUNT}
+
+
 def _limit_waits(connection: Connection, timeout_seconds: float) -> None:
     """Have a read or a write fail with OSError that made no progress for so long."""
     seconds, rest = divmod(timeout_seconds, 1.0)
@@ -281,11 +287,9 @@ class _Child:
             raise EngineStartError(f"The engine process could not be started: {self._error}.") from self._error
 
     def _run(self, file_descriptor: int) -> None:
-        environment = dict(os.environ)
+        environment = dict(os.environ) | openmp_environment()
         paths = [str(_PACKAGE_ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        if "OMP_WAIT_POLICY" not in environment:
-            environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "engine.process.child", str(file_descriptor), str(os.getpid())],
