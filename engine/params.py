@@ -111,9 +111,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _set_tuples(self)
-        for name, allowed in RANGES.items():
+        for name, allowed, default in _CHECKED:
             value = getattr(self, name)
-            if value is not None or name not in _OR_NONE:
+            if value is not default and (value is not None or name not in _OR_NONE):
                 allowed.check(name, value)
         if self.top_p == 0.0:
             raise InvalidParamsError("top_p is 0; it must be above 0 and at most 1. Use temperature 0 for greedy.")
@@ -177,12 +177,14 @@ class SamplingParams:
 
 def _set_tuples(params: SamplingParams) -> None:
     # None is what clients send for "not given"; it and () mean the same here.
-    stop = (params.stop,) if isinstance(params.stop, str) else params.stop
-    bad_words = (params.bad_words,) if isinstance(params.bad_words, str) else params.bad_words
-    bad_ids = tuple(tuple(ids) for ids in params.bad_words_token_ids or ())
-    for name, value in (("stop", stop), ("stop_token_ids", params.stop_token_ids), ("bad_words", bad_words)):
-        object.__setattr__(params, name, tuple(value) if value is not None else ())
-    object.__setattr__(params, "bad_words_token_ids", bad_ids)
+    for name in ("stop", "stop_token_ids", "bad_words"):
+        value = getattr(params, name)
+        if type(value) is not tuple:
+            texts = (value,) if isinstance(value, str) else value
+            object.__setattr__(params, name, tuple(texts) if texts is not None else ())
+    if params.bad_words_token_ids != ():
+        bad_ids = tuple(tuple(ids) for ids in params.bad_words_token_ids or ())
+        object.__setattr__(params, "bad_words_token_ids", bad_ids)
     if params.allowed_token_ids is not None:
         object.__setattr__(params, "allowed_token_ids", tuple(params.allowed_token_ids))
 
@@ -191,5 +193,10 @@ RANGES: Mapping[str, Whole | Number] = {
     one.name: one.metadata["range"] for one in fields(SamplingParams) if "range" in one.metadata
 }
 """Of every parameter that is a number."""
+
+_CHECKED = tuple(
+    (one.name, one.metadata["range"], one.default) for one in fields(SamplingParams) if "range" in one.metadata
+)
+"""With the default, which most parameters have and which needs no check."""
 
 _OR_NONE = frozenset(one.name for one in fields(SamplingParams) if one.metadata.get("or_none"))

@@ -7,7 +7,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Protocol, TypeGuard
 
 from engine.params import SamplingParams
@@ -27,7 +27,11 @@ from workers.tool_calls.output import CallReader
 from workers.tool_calls.writing import constraint
 
 Request = ChatRequest | CompletionRequest
-_SAMPLING = [parameter.name for parameter in fields(Sampling)]
+_ENGINE_DEFAULTS = {parameter.name: parameter.default for parameter in fields(SamplingParams)}
+_SAMPLING = [
+    (one.name, one.default if one.default == _ENGINE_DEFAULTS[one.name] else MISSING) for one in fields(Sampling)
+]
+"""The parameters that a line may give, each with the value that need not be passed on."""
 
 
 class Tokenizer(TemplatedTokenizer, Protocol):
@@ -175,7 +179,8 @@ class PromptMaker:
 
     def _params(self, request: Request, calls: CallReader | None, asker: Asker, *, seed: int | None) -> SamplingParams:
         sampling = request.sampling
-        values: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING} | {
+        given = {name: value for name, left_out in _SAMPLING if (value := getattr(sampling, name)) is not left_out}
+        values: dict[str, Any] = given | {
             "seed": seed,
             "logit_bias": dict(sampling.logit_bias),
             "structured": self._structured(request, calls, asker),

@@ -95,8 +95,10 @@ class _Breaker:
     def __init__(self, marks: Iterable[str]) -> None:
         folded = {mark.lower() for mark in marks}
         self._mark = re.compile(f"(?i){_any_of(folded)}")
-        self._heads = _edges({mark[:end] for mark in folded for end in range(1, len(mark))}, place=-1)
-        self._tails = _edges({mark[start:] for mark in folded for start in range(1, len(mark))}, place=0)
+        heads = _edges({mark[:end] for mark in folded for end in range(1, len(mark))}, place=-1)
+        tails = _edges({mark[start:] for mark in folded for start in range(1, len(mark))}, place=0)
+        self._head = re.compile(_any_of(head[::-1] for head in heads))  # to be read from a text's end
+        self._tail = re.compile(_any_of(tails))
         self._longest = max(map(len, folded), default=0)
 
     def broken(self, text: str) -> str:
@@ -104,8 +106,8 @@ class _Breaker:
         if not core:
             return text
         head, tail = core[-self._longest :].lower(), core[: self._longest].lower()
-        before = _BREAK if any(tail[:end] in self._tails for end in range(1, len(tail) + 1)) else ""
-        after = _BREAK if any(head[start:] in self._heads for start in range(len(head))) else ""
+        before = _BREAK if self._tail.match(tail) else ""
+        after = _BREAK if self._head.match(head[::-1]) else ""
         start = text.index(core)
         return text[:start] + before + self._broken_inside(core) + after + text[start + len(core) :]
 

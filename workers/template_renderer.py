@@ -23,6 +23,7 @@ class TemplateRenderer:
         method = getattr(type(tokenizer), "apply_chat_template", None)
         self._compile = _compiler() if getattr(method, "__qualname__", "") == _PLAIN_METHOD else None
         self._names: Mapping[str, str] = {} if self._compile is None else dict(tokenizer.special_tokens_map)
+        self._known: dict[str, dict[str, Any]] = {}  # by template: what it may call, and the names of special tokens
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Any, *, template: str | None = None) -> str:
         """Return what the model's template, or another, makes of a conversation and the beginning of its answer.
@@ -30,15 +31,24 @@ class TemplateRenderer:
         Raises whatever it raises.
         """
         if self._compile is not None and tools is None and all(map(_is_plain, messages)):
-            compiled = self._compile(template or self._tokenizer.get_chat_template())
-            given = {"messages": list(messages), "tools": None, "documents": None, "add_generation_prompt": True}
-            return str(compiled.render(given, **self._names))
+            return self._render_plain(self._compile, template or self._tokenizer.get_chat_template(), list(messages))
         other = {} if template is None else {"chat_template": template}
         return str(
             self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **other
             )
         )
+
+    def _render_plain(
+        self, compile_template: Callable[[str], Any], template: str, messages: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """Do what the template's own `render` does, which gathers what is known anew for each conversation."""
+        compiled = compile_template(template)
+        if template not in self._known:
+            self._known[template] = dict(compiled.globals) | dict(self._names)
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+        context = compiled.new_context(self._known[template] | given, shared=True)
+        return str(compiled.environment.concat(compiled.root_render_func(context)))
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:

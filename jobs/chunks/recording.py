@@ -113,10 +113,16 @@ def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]
 _SUMS = ("num_completed", "num_failed", "num_truncated", "input_tokens", "cached_tokens", "output_tokens")
 
 
-def _columns(results: Sequence[LineResult]) -> dict[str, list[Any]]:
-    kept = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens", "line")
+def _columns(results: Sequence[LineResult]) -> dict[str, Any]:
+    kept = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens")
     names = (*kept, "is_truncated")  # which is counted alone
-    return {name: [getattr(result, name) for result in results] for name in names}
+    lines = {"line": [result.line for result in results]}
+    return lines | {name: _array(getattr(result, name) for result in results) for name in names}
+
+
+def _array(values: Iterable[int | None]) -> str:
+    """Write an array as Postgres reads it: the driver takes several looks at each element."""
+    return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
 
 
 _COPY_RESULTS = (
