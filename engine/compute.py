@@ -26,6 +26,10 @@ class StepRunner(Protocol):
         """Return how many blocks requests can use."""
 
     @property
+    def products(self) -> str | None:
+        """Name what multiplies the model's weights; None where that was not chosen here."""
+
+    @property
     def swap(self) -> SwapSpace | None:
         """Return the host memory for preempted sequences, where some is set aside."""
 

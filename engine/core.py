@@ -58,6 +58,7 @@ class Engine:
             eos_token_ids=config.model.eos_token_ids,
             device=str(config.device),
             dtype=str(config.dtype).removeprefix("torch."),
+            products=parts.runner.products,
         )
         self.loop = parts.loop
         self._runner = parts.runner

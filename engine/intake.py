@@ -23,6 +23,8 @@ class EngineInfo:
     eos_token_ids: tuple[int, ...]
     device: str
     dtype: str
+    products: str | None = None
+    """What multiplies the model's weights, where that was chosen (kernels/choice); a row's bits depend on it."""
 
     @property
     def num_kv_tokens(self) -> int:

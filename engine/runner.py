@@ -68,6 +68,7 @@ class Runner:
                 max_positions=limits.max_model_len,
                 random_seed=asked.seed if asked.load_format is LoadFormat.RANDOM else None,
             )
+        self.products = self._model.products
         self._cache_dtype = preferred_cache_dtype(self.device.type, config.dtype)
         self._sampling = SamplingTable(limits.max_num_seqs)
         self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)

@@ -1,23 +1,27 @@
-"""A linear layer for inference; on a CPU its weight is packed once into the fastest layout. Knows no model.
+"""A linear layer for inference; on a CPU its weight is packed once for what multiplies it there. Knows no model.
 
     y = x · Wᵀ + b        accumulation fp32, rounded once on the way out
 
-bf16 on a CPU with AVX512-BF16 takes the column panels of cpu/gemm.py. Other CPUs, and fp32, take oneDNN's blocked
-layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private operators of PyTorch (Inductor's
-CPU backend is built on them). Both are probed once, with a product that is compared with `F.linear`, and a layer falls
-back to `F.linear` where neither is there or right. README.md has the timings.
+bf16 on a CPU takes the column panels of cpu/gemm/, by the unit that it is told or the best there is. Other CPUs, and
+fp32, take oneDNN's blocked layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private
+operators of PyTorch (Inductor's CPU backend is built on them). All are tried once, with a product that is compared with
+`F.linear`, and a layer falls back to `F.linear` where none is there or right. choice/ decides between them for a model;
+README.md has the timings.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.cpu import gemm
+from kernels.cpu.gemm import host as gemm
+from kernels.cpu.gemm import multiply_adds, panels
+from kernels.cpu.gemm.host import Unit
 from kernels.errors import require
 
 # The number of rows that oneDNN lays the weight out for. The layout serves every number of rows; hints of 1 to 128 made
@@ -35,51 +39,79 @@ def padded_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-class Layout(StrEnum):
-    """How a layer holds its weight."""
+class Product(StrEnum):
+    """How a layer multiplies, and so how it holds its weight."""
 
     PLAIN = "plain"
+    """`F.linear` over the weight as it came."""
     ONEDNN = "onednn"
-    PANELS = "panels"
+    """oneDNN in the weight's dtype."""
+    DOTS = "dots"
+    """Panels by bf16 dot products, AVX512-BF16."""
+    MULTIPLY_ADDS = "multiply-adds"
+    """Panels widened in registers, by fp32 multiply-adds."""
+    TILES = "tiles"
+    """Panels by AMX tiles."""
+
+    @property
+    def unit(self) -> Unit | None:
+        """The unit that multiplies panels; None where the weight lies otherwise."""
+        return _UNITS.get(self)
+
+
+_UNITS = {
+    Product.TILES: Unit.TILES,
+    Product.DOTS: Unit.DOTS,
+    Product.MULTIPLY_ADDS: Unit.MULTIPLY_ADDS,
+}
+"""The one to use unasked first."""
 
 
 class PackedLinear:
-    """Hold one linear layer in the layout that is fastest on its device.
+    """Hold one linear layer packed for what multiplies it on its device.
 
     Packing copies the weight; the layer keeps no reference to the original, so that its memory is free once the caller
     drops it. Not for training: the result carries no gradient to the weight.
     """
 
-    __slots__ = ("_bias", "_weight", "in_features", "layout", "out_features")
+    __slots__ = ("_bias", "_unit", "_weight", "in_features", "out_features", "product")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take weight `[out, in]` and bias `[out]` of one dtype, or no bias; raise `KernelInputError` otherwise."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, product: Product | None = None) -> None:
+        """Take weight `[out, in]` and bias `[out]` of one dtype, or no bias; raise `KernelInputError` otherwise.
+
+        `product` is one of `products_for(weight.dtype)` where the weight is on the CPU; None takes the first of them.
+        """
         require(weight.dim() == 2, f"weight has shape {tuple(weight.shape)}; give [out, in]")
         self.out_features, self.in_features = weight.shape
         is_bias = bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype)
         require(is_bias, f"bias does not fit weight {weight.dtype} {tuple(weight.shape)}; give [out] of that dtype")
-        self.layout = best_layout(weight)
-        self._weight, self._bias = weight, bias
-        if self.layout is Layout.PANELS:
-            self._weight, self._bias = gemm.pack(weight), gemm.pack_bias(bias, self.out_features)
-        elif self.layout is Layout.ONEDNN:
+        self.product = (product or best_product(weight.dtype)) if weight.is_cpu else Product.PLAIN
+        self._weight, self._bias, self._unit = weight, bias, self.product.unit
+        if self._unit is not None:
+            self._weight, self._bias = panels.pack(weight), panels.pack_bias(bias, self.out_features)
+        elif self.product is Product.ONEDNN:
             self._weight = _pack(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply: `[tokens, in]` of the weight's dtype to a new `[tokens, out]`."""
-        if self.layout is Layout.PLAIN:
+        if self.product is Product.PLAIN:
             return functional.linear(x, self._weight, self._bias)
         is_row = x.dim() == 2 and x.shape[1] == self.in_features and x.dtype == self._weight.dtype
         require(is_row, f"x is {x.dtype} {tuple(x.shape)}; give {self._weight.dtype} [tokens, {self.in_features}]")
         if x.shape[0] == 0:
             return x.new_empty((0, self.out_features))
-        if self.layout is Layout.PANELS:
+        if self._unit is not None:
             assert self._bias is not None
-            return gemm.linear(x, self._weight, self._bias, self.out_features)
+            return gemm.linear(x, self._weight, self._bias, self.out_features, unit=self._unit)
         padding = padded_rows(x.shape[0]) - x.shape[0]
         wide = functional.pad(x, (0, 0, 0, padding)) if padding else x
         product: Tensor = torch.ops.mkldnn._linear_pointwise(wide, self._weight, self._bias, "none", [], "")
         return product[: x.shape[0]]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether calls are compiled kernels, which can be recorded."""
+        return self._unit is not None
 
     @property
     def addresses(self) -> list[int]:
@@ -89,7 +121,7 @@ class PackedLinear:
     @property
     def has_rows(self) -> bool:
         """Say whether `rows` can read the weight; oneDNN's layout is its own secret."""
-        return self.layout is not Layout.ONEDNN
+        return self._unit is not None or self.product is Product.PLAIN
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return the weight's rows `ids` `[count]` int64, `[count, in]`: an embedding that is tied to this layer.
@@ -97,23 +129,42 @@ class PackedLinear:
         On a CPU an id outside [0, out) raises `KernelInputError` (panels) or IndexError (plain).
         """
         assert self.has_rows
-        if self.layout is Layout.PANELS:
-            return gemm.gather_rows(self._weight, ids, (self.out_features, self.in_features))
+        if self._unit is not None:
+            return panels.gather_rows(self._weight, ids, (self.out_features, self.in_features))
         return functional.embedding(ids, self._weight)
 
 
-def best_layout(weight: Tensor) -> Layout:
-    """Name the fastest layout for a weight where it lies."""
-    if not weight.is_cpu:
-        return Layout.PLAIN
-    if weight.dtype == torch.bfloat16 and gemm.can_multiply():
-        return Layout.PANELS
-    return Layout.ONEDNN if can_pack(weight.dtype) else Layout.PLAIN
+def products_for(dtype: torch.dtype) -> Iterator[Product]:
+    """Yield how this CPU can multiply with a weight of `dtype`, the one to use unasked first; each is tried when asked.
+
+    oneDNN, which adds up in another order for some numbers of rows, and `F.linear` only where there is nothing else.
+    What is tried is compiled, so ask for no more than is wanted.
+    """
+    has_unit = False
+    for product in _UNITS:
+        if can_multiply(product, dtype):
+            has_unit = True
+            yield product
+    if not has_unit:
+        yield Product.ONEDNN if can_multiply(Product.ONEDNN, dtype) else Product.PLAIN
+
+
+def can_multiply(product: Product, dtype: torch.dtype) -> bool:
+    """Say whether this CPU can multiply so with a weight of `dtype`, and rightly; tried once per process."""
+    if product.unit is not None:
+        return dtype == torch.bfloat16 and gemm.can_multiply(product.unit)
+    return product is Product.PLAIN or can_pack(dtype)
+
+
+def best_product(dtype: torch.dtype) -> Product:
+    """Return what multiplies with a weight of `dtype` on this CPU unless another is asked for."""
+    return next(products_for(dtype))
 
 
 def has_cpu_products(dtype: torch.dtype) -> bool:
-    """Say whether this CPU multiplies matrices of `dtype` in a layout of their own, so that they are worth having."""
-    return (dtype == torch.bfloat16 and gemm.can_multiply()) or can_pack(dtype)
+    """Say whether this CPU multiplies matrices of `dtype` no slower than of fp32, so that they are worth having."""
+    product = best_product(dtype)
+    return multiply_adds.is_wide() if product is Product.MULTIPLY_ADDS else product is not Product.PLAIN
 
 
 @functools.cache

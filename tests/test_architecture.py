@@ -70,7 +70,7 @@ FLOORS = {
         ["llm", "process"],
         ["__init__"],
     ],
-    "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope"], ["*"]],
+    "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
         ["template_renderer", "text_encoder"],

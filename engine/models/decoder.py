@@ -5,6 +5,7 @@ Flat token rows in, hidden rows out, over a paged KV cache; knows no request, no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -20,7 +21,9 @@ from engine.models.random_weights import RandomWeights
 from engine.models.rotary import rotary_table
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors
 from engine.models.weights import Checkpoint
-from kernels.packed_linear import Layout, PackedLinear
+from kernels.choice.products import ProductChoice, choose_products
+from kernels.choice.weighing import WeightShape
+from kernels.packed_linear import PackedLinear
 from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -45,13 +48,15 @@ class Decoder:
         self.device = device
         self._cos_sin = rotary_table(config, max_positions=max_positions).to(device)
         with _open_weights(config, dtype=dtype, device=device, random_seed=random_seed) as weights:
-            reader = _Reader(weights, device)
+            choice = choose_products(_weight_shapes(config), dtype) if device.type == "cpu" else None
+            self.products = None if choice is None else str(choice)
+            reader = _Reader(weights, device, choice)
             shape = (config.vocab_size, config.hidden_size)
             embedding = reader.tensor("model.embed_tokens.weight", shape)
             self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
             self._norm = reader.tensor("model.norm.weight", (config.hidden_size,))
             head = embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
-            self._head = PackedLinear(head, None)
+            self._head = reader.packed(head, None)
             self._embed: Callable[[Tensor], Tensor] = partial(functional.embedding, weight=embedding)
             if config.has_tied_embeddings and self._head.has_rows:
                 self._embed = self._head.rows  # the weight is held once
@@ -152,7 +157,7 @@ class _Layer:
     def addresses(self) -> list[int] | None:
         """Where the weights lie; None where some of this layer's work goes through torch."""
         linears = [self._qkv, self._output, self._gate_up, self._down]
-        if any(linear.layout is not Layout.PANELS for linear in linears):
+        if not all(linear.is_compiled for linear in linears):
             return None
         norms = [self._input_norm, self._mlp_norm, self._q_norm, self._k_norm]
         found = [norm.data_ptr() for norm in norms if norm is not None]
@@ -188,9 +193,10 @@ class _Layer:
 class _Reader:
     """Read tensors from a checkpoint onto the device, joining those that are multiplied together."""
 
-    def __init__(self, weights: Checkpoint | RandomWeights, device: torch.device) -> None:
+    def __init__(self, weights: Checkpoint | RandomWeights, device: torch.device, choice: ProductChoice | None) -> None:
         self._weights = weights
         self._device = device
+        self._choice = choice
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self._weights.read(name, shape).to(self._device)
@@ -199,7 +205,26 @@ class _Reader:
         """Return one linear layer whose output is the parts' outputs side by side."""
         weights = [self.tensor(f"{name}.weight", (width, size)) for name, width in parts]
         biases = [self.tensor(f"{name}.bias", (width,)) for name, width in parts] if has_bias else []
-        return PackedLinear(_join(weights), _join(biases) if biases else None)
+        return self.packed(_join(weights), _join(biases) if biases else None)
+
+    def packed(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
+        """Return the layer of a weight `[out, in]`, multiplied as was chosen for its shape."""
+        product = None if self._choice is None else self._choice.of(weight.shape[0], weight.shape[1])
+        return PackedLinear(weight, bias, product=product)
+
+
+def _weight_shapes(config: ModelConfig) -> list[WeightShape]:
+    hidden, ffn, queries = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
+    keys = config.num_kv_heads * config.head_dim
+    counts = Counter([(queries + 2 * keys, hidden), (hidden, queries), (2 * ffn, hidden), (hidden, ffn)])
+    head = WeightShape(width=config.vocab_size, depth=hidden, count=1, is_in_layers=False)
+    return [
+        *(
+            WeightShape(width=width, depth=depth, count=count * config.num_layers, is_in_layers=True)
+            for (width, depth), count in counts.items()
+        ),
+        head,
+    ]
 
 
 def _sizes(config: ModelConfig) -> ModelSizes:

@@ -57,6 +57,11 @@ class StepModel(Protocol):
         """Return how much every token and every sampled row is multiplied with."""
         ...
 
+    @property
+    def products(self) -> str | None:
+        """Name what multiplies its weights; None where that was not chosen here."""
+        ...
+
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Compute every token of the step, write its keys and values, return the logits of some rows.
 

@@ -45,6 +45,8 @@ _MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupErro
 class TransformersDecoder:
     """Hold a model of transformers on a device and run steps through it, as `StepModel` says."""
 
+    products: str | None = None
+
     def __init__(
         self,
         config: CheckpointConfig,

@@ -147,6 +147,7 @@ class HashingRunner:
         assert config.num_kv_blocks is not None
         self.config = config
         self.num_kv_blocks = config.num_kv_blocks
+        self.products = None
         copying = SwapRule(seconds_per_block=0.0, seconds_per_token=1.0)
         self.swap = SwapSpace(num_host_blocks, copying) if num_host_blocks else None
         self.most_rows = 0

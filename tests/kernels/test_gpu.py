@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels.draw_tokens import draw_tokens, draw_tokens_reference
-from kernels.packed_linear import Layout, PackedLinear
+from kernels.packed_linear import PackedLinear, Product
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from kernels.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
 from kernels.rope import rope, rope_reference
@@ -189,5 +189,5 @@ def test_a_captured_decode_serves_other_lengths_and_tables(attention_case: Any) 
 def test_a_linear_on_a_gpu_is_not_packed() -> None:
     x, weight = randn(3, 64, dtype=torch.bfloat16), randn(32, 64, dtype=torch.bfloat16)
     layer = PackedLinear(weight, None)
-    assert layer.layout is Layout.PLAIN
+    assert layer.product is Product.PLAIN
     assert torch.equal(layer(x), torch.nn.functional.linear(x, weight))

@@ -1,4 +1,4 @@
-"""PackedLinear against F.linear in each layout that this machine can hold."""
+"""PackedLinear against F.linear, by each product that this machine has."""
 
 from __future__ import annotations
 
@@ -10,41 +10,46 @@ import torch
 from torch.nn import functional
 
 from kernels import packed_linear
-from kernels.cpu import gemm
 from kernels.errors import KernelInputError
-from kernels.packed_linear import Layout, PackedLinear, padded_rows
+from kernels.packed_linear import PackedLinear, Product, best_product, can_multiply, padded_rows, products_for
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
 
 
-def allow_only(monkeypatch: pytest.MonkeyPatch, layout: Layout) -> None:
-    """Let layers find no layout but `layout` and the plain one."""
-    if layout is not Layout.PANELS:
-        monkeypatch.setattr(gemm, "can_multiply", lambda: False)
-    if layout is not Layout.ONEDNN:
-        monkeypatch.setattr(packed_linear, "can_pack", lambda _: False)
+PRODUCTS = [
+    (product, dtype) for product in Product for dtype in TOLERANCE if dtype == torch.bfloat16 or not product.unit
+]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+def require_product(product: Product, dtype: torch.dtype) -> None:
+    if not can_multiply(product, dtype):
+        pytest.skip(f"this machine has no {product} for {dtype}")
+
+
+@pytest.mark.parametrize(("product", "dtype"), PRODUCTS)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("tokens", [0, 1, 3, 33])
-@pytest.mark.parametrize("layout", Layout)
-def test_every_layout_equals_the_plain_product(
-    monkeypatch: pytest.MonkeyPatch, layout: Layout, tokens: int, has_bias: bool, dtype: torch.dtype
-) -> None:
-    allow_only(monkeypatch, layout)
+def test_every_product_equals_the_plain_one(product: Product, tokens: int, has_bias: bool, dtype: torch.dtype) -> None:
+    require_product(product, dtype)
     x, weight = torch.randn(tokens, 40).to(dtype), (torch.randn(56, 40) / 6).to(dtype)
     bias = torch.randn(56).to(dtype) if has_bias else None
-    actual = PackedLinear(weight, bias)(x)
+    actual = PackedLinear(weight, bias, product=product)(x)
     assert actual.dtype == dtype
     torch.testing.assert_close(actual, functional.linear(x, weight, bias), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_first_product_is_used_unasked_and_every_one_is_there(dtype: torch.dtype) -> None:
+    products = list(products_for(dtype))
+    assert best_product(dtype) is products[0] is PackedLinear(torch.randn(4, 8).to(dtype), None).product
+    assert all(can_multiply(product, dtype) for product in products)
+
+
 def test_where_packing_is_impossible_the_plain_product_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow_only(monkeypatch, Layout.PLAIN)
+    monkeypatch.setattr(packed_linear, "can_multiply", lambda product, dtype: False)
     x, weight = torch.randn(2, 8).bfloat16(), torch.randn(4, 8).bfloat16()
     layer = PackedLinear(weight, None)
-    assert layer.layout is Layout.PLAIN
+    assert layer.product is Product.PLAIN
     assert torch.equal(layer(x), functional.linear(x, weight))
 
 
@@ -52,19 +57,21 @@ def test_where_packing_is_impossible_the_plain_product_is_used(monkeypatch: pyte
 def test_packing_keeps_no_reference_to_the_weight(dtype: torch.dtype) -> None:
     weight = torch.randn(16, 32).to(dtype)
     layer, reference = PackedLinear(weight, None), weakref.ref(weight)
-    if layer.layout is Layout.PLAIN:
+    if layer.product is Product.PLAIN:
         pytest.skip("this machine has no packed products")
     del weight
     gc.collect()
     assert reference() is None
 
 
-@pytest.mark.parametrize("layout", [Layout.PLAIN, Layout.PANELS])
-def test_rows_of_the_weight_are_read_bit_for_bit(monkeypatch: pytest.MonkeyPatch, layout: Layout) -> None:
-    allow_only(monkeypatch, layout)
+@pytest.mark.parametrize("product", Product)
+def test_rows_of_the_weight_are_read_bit_for_bit(product: Product) -> None:
+    require_product(product, torch.bfloat16)
     weight, ids = torch.randn(101, 7).bfloat16(), torch.tensor([0, 100, 47, 48, 0])
-    layer = PackedLinear(weight, None)
-    assert layer.has_rows
+    layer = PackedLinear(weight, None, product=product)
+    assert layer.has_rows is (product is not Product.ONEDNN)
+    if not layer.has_rows:
+        return
     assert torch.equal(layer.rows(ids), weight[ids])
     assert layer.rows(ids[:0]).shape == (0, 7)
     for wrong in (-1, 101):
@@ -76,7 +83,7 @@ def test_a_bias_or_an_input_that_does_not_fit_is_named(monkeypatch: pytest.Monke
     with pytest.raises(KernelInputError, match="bias does not fit"):
         PackedLinear(torch.randn(4, 8), torch.randn(8))
     layer = PackedLinear(torch.randn(4, 8).bfloat16(), None)
-    if layer.layout is Layout.PLAIN:
+    if layer.product is Product.PLAIN:
         pytest.skip("F.linear has its own words")
     with pytest.raises(KernelInputError, match=r"x is torch.bfloat16 \(2, 7\); give torch.bfloat16 \[tokens, 8\]"):
         layer(torch.randn(2, 7).bfloat16())

@@ -72,7 +72,10 @@ class ChunkService:
             self._register(session)
         self._heart.start()
         self._claimer.start()
-        log.info("worker ready worker_id=%s model=%s device=%s", self._worker_id, self._model, info.device)
+        log.info(
+            "worker ready worker_id=%s model=%s device=%s dtype=%s products=%s",
+            *(self._worker_id, self._model, info.device, info.dtype, info.products),
+        )
 
     def run_hinted(self, chunk_id: int) -> None:
         """Answer a hint: wake the claimer, and wait until it has a slot free for what the hint names."""

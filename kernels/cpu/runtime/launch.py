@@ -154,7 +154,7 @@ def compile_cached(function: Callable[[Any], None]) -> Any:
     numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
     package, so that a change in an inlined function is never missed.
     """
-    directory = _cache_directory()
+    directory = cache_directory()
     if directory is None:
         return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
     with _compile_lock:
@@ -168,7 +168,8 @@ def compile_cached(function: Callable[[Any], None]) -> Any:
 
 
 @functools.cache
-def _cache_directory() -> Path | None:
+def cache_directory() -> Path | None:
+    """Return where this version's compiled code is kept, and what was measured of it; None where nothing can be."""
     digest = _package_digest()
     for base in _cache_bases():
         directory = base / digest

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from engine.models import decoder as decoder_module
 from engine.models.config import ModelConfig, load_model_config
 from engine.models.decoder import Decoder
 from engine.models.step_model import KvCache, StepTensors
-from kernels.cpu.gemm import can_multiply
+from kernels.choice.products import ProductChoice
 from kernels.cpu.runtime.program import can_run
 from kernels.errors import KernelInputError
+from kernels.packed_linear import Product, can_multiply, products_for
 from kernels.paged import LayerCache, PagedStep
 from tests.engine.tiny_models import VARIANTS, save_tiny
 
+UNITS = [product for product in products_for(torch.bfloat16) if product.unit]
+
 pytestmark = pytest.mark.skipif(
-    not (can_multiply() and can_run()), reason="this CPU or system runs the layers of a decoder one by one"
+    not (UNITS and can_run()), reason="this CPU or system runs the layers of a decoder one by one"
 )
 
 BLOCK_SIZE = 4
@@ -80,6 +85,34 @@ def test_one_call_gives_the_bits_of_layer_by_layer(name: str, cache_dtype: torch
     for _ in range(3):
         actual = run(decoder, cache_of(decoder, cache_dtype), at_once=True)
         assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+
+
+@pytest.mark.parametrize("product", UNITS)
+def test_one_call_gives_the_bits_of_layer_by_layer_by_any_unit(
+    product: Product, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_module, "choose_products", choice_of(product))
+    decoder = decoder_of("qwen3", tmp_path)
+    assert decoder.products == f"{product} (unasked)"
+    expected = run(decoder, cache_of(decoder), at_once=False)
+    actual = run(decoder, cache_of(decoder), at_once=True)
+    assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+
+
+def test_layers_that_one_product_of_torch_belongs_to_run_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_multiply(Product.ONEDNN, torch.bfloat16):
+        pytest.skip("oneDNN has no bf16 products here")
+    monkeypatch.setattr(decoder_module, "choose_products", choice_of(Product.ONEDNN))
+    decoder = decoder_of("llama-tied-biased", tmp_path)
+    assert decoder._at_once is None
+    assert decoder.products == "onednn (unasked)"
+    assert all(tensor.isfinite().all() for tensor in run(decoder, cache_of(decoder), at_once=True))
+
+
+def choice_of(product: Product) -> Callable[..., ProductChoice]:
+    return lambda shapes, dtype: ProductChoice(products=dict.fromkeys(shapes, product), origin="unasked")
 
 
 def test_where_a_layer_or_cache_goes_through_torch_layers_run_one_by_one(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.cpu import gemm
+from kernels.cpu.gemm import host as gemm
+from kernels.cpu.gemm import panels
 from kernels.cpu.runtime.block import Block
 from kernels.cpu.runtime.launch import record
 from kernels.paged_attention import paged_attention
@@ -97,11 +98,11 @@ def test_attention_gives_the_addresses_that_it_declares(attention_case: Any, sin
 
 
 def test_products_and_masks_give_the_addresses_that_they_declare() -> None:
-    x, packed, bias, outs = torch.randn(2, 8).bfloat16(), gemm.pack(torch.randn(5, 8).bfloat16()), torch.zeros(48), []
-    given = addresses_given(lambda: outs.append(gemm.linear(x, packed, bias, 5)))
+    x, packed, bias, outs = torch.randn(2, 8).bfloat16(), panels.pack(torch.randn(5, 8).bfloat16()), torch.zeros(48), []
+    given = addresses_given(lambda: outs.append(gemm.linear(x, packed, bias, 5, unit=gemm.Unit.DOTS)))
     assert given == addresses_of(x=x, weight=packed, bias=bias, out=outs[0])
     ids = torch.tensor([3, 0])
-    given = addresses_given(lambda: outs.append(gemm.gather_rows(packed, ids, (5, 8))))
+    given = addresses_given(lambda: outs.append(panels.gather_rows(packed, ids, (5, 8))))
     assert given == addresses_of(weight=packed, ids=ids, out=outs[1])
     logits, mask = torch.randn(2, 40), torch.zeros(2, 2, dtype=torch.int32)
     given = addresses_given(lambda: apply_token_mask(logits, mask, ids))

@@ -1,6 +1,12 @@
-"""The compiled bf16 products against fp32 ones: odd shapes first, NaN wherever nothing must be read."""
+"""The compiled bf16 products of every unit against fp32 ones: odd shapes first, NaN wherever nothing must be read."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,28 +14,28 @@ from numba.core import config
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.cpu import gemm
+from kernels.cpu.gemm import host as gemm
+from kernels.cpu.gemm.host import Unit
+from kernels.cpu.gemm.panels import pack, pack_bias
 from kernels.cpu.runtime import amx
 
-pytestmark = pytest.mark.skipif(
-    not gemm.can_multiply(), reason="this CPU, or numba's LLVM, has no bf16 dot product (AVX512-BF16)"
-)
+ROWS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 128]
+ROOT = Path(__file__).resolve().parents[3]
 
-ROWS = [0, 1, 2, 3, 7, 8, 9, 31, 32, 49, 128]
-
-
-@pytest.fixture(autouse=True, params=["dot products", "tiles"])
-def instruction(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply by AVX512-BF16's dot products, then by AMX where this CPU has it."""
-    if request.param == "dot products":
-        monkeypatch.setattr(amx, "can_use", lambda: False)
-    elif not amx.can_use():
-        pytest.skip("this CPU or system has no AMX for bf16")
+Linear = Callable[..., Tensor]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    width = weight.shape[0]
-    return gemm.linear(x, gemm.pack(weight), gemm.pack_bias(bias, width), width)
+@pytest.fixture(params=Unit)
+def linear(request: pytest.FixtureRequest) -> Linear:
+    unit = request.param
+    if not gemm.can_multiply(unit):
+        pytest.skip(f"this CPU, or numba's LLVM, has no {unit}")
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        width = weight.shape[0]
+        return gemm.linear(x, pack(weight), pack_bias(bias, width), width, unit=unit)
+
+    return multiply
 
 
 def weight_of(width: int, depth: int) -> Tensor:
@@ -43,9 +49,9 @@ def close(actual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     torch.testing.assert_close(actual.float(), expected, rtol=2**-8, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("depth", [1, 7, 33, 576, 1536])
+@pytest.mark.parametrize("depth", [1, 7, 33, 130, 576, 1536])
 @pytest.mark.parametrize("width", [1, 15, 48, 49, 960])
-def test_a_product_equals_the_one_in_fp32_rounded_once(width: int, depth: int) -> None:
+def test_a_product_equals_the_one_in_fp32_rounded_once(linear: Linear, width: int, depth: int) -> None:
     weight, bias = weight_of(width, depth), torch.randn(width).bfloat16()
     for rows in ROWS:
         x = torch.randn(rows, depth).bfloat16()
@@ -55,13 +61,13 @@ def test_a_product_equals_the_one_in_fp32_rounded_once(width: int, depth: int) -
 
 @pytest.mark.parametrize("depth", [33, 1536])
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(depth: int, num_threads: int) -> None:
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(linear: Linear, depth: int, num_threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
         x, weight = torch.randn(131, depth).bfloat16(), weight_of(100, depth)
         together = linear(x, weight)
-        for rows in range(1, 18):
+        for rows in range(1, 65):
             assert torch.equal(linear(x[:rows], weight), together[:rows])
         assert torch.equal(torch.cat([linear(row[None], weight) for row in x]), together)
     finally:
@@ -69,7 +75,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(depth: int, num_threads:
 
 
 @pytest.mark.parametrize("depth", [7, 32])
-def test_rows_with_a_stride_are_read_where_they_lie(depth: int) -> None:
+def test_rows_with_a_stride_are_read_where_they_lie(linear: Linear, depth: int) -> None:
     wide, weight = torch.full((9, 3 * depth + 1), torch.nan).bfloat16(), weight_of(49, depth)
     x = wide[:, depth : 2 * depth]
     x.copy_(torch.randn(9, depth))
@@ -79,7 +85,7 @@ def test_rows_with_a_stride_are_read_where_they_lie(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [5, 8])
-def test_a_nan_or_infinity_stays_in_its_row_or_column(depth: int) -> None:
+def test_a_nan_or_infinity_stays_in_its_row_or_column(linear: Linear, depth: int) -> None:
     x, weight = torch.randn(10, depth).bfloat16(), weight_of(50, depth).abs() + 1
     x[3, -1], x[5, 0], weight[49, 2] = torch.nan, torch.inf, torch.nan
     actual = linear(x, weight)
@@ -91,7 +97,7 @@ def test_a_nan_or_infinity_stays_in_its_row_or_column(depth: int) -> None:
     assert actual[rest].isfinite().all()
 
 
-def test_sums_are_rounded_to_nearest_even() -> None:
+def test_sums_are_rounded_to_nearest_even(linear: Linear) -> None:
     ones = torch.tensor([[1.0, 1.0]]).bfloat16()
     weight = torch.tensor([[1.0, 2**-8], [1 + 2**-7, 2**-8], [1.0, 2**-8 + 2**-15]]).bfloat16()
     assert linear(ones, weight).tolist() == [[1.0, 1 + 2**-6, 1 + 2**-7]]
@@ -99,21 +105,61 @@ def test_sums_are_rounded_to_nearest_even() -> None:
 
 @pytest.mark.parametrize(("rows", "panels"), [(1, 1), (31, 1), (64, 1), (512, 3), (512, 1000), (5, 0)])
 @pytest.mark.parametrize("num_threads", [1, 2, 64])
-def test_tasks_cover_all_rows_in_whole_groups_of_eight(
-    monkeypatch: pytest.MonkeyPatch, rows: int, panels: int, num_threads: int
+@pytest.mark.parametrize("at_once", [8, 32])
+def test_tasks_cover_all_rows_in_whole_groups(
+    monkeypatch: pytest.MonkeyPatch, rows: int, panels: int, num_threads: int, at_once: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
-    run = gemm._rows_per_task(rows, panels)
-    assert run % 8 == 0
+    run = gemm._rows_per_task(rows, panels, at_once)
+    assert run % at_once == 0
     assert run >= min(rows, 32)
     assert panels * -(-rows // run) <= max(panels, 4 * num_threads + panels)
 
 
-@pytest.mark.parametrize("features", ["+sse2", "-avx512bf16,+sse2"])
-def test_where_the_cpu_is_to_be_another_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
+@pytest.mark.parametrize(
+    ("features", "missing"),
+    [
+        ("+sse2", set(Unit)),
+        ("+avx2,+fma", {Unit.DOTS, Unit.TILES}),
+        ("-avx512bf16,+avx512f,+avx2,+fma", {Unit.DOTS, Unit.TILES}),
+        ("+avx512bf16,+avx512f,-amx-bf16,+avx2,+fma", {Unit.TILES}),
+    ],
+)
+def test_what_the_cpu_is_not_to_have_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, features: str, missing: set[Unit]
+) -> None:
     monkeypatch.setattr(config, "CPU_FEATURES", features)
-    gemm.can_multiply.cache_clear()
-    try:
-        assert not gemm.can_multiply()
-    finally:
-        gemm.can_multiply.cache_clear()
+    monkeypatch.setattr(amx, "can_use", amx.can_use.__wrapped__)  # which is asked once otherwise
+    assert not any(gemm._IS_THERE[unit]() for unit in missing)
+
+
+SCRIPT = """
+import hashlib
+import torch
+from kernels.cpu.gemm.host import Unit, can_multiply, linear
+from kernels.cpu.gemm.panels import pack, pack_bias
+from kernels.cpu.runtime import amx
+
+assert can_multiply(Unit.MULTIPLY_ADDS)
+torch.manual_seed(0)
+for width, depth in ((101, 300), (48, 33), (7, 576)):
+    x, weight = torch.randn(13, depth).bfloat16(), torch.randn(width, depth).bfloat16()
+    product = linear(x, pack(weight), pack_bias(None, width), width, unit=Unit.MULTIPLY_ADDS)
+    print(hashlib.sha256(product.view(torch.int16).numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif(not gemm.can_multiply(Unit.MULTIPLY_ADDS), reason="this CPU has no fused multiply-adds")
+def test_multiply_adds_have_the_same_bits_on_cpus_of_half_the_vectors() -> None:
+    narrow = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+f16c,+sse4.2,+bmi,+bmi2"}
+    widest = digests({})
+    assert len(widest) == 3
+    assert digests(narrow) == widest
+
+
+def digests(environment: dict[str, str]) -> list[str]:
+    command = [sys.executable, "-c", SCRIPT]
+    environment = os.environ | environment | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout.split()

@@ -1,6 +1,6 @@
-"""The panel products of gemm.py by AMX, 32 or 16 rows × 48 columns at a time.
+"""One panel by AMX tiles, 32 or 16 rows × 48 columns at a time.
 
-gemm.py's panels are already what a tile of W must be, pairs of k side by side for 16 columns: one packing serves both.
+Panels are already what a tile of W must be, pairs of k side by side for 16 columns: one packing serves all units.
 A row's sums are in the same order whatever the number of rows. Knows no layer.
 """
 
@@ -13,16 +13,37 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels.cpu.gemm.panels import PANEL_COLUMNS
+from kernels.cpu.runtime import amx
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.amx import NUM_TILES, TILE_BYTES, TILE_DEPTH, TILE_ROWS, Tiles, as_bytes, room
+from kernels.cpu.runtime.memory import bfloat16_at, float32_at, jit
 
-PANEL_COLUMNS = 48
+MAX_ROWS = 2 * TILE_ROWS
 _COLUMN_TILES = PANEL_COLUMNS // v.LANES
 _PANEL_BYTES = 4 * PANEL_COLUMNS  # of a pair of k in a panel, and of a row of its sums
 
 
+def is_there() -> bool:
+    """Say whether this process may use this unit."""
+    return amx.can_use()
+
+
+@jit
+def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int) -> None:
+    """Multiply any number of rows with one panel, of which the first `columns` columns are stored.
+
+    `matrix` is (x, x_stride, out, out_stride) and `panel` (weight, bias): addresses, strides in elements.
+    """
+    x, x_stride, out, out_stride = matrix
+    _multiply_rows(
+        rows, bfloat16_at(x), x_stride, bfloat16_at(panel[0]), float32_at(panel[1]), bfloat16_at(out), out_stride,
+        depth, columns,
+    )  # fmt: skip
+
+
 @intrinsic
-def multiply_panel(  # noqa: PLR0917  compiled
+def _multiply_rows(  # noqa: PLR0917  compiled
     typing_context: Any, rows: Any, x: Any, x_stride: Any, weight: Any, bias: Any, out: Any, out_stride: Any,
     depth: Any, columns: Any,
 ) -> Any:  # fmt: skip

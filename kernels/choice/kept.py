@@ -1,0 +1,145 @@
+"""Keep a choice in a small file of the cache folder, so that a restart chooses the same. Decides nothing.
+
+A row's bits depend on what multiplied it, and a second measurement may find otherwise. So the first that is made for
+these weights on this machine, by these sources and this torch, stands for all processes that find its file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+from numba.core import codegen
+
+from kernels.choice.weighing import Choice, WeightShape
+from kernels.packed_linear import Product
+
+if sys.platform != "win32":
+    import fcntl
+
+_LOCK_SECONDS = 20.0
+"""That another process may take to compile and measure; after it this one measures for itself."""
+
+_POLL_SECONDS = 0.02
+_FEATURES = ("CPU_NAME", "CPU_FEATURES")
+_ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+
+
+def keep(
+    folder: Path,
+    shapes: Sequence[WeightShape],
+    choose: Callable[[], Choice],
+    *,
+    is_usable: Callable[[Product], bool] = lambda _: True,
+) -> tuple[Choice, bool]:
+    """Return the choice that is kept for these weights, else what `choose` returns; and whether it was kept before.
+
+    Processes that start together wait for the first and take its choice. A file that cannot be read, is not about these
+    weights and this machine, or names what cannot be used, is written anew; where nothing can be written, the choice is
+    this process's own.
+    """
+    about = {"machine": machine(), "weights": [[shape.width, shape.depth, shape.is_in_layers] for shape in shapes]}
+    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    path = folder / f"products-{name}.json"
+
+    def kept() -> Choice | None:
+        found = _read(path, about, shapes)
+        return found if found is not None and all(map(is_usable, found.values())) else None
+
+    found = kept()
+    if found is not None:
+        return found, True
+    with _locked(path.with_suffix(".lock")):
+        found = kept()
+        if found is None:
+            choice = choose()
+            found = kept()  # of another that did not wait for this one, or had no lock to wait for
+            if found is None:
+                with suppress(OSError):  # a full disk must not stop the work
+                    _write(path, about | {"products": [choice[shape] for shape in shapes]})
+                return choice, False
+    return found, True
+
+
+@functools.cache
+def machine() -> dict[str, Any]:
+    """Say what the times of products depend on: the CPU, and who makes its code."""
+    return {
+        "cpu": _cpu_model(),
+        "features": codegen.get_host_cpu_features(),
+        "compiled_for": [getattr(numba.config, name) for name in _FEATURES],
+        "limited_to": [os.environ.get(name) for name in _ISA_VARIABLES],
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+    }
+
+
+def _cpu_model() -> str:
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        wanted = ("vendor_id", "cpu family", "model\t", "model name", "stepping")
+        found = dict.fromkeys(line.strip() for line in lines if line.startswith(wanted))
+        if found:
+            return "; ".join(found)
+    return platform.processor()
+
+
+def _read(path: Path, about: dict[str, Any], shapes: Sequence[WeightShape]) -> Choice | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if {key: found[key] for key in about} != about:
+            return None
+        products = [Product(name) for name in found["products"]]
+        return dict(zip(shapes, products, strict=True))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file while the block runs; without, where there is no such thing or its holder takes too long."""
+    if sys.platform == "win32":
+        yield
+        return
+    try:
+        lock = open(path, "wb")  # noqa: SIM115  closed below
+    except OSError:
+        yield
+        return
+    with lock:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not _is_taken(lock.fileno()) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        yield
+
+
+def _is_taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

@@ -1,0 +1,95 @@
+"""Time the products of a model's weights on this CPU, in a few hundred milliseconds. Decides nothing.
+
+The products of a shape take turns, and of each the shortest time counts, so that other work on the machine hits them
+alike. A prompt's step is timed with fewer rows, and a wide weight by some of its columns: both are work of the same
+kind, only less of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.choice.weighing import Times, WeightShape
+from kernels.packed_linear import PackedLinear, Product
+
+_ELEMENTS_PER_THREAD = 2**19
+"""Of a weight that is timed; so much of it in bf16 is 1 MB, of which a thread's tasks are some milliseconds' work."""
+
+_PROMPT_ROWS = 128
+"""That stand for those of a prompt's step."""
+
+_CALLS = {1: 3, 8: 3, 32: 2}
+"""Calls in a turn by rows, one otherwise; short ones need more to meet a quiet moment."""
+
+_TURNS = 4
+_FEWEST_TURNS = 2
+_HOPELESS = 1.6
+"""A product that takes so many times the fastest's time in the first turn, at every number of rows, has no second."""
+
+_FILL = 0.5
+
+
+def time_products(
+    shapes: Sequence[WeightShape], products: Sequence[Product], *, seconds: float, clock: Callable[[], float]
+) -> dict[WeightShape, dict[Product, Times]]:
+    """Return the seconds of a call of each product for each shape, by rows; stop after about `seconds` for all.
+
+    They are comparable for one shape and one number of rows only.
+    """
+    found = {}
+    start = clock()
+    for index, shape in enumerate(shapes):
+        end = start + seconds * (index + 1) / len(shapes)
+        found[shape] = _Timed(shape, products, clock).run(end)
+    return found
+
+
+class _Timed:
+    """Time the products of one shape."""
+
+    def __init__(self, shape: WeightShape, products: Iterable[Product], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        width = min(shape.width, max(96, _ELEMENTS_PER_THREAD * torch.get_num_threads() // shape.depth // 48 * 48))
+        weight = torch.full((width, shape.depth), _FILL, dtype=torch.bfloat16)
+        self._layers = {product: PackedLinear(weight, None, product=product) for product in products}
+        self._x = {
+            rows: torch.full((min(rows, _PROMPT_ROWS), shape.depth), _FILL, dtype=torch.bfloat16)
+            for rows in shape.shares
+        }
+        self._best: dict[Product, dict[int, float]] = {
+            product: dict.fromkeys(self._x, float("inf")) for product in self._layers
+        }
+
+    def run(self, end: float) -> dict[Product, Times]:
+        for layer in self._layers.values():  # that memory is met for the first time
+            layer(self._x[1])
+        for turn in range(_TURNS):
+            if turn >= _FEWEST_TURNS and self._clock() > end:
+                break
+            self._turn()
+            if turn == 0:
+                self._drop_hopeless()
+        return dict(self._best)
+
+    def _turn(self) -> None:
+        for rows, x in self._x.items():
+            for _ in range(_CALLS.get(rows, 1)):
+                for product, layer in self._layers.items():
+                    best = self._best[product]
+                    best[rows] = min(best[rows], _seconds(layer, x, self._clock))
+
+    def _drop_hopeless(self) -> None:
+        """Give no more turns to what is slow at all numbers of rows, but to the first: others are held against it."""
+        fastest = {rows: min(times[rows] for times in self._best.values()) for rows in self._x}
+        for product in list(self._layers)[1:]:
+            if all(self._best[product][rows] > _HOPELESS * fastest[rows] for rows in self._x):
+                del self._layers[product]
+
+
+def _seconds(layer: PackedLinear, x: Tensor, clock: Callable[[], float]) -> float:
+    start = clock()
+    layer(x)
+    return clock() - start

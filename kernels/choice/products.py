@@ -1,0 +1,69 @@
+"""Choose the products of a model's weights: kept from before, or measured now; unasked where it hardly matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernels.choice.kept import keep
+from kernels.choice.probe import time_products
+from kernels.choice.weighing import Choice, WeightShape, weigh
+from kernels.cpu.runtime.launch import cache_directory
+from kernels.packed_linear import Product, best_product, can_multiply, products_for
+
+PROBE_SECONDS = 0.25
+"""For all weights of a model together, without the compilation of what is tried."""
+
+_FEWEST_WEIGHTS = 2**20
+"""Of a model that is measured for; in a smaller one products are not what takes the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductChoice:
+    """What multiplies each weight of a model, and how that came about."""
+
+    products: Choice
+    origin: str
+    """One word: unasked, measured or kept."""
+
+    def of(self, width: int, depth: int) -> Product | None:
+        """Return the product for a weight `[out, in]`; None leaves it to the layer."""
+        matching = (product for shape, product in self.products.items() if (shape.width, shape.depth) == (width, depth))
+        return next(matching, None)
+
+    def __str__(self) -> str:
+        """Name the products, with the shapes of weights where there are several."""
+        found = dict.fromkeys(self.products.values())
+        if len(found) <= 1:
+            return f"{', '.join(found)} ({self.origin})"
+        weights = ", ".join(f"{shape.depth} → {shape.width} {product}" for shape, product in self.products.items())
+        return f"{weights} ({self.origin})"
+
+
+def choose_products(shapes: Sequence[WeightShape], dtype: torch.dtype) -> ProductChoice:
+    """Choose for a model's weights on this CPU. Shapes `[out, in]` are each given once.
+
+    The choice is kept in the cache folder; where there is none, it is measured at each start.
+    """
+    num_weights = sum(shape.count * shape.width * shape.depth for shape in shapes)
+    unasked = ProductChoice(products=dict.fromkeys(shapes, best_product(dtype)), origin="unasked")
+    if dtype != torch.bfloat16 or num_weights < _FEWEST_WEIGHTS:
+        return unasked
+    folder = cache_directory()
+    if folder is None:
+        return ProductChoice(products=_measure(shapes), origin="measured")
+    products, is_kept = keep(
+        folder, shapes, lambda: _measure(shapes), is_usable=lambda product: can_multiply(product, dtype)
+    )
+    return ProductChoice(products=products, origin="kept" if is_kept else "measured")
+
+
+def _measure(shapes: Sequence[WeightShape]) -> Choice:
+    products = list(products_for(torch.bfloat16))
+    if len(products) == 1:
+        return dict.fromkeys(shapes, products[0])
+    times = time_products(shapes, products, seconds=PROBE_SECONDS, clock=time.perf_counter)
+    return {shape: weigh(shape, times[shape]) for shape in shapes}

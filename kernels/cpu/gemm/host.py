@@ -1,0 +1,130 @@
+"""Matrix products in bf16: rows of x times one packed panel of columns after the other, by the unit that is asked for.
+
+    y[r, n] = bf16(bias[n] + Σ_k x[r, k] · W[n, k])        sums in fp32, in one order over all k
+
+Every row sums in the same order, whatever the number of rows, so that a row's result never depends on its batch; but it
+does depend on the unit. A task is one panel and a run of rows, for all of which it is read from memory once. README.md
+has the timings.
+"""
+
+from __future__ import annotations
+
+import functools
+from enum import StrEnum
+from typing import Any
+
+import numba
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.cpu.gemm import dots, multiply_adds, tiles
+from kernels.cpu.gemm.panels import PANEL_COLUMNS, pack
+from kernels.cpu.runtime.block import NUM_TASKS, Block
+from kernels.cpu.runtime.launch import CpuKernel, keep
+from kernels.cpu.runtime.memory import fetch_add, jit
+
+_PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
+_MIN_RUN = 32  # rows of a task, where rows are cut at all
+
+
+class Unit(StrEnum):
+    """What of a CPU computes a product over panels."""
+
+    DOTS = "bf16 dot products"
+    """AVX512-BF16."""
+    MULTIPLY_ADDS = "fp32 multiply-adds"
+    """AVX-512 or AVX2: bf16 weights widened in registers."""
+    TILES = "bf16 tiles"
+    """AMX."""
+
+
+_BLOCK = Block("x* weight* bias* out* rows x_stride depth width run")
+_AT = _BLOCK.at
+
+
+@jit
+def _multiply(p: Any, multiply_panel: Any) -> None:
+    """Take tasks of one panel and one run of rows; the runs of a panel follow each other."""
+    x, weight, bias, out = p[_AT.x], p[_AT.weight], p[_AT.bias], p[_AT.out]
+    rows, run, x_stride = p[_AT.rows], p[_AT.run], p[_AT.x_stride]
+    depth, width = p[_AT.depth], p[_AT.width]
+    runs = (rows + run - 1) // run
+    panel_bytes = 2 * PANEL_COLUMNS * (depth + depth % 2)
+    while True:
+        task = fetch_add(p, 1)
+        if task >= p[NUM_TASKS]:
+            break
+        panel, first = task // runs, task % runs * run
+        column = panel * PANEL_COLUMNS
+        matrix = x + 2 * first * x_stride, x_stride, out + 2 * (first * width + column), width
+        place = weight + panel * panel_bytes, bias + 4 * column
+        multiply_panel(matrix, min(run, rows - first), place, depth, min(PANEL_COLUMNS, width - column))
+
+
+def _by_dots(p: Any) -> None:
+    _multiply(p, dots.multiply_panel)
+
+
+def _by_multiply_adds(p: Any) -> None:
+    _multiply(p, multiply_adds.multiply_panel)
+
+
+def _by_tiles(p: Any) -> None:
+    _multiply(p, tiles.multiply_panel)
+
+
+_KERNELS = {
+    Unit.DOTS: CpuKernel(_by_dots, _BLOCK),
+    Unit.MULTIPLY_ADDS: CpuKernel(_by_multiply_adds, _BLOCK),
+    Unit.TILES: CpuKernel(_by_tiles, _BLOCK),
+}
+_IS_THERE = {Unit.DOTS: dots.is_there, Unit.MULTIPLY_ADDS: multiply_adds.is_there, Unit.TILES: tiles.is_there}
+_ROWS_AT_ONCE = {Unit.DOTS: dots.MAX_ROWS, Unit.MULTIPLY_ADDS: 8, Unit.TILES: tiles.MAX_ROWS}
+
+
+@functools.cache
+def can_multiply(unit: Unit) -> bool:
+    """Say whether this unit is there, and agrees with `F.linear`; tried once per process."""
+    try:
+        if not _IS_THERE[unit]():
+            return False
+        x, weight = torch.linspace(-1, 1, 9 * 33).view(9, 33).bfloat16(), torch.linspace(-1, 1, 50 * 33).view(50, 33)
+        product = linear(x, pack(weight.bfloat16()), torch.zeros(2 * PANEL_COLUMNS), 50, unit=unit)
+    except (AttributeError, RuntimeError, numba.core.errors.NumbaError):  # another numba, or an LLVM without bfloat
+        return False
+    return torch.allclose(
+        product.float(), functional.linear(x.float(), weight.bfloat16().float()), rtol=0.01, atol=0.01
+    )
+
+
+def units() -> list[Unit]:
+    """List what this CPU multiplies panels with, the one to use unasked first."""
+    return [unit for unit in (Unit.TILES, Unit.DOTS, Unit.MULTIPLY_ADDS) if can_multiply(unit)]
+
+
+def linear(x: Tensor, packed: Tensor, bias: Tensor, width: int, *, unit: Unit) -> Tensor:
+    """Multiply bf16 x `[rows, in]` with what `pack` and `pack_bias` returned to a new `[rows, width]`.
+
+    `can_multiply(unit)` must have said yes in this process.
+    """
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    rows, depth = x.shape
+    out = keep(torch.empty((rows, width), dtype=torch.bfloat16))
+    run = _rows_per_task(rows, packed.shape[0], _ROWS_AT_ONCE[unit])
+    _KERNELS[unit](
+        packed.shape[0] * -(-rows // run),
+        (x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr(), rows, x.stride(0), depth, width, run),
+        parallel=width * depth * max(rows, 8) >= _PARALLEL_FROM * 8,
+    )
+    return out
+
+
+def _rows_per_task(rows: int, panels: int, at_once: int) -> int:
+    """Keep a panel's rows together, so that it is read once, unless that leaves a thread fewer than four tasks.
+
+    A multiple of `at_once`, the rows that a unit multiplies at a time.
+    """
+    wanted = -(-4 * torch.get_num_threads() // max(panels, 1))
+    run = max(-(-rows // wanted), min(rows, _MIN_RUN), 1)
+    return -(-run // at_once) * at_once

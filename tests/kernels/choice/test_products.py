@@ -1,0 +1,54 @@
+"""The choice for a model's weights on this machine: measured once, found again, unasked where it does not matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.choice import products as module
+from kernels.choice.products import ProductChoice, choose_products
+from kernels.choice.weighing import WeightShape
+from kernels.packed_linear import Product, best_product, can_multiply
+
+LAYER = WeightShape(width=1056, depth=512, count=2, is_in_layers=True)
+HEAD = WeightShape(width=2048, depth=512, count=1, is_in_layers=False)
+SMALL = WeightShape(width=64, depth=48, count=3, is_in_layers=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "cache_directory", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_choice_is_measured_once_and_found_by_the_next_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = choose_products([LAYER, HEAD], torch.bfloat16)
+    assert first.origin == "measured"
+    assert all(can_multiply(product, torch.bfloat16) for product in first.products.values())
+    monkeypatch.setattr(module, "time_products", None)
+    again = choose_products([LAYER, HEAD], torch.bfloat16)
+    assert (again.products, again.origin) == (first.products, "kept")
+    assert again.of(1056, 512) is first.products[LAYER]
+    assert again.of(7, 512) is None
+
+
+def test_small_models_and_other_dtypes_take_what_is_used_unasked(folder: Path) -> None:
+    for shapes, dtype in (([SMALL], torch.bfloat16), ([LAYER, HEAD], torch.float32), ([LAYER], torch.float16)):
+        found = choose_products(shapes, dtype)
+        assert found.origin == "unasked"
+        assert set(found.products.values()) == {best_product(dtype)}
+    assert list(folder.iterdir()) == []
+
+
+def test_where_there_is_no_folder_the_choice_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cache_directory", lambda: None)
+    assert choose_products([LAYER, HEAD], torch.bfloat16).origin == "measured"
+
+
+def test_the_choice_is_named_in_a_line() -> None:
+    same = ProductChoice(products=dict.fromkeys([LAYER, HEAD], Product.DOTS), origin="kept")
+    assert str(same) == "dots (kept)"
+    mixed = ProductChoice(products={LAYER: Product.MULTIPLY_ADDS, HEAD: Product.DOTS}, origin="measured")
+    assert str(mixed) == "512 → 1056 multiply-adds, 512 → 2048 dots (measured)"
