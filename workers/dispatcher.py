@@ -66,6 +66,7 @@ class Dispatcher:
         self._storage = storage
         self._hints = hints
         self._settings = settings
+        self._is_idle = True
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop` is set. A database that is away costs a warning per tick, nothing else."""
@@ -118,12 +119,18 @@ class Dispatcher:
 
     def reap_suspects(self) -> None:
         """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""
+        if self._is_idle:
+            return
         reap_suspects(self._sessions, self._storage, lease=self._settings.lease)
 
     def tick(self) -> Plan:
-        """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
+        """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads.
+
+        Without an open batch it is one question, asked as often: a new batch waits no longer for it.
+        """
         with transaction(self._sessions) as session:
-            if not try_advisory_lock(session, _LEADER_LOCK):
+            self._is_idle = not sweeps.is_any_open(session)
+            if self._is_idle or not try_advisory_lock(session, _LEADER_LOCK):
                 return Plan()
             plan = self._decide(session)
         self._send(plan)

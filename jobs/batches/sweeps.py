@@ -35,6 +35,12 @@ _DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the
 _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
 
 
+def is_any_open(session: Session) -> bool:
+    """Tell whether a batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
+    live = _is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING)
+    return bool(session.scalar(select(exists().where(live))))
+
+
 def expire_overdue(session: Session) -> list[str]:
     """Move batches whose window is over towards expired; their finished lines are written out first."""
     moved = _lock(session, _OVERDUE)

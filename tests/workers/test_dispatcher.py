@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import metrics
@@ -76,6 +76,28 @@ def test_a_new_batch_is_hinted_for_validation_once(
     dispatcher.tick()
     dispatcher.tick()
     assert hints.sent == [("validate", batch_id)]
+
+
+def test_with_nothing_open_a_tick_is_one_question_and_a_new_batch_is_hinted_by_the_next(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
+) -> None:
+    submit(lines(1))
+    with maker.begin() as session:
+        session.execute(text("UPDATE batch SET state = 'failed', failed_at = now()"))
+    sent: list[str] = []
+    engine = maker.kw["bind"]
+    event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    dispatcher.tick()
+    dispatcher.reap_suspects()
+    assert len(sent) == 1, sent
+    dispatcher.tick()
+    started = submit(lines(1))
+    dispatcher.tick()
+    assert hints.sent == [("validate", started)]
 
 
 def test_a_hint_without_an_answer_is_sent_again(
