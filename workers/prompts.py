@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeGuard
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
 from engine.text import with_bad_words_as_tokens
-from jobs.lines.bodies import ChatRequest, CompletionRequest, parse_body
-from jobs.lines.body_checks import BodyError
+from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, CompletionRequest, parse_body
+from jobs.lines.body_checks import MAX_PROMPT_SCORES, BodyError
 from jobs.lines.body_tools import ToolUse
 from jobs.lines.reading import InputLine
 from jobs.lines.sampling import Sampling
@@ -79,6 +79,16 @@ class PreparedLine:
         """Return how many tokens it may be billed for, at most: its prompts once, and each of their n answers."""
         return self.num_prompt_tokens + self.params.n * sum(map(self._most_output_tokens, self.prompts))
 
+    @property
+    def num_prompt_scores(self) -> int:
+        """Return how many log-probabilities of its prompts the answer shows, as often as it repeats them."""
+        count = self.params.prompt_logprobs
+        if count is None:
+            return 0
+        is_shown_twice = self.echoes is not None and None not in (self.params.logprobs, self.num_prompt_logprobs)
+        copies = 1 if self.endpoint == CHAT_ENDPOINT else self.params.n * (2 if is_shown_twice else 1)
+        return self.num_prompt_tokens * (count + 1) * copies
+
     def _most_output_tokens(self, prompt: Sequence[int]) -> int:
         given = self.params.max_tokens
         return self.max_model_len - len(prompt) if given is None else given
@@ -123,7 +133,7 @@ class PromptMaker:
         if request.sampling.seed is None:
             # Derived, so that a line run again after a crash gives the same tokens.
             seeds = tuple(_seed(batch_id, line.line_no, index) for index in range(len(prompts)))
-        return PreparedLine(
+        prepared = PreparedLine(
             line_no=line.line_no,
             custom_id=line.custom_id,
             endpoint=endpoint,
@@ -140,6 +150,8 @@ class PromptMaker:
             seeds=seeds,
             max_model_len=self._max_model_len,
         )
+        _check_prompt_scores(prepared)
+        return prepared
 
     def _call_reader(self, request: Request) -> CallReader | None:
         """Return what finds the calls in the answer. Raises BodyError when the chat template knows no tools."""
@@ -223,6 +235,18 @@ def _tool_use(request: Request) -> ToolUse | None:
 
 def _is_echoed(request: Request) -> TypeGuard[CompletionRequest]:
     return isinstance(request, CompletionRequest) and request.echo
+
+
+def _check_prompt_scores(prepared: PreparedLine) -> None:
+    if prepared.num_prompt_scores <= MAX_PROMPT_SCORES:
+        return
+    param = "logprobs" if prepared.num_prompt_logprobs is None else "prompt_logprobs"
+    message = (
+        f"the answer would show {prepared.num_prompt_scores:,} log-probabilities of {prepared.num_prompt_tokens:,} "
+        f"prompt tokens; at most {MAX_PROMPT_SCORES:,} are shown in one line. Lower {param}, ask for one answer "
+        "a prompt, or share the prompts among more lines"
+    )
+    raise BodyError(param, message)
 
 
 def _packed(token_ids: Sequence[int]) -> array[int]:

@@ -29,6 +29,10 @@ MAX_BIASES = 1024  # OpenAI documents no number
 MAX_PROMPTS = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
 MAX_ANSWERS = 2048  # of one line: its prompts times n, each of them a sequence that runs and a text that is kept
 
+MAX_PROMPT_SCORES = 1_000_000
+"""Log-probabilities of prompts that a line's answer shows, which is 80 MB: a prompt of a million tokens with its own,
+of 47,000 with the 20 likeliest besides."""
+
 
 class BodyError(InputError):
     """A body that cannot be run: becomes its line's error with status 400, and no other line is touched."""

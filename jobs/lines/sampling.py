@@ -17,6 +17,7 @@ from jobs.lines.body_checks import (
     MAX_LOGPROBS,
     MAX_N,
     MAX_PENALTY,
+    MAX_PROMPT_SCORES,
     MAX_REPETITION,
     MAX_SEED,
     MAX_STOPS,
@@ -100,7 +101,8 @@ class Sampling:
         None,
         Whole(0, MAX_LOGPROBS),
         note="vLLM's, in its form: in a chat's answer, in a completion's choices. Such a prompt takes nothing from the "
-        "prefix cache",
+        f"prefix cache. At most {MAX_PROMPT_SCORES:,} in a line's answer: prompt tokens × (`prompt_logprobs` + 1), in "
+        "completions × `n`, and of an echo's prompt likewise",
     )
     skip_special_tokens: bool = _parameter(default=True, check=flag, allowed="true or false", note="vLLM's")
 

@@ -16,7 +16,7 @@ from engine.params import RANGES, SamplingParams
 from engine.structured import StructuredOutput
 from jobs.lines import body_checks
 from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines.body_checks import BodyError, Number, Whole
+from jobs.lines.body_checks import MAX_PROMPT_SCORES, BodyError, Number, Whole
 from jobs.lines.reading import InputLine
 from jobs.lines.sampling import CHECKS, Sampling
 from workers.prompts import PreparedLine, PromptMaker
@@ -164,6 +164,33 @@ def test_an_echo_brings_the_prompts_text_and_asks_for_its_log_probabilities(toke
     scored = prepare(tokenizer, {**body, "logprobs": 2, "prompt_logprobs": 1}, endpoint=COMPLETION_ENDPOINT)
     assert (scored.params.prompt_logprobs, scored.num_prompt_logprobs) == (2, 1)
     assert prepare(tokenizer, {"prompt": "Total"}, endpoint=COMPLETION_ENDPOINT).echoes is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"prompt_logprobs": 20, "n": 128}, "prompt_logprobs"),
+        ({"logprobs": 20, "n": 128, "echo": True}, "logprobs"),
+        ({"logprobs": 20, "prompt_logprobs": 20, "n": 64, "echo": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 20, "prompt": [[5] * 400] * 128}, "prompt_logprobs"),
+    ],
+)
+def test_an_answer_that_would_repeat_more_of_its_prompts_than_a_worker_can_hold_is_refused_with_the_numbers(
+    tokenizer: Any, asked: dict[str, Any], param: str
+) -> None:
+    body = {"prompt": [5] * 400, "max_tokens": 1, **asked}
+    line = InputLine(line_no=0, custom_id="a", model="m", body=body)
+    maker = PromptMaker(tokenizer, max_model_len=512, vocab_size=VOCAB)
+    with pytest.raises(BodyError, match=r"show 1,075,200 log-probabilities .*; at most 1,000,000 are shown") as caught:
+        maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b")
+    assert caught.value.param == param
+
+
+def test_a_prompt_of_a_million_tokens_may_have_its_own_log_probabilities(tokenizer: Any) -> None:
+    maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=len(tokenizer))
+    body = {"prompt": [5] * MAX_PROMPT_SCORES, "max_tokens": 1, "prompt_logprobs": 0}
+    line = InputLine(line_no=0, custom_id="a", model="m", body=body)
+    assert maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b").num_prompt_scores == MAX_PROMPT_SCORES
 
 
 def test_the_wire_takes_what_the_engine_does_and_no_temperature_beyond_openai_s() -> None:

@@ -13,6 +13,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from workers.answers import AnswerMaker
 from workers.chunks.room import Room
+from workers.chunks.scores import ScoreRoom
 from workers.chunks.worker_time import WorkerTime
 from workers.drain import Drain
 from workers.engine_host import EngineHost
@@ -39,4 +40,6 @@ class WorkerParts:
     """For long lines while they are prepared."""
     worker_time: WorkerTime = field(default_factory=WorkerTime)
     """Divided among the open chunks."""
+    scores: ScoreRoom = field(default_factory=ScoreRoom)
+    """For the log-probabilities of prompts while their lines run."""
     monotonic: Callable[[], float] = time.monotonic

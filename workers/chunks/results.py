@@ -14,6 +14,7 @@ from workers.chunks.engine_lines import EngineLines
 from workers.chunks.lease import ChunkLease
 from workers.chunks.line_results import ResultMaker
 from workers.chunks.parts import WorkerParts
+from workers.chunks.scores import ChunkScores
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
@@ -23,11 +24,20 @@ log = logging.getLogger(__name__)
 class ChunkResults:
     """`len()` is how many results are not yet written."""
 
-    def __init__(self, claim: ClaimedChunk, parts: WorkerParts, *, lease: ChunkLease, lines: EngineLines) -> None:
+    def __init__(
+        self,
+        claim: ClaimedChunk,
+        parts: WorkerParts,
+        *,
+        lease: ChunkLease,
+        lines: EngineLines,
+        scores: ChunkScores,
+    ) -> None:
         self._batch_id = claim.batch_id
         self._parts = parts
         self._lease = lease
         self._lines = lines
+        self._scores = scores
         self._maker = ResultMaker(claim.batch_id, parts.answers)
         self._unwritten: list[LineResult] = []
         self._first_at = 0.0  # when the first of them came
@@ -72,6 +82,7 @@ class ChunkResults:
         if not waiting:
             return False
         is_old = self._parts.monotonic() - self._first_at >= settings.flush_seconds
+        is_old = is_old or self._scores.holds(self._unwritten[-1].line_no)  # it is large, and others wait for its room
         return is_old or waiting >= settings.flush_results or not self._lines
 
     def write(self, *, is_last: bool = False) -> None:
@@ -82,6 +93,7 @@ class ChunkResults:
             is_last=is_last,
             worker_microseconds=self._parts.worker_time.take(self._lines.time),
         )
+        self._scores.leave(result.line_no for result in self._unwritten)
         self._unwritten = []
 
     def _hold(self, result: LineResult) -> None:

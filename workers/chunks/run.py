@@ -12,6 +12,7 @@ from workers.chunks.feeder import ChunkFeeder
 from workers.chunks.lease import Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
+from workers.chunks.scores import ChunkScores
 from workers.chunks.starter import LineStarter
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,13 @@ class ChunkRun:
             monotonic=parts.monotonic,
         )
         lines = EngineLines(claim, parts)
-        results = ChunkResults(claim, parts, lease=lease, lines=lines)
+        scores = ChunkScores(parts.scores)
+        results = ChunkResults(claim, parts, lease=lease, lines=lines, scores=scores)
         ends = ChunkEnds(parts, lease=lease, lines=lines, results=results)
-        starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results)
+        starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results, scores=scores)
         self._feeder = ChunkFeeder(claim, parts, lease=lease, starter=starter, results=results, ends=ends)
         self._lease, self._lines, self._results, self._ends, self._starter = lease, lines, results, ends, starter
+        self._scores = scores
 
     def run(self) -> bool:
         """Return when the chunk is done, given back or lost: whether it is done."""
@@ -46,6 +49,8 @@ class ChunkRun:
                 self._feeder.feed()
                 self._collect()
                 while self._starter:
+                    self._ends.hold_lease_if_due()
+                    self._ends.give_back_if_drained()
                     self._starter.start_or_give_up()
                     self._collect()
             if not self._lease.is_complete:
@@ -58,6 +63,7 @@ class ChunkRun:
             return True
         finally:
             self._lines.drop_all()
+            self._scores.leave_all()
 
     def _collect(self) -> None:
         """Until every line has its result: finish lines that have ended, flush when due, hold the lease."""

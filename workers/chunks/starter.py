@@ -1,7 +1,8 @@
 """Starts prepared lines in groups, those of a tenant with a limit once the most that they may use is covered.
 
 What the budget has no room for waits here while other lines of the chunk run; then it is as the batch wants it: the
-chunk waits for room, or the lines fail. Without a limit nothing is counted and nothing waits.
+chunk waits for room, or the lines fail. Without a limit nothing is counted and nothing waits but the few lines that ask
+for more log-probabilities of their prompts than this worker has room for just now.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from workers.chunks.engine_lines import EngineLines
 from workers.chunks.lease import Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
+from workers.chunks.scores import ChunkScores
 from workers.prompts import PreparedLine
 
 GROUP_LINES = 16
@@ -30,14 +32,23 @@ class LineStarter:
     """`len()` is how many lines are prepared and not started."""
 
     def __init__(
-        self, claim: ClaimedChunk, parts: WorkerParts, *, lease: ChunkLease, lines: EngineLines, results: ChunkResults
+        self,
+        claim: ClaimedChunk,
+        parts: WorkerParts,
+        *,
+        lease: ChunkLease,
+        lines: EngineLines,
+        results: ChunkResults,
+        scores: ChunkScores,
     ) -> None:
         self._claim = claim
         self._parts = parts
         self._lease = lease
         self._lines = lines
         self._results = results
-        self._held: list[tuple[PreparedLine, Sequence[int]]] = []
+        self._scores = scores
+        self._held: list[tuple[PreparedLine, Sequence[int]]] = []  # those first that were not covered
+        self._num_uncovered = 0
         self._num_new = 0  # of the held ones, since they were last to be covered
         self._tried_at = parts.monotonic()
 
@@ -60,28 +71,39 @@ class LineStarter:
             self.start()
 
     def start(self) -> Covered | None:
-        """Start the lines that there is room for; return what was found, None without a limit. Raises Abandoned."""
+        """Start the lines that there is room for; return what was found, None where nothing was to be covered.
+
+        Raises Abandoned.
+        """
         if not self._held:
             return None
-        found, held = None, self._held
-        if self._claim.is_limited:
-            found = self._lease.cover([prepared.most_tokens for prepared, _ in held])
-        fits = [True] * len(held) if found is None else found.fits
-        self._held = list(compress(held, map(not_, fits)))
+        has_room = [self._scores.enter(prepared.line_no, prepared.num_prompt_scores) for prepared, _ in self._held]
+        tried, roomless = list(compress(self._held, has_room)), list(compress(self._held, map(not_, has_room)))
+        found = None
+        if self._claim.is_limited and tried:
+            found = self._lease.cover([prepared.most_tokens for prepared, _ in tried])
+        fits = [True] * len(tried) if found is None else found.fits
+        uncovered = list(compress(tried, map(not_, fits)))
+        self._scores.leave(prepared.line_no for prepared, _ in uncovered)
+        self._held, self._num_uncovered = [*uncovered, *roomless], len(uncovered)
         self._num_new, self._tried_at = 0, self._parts.monotonic()
-        for prepared, error in self._lines.start(compress(held, fits)):
-            self._results.give_up(prepared.line_no, prepared.custom_id, error)
+        if any(fits):
+            for prepared, error in self._lines.start(compress(tried, fits)):
+                self._results.give_up(prepared.line_no, prepared.custom_id, error)
         return found
 
     def start_or_give_up(self) -> None:
         """Start lines now that no other of the chunk runs; where none can be, wait or fail them. Raises Abandoned."""
         found = self.start()
+        if found is None and self._held and not self._lines:  # other chunks have the room
+            self._scores.wait(self._parts.settings.flush_seconds)
         if found is None or found.quota is None or any(found.fits):
             return
+        uncovered = [prepared for prepared, _ in self._held[: self._num_uncovered]]
         if found.others_run or self._claim.uncovered_lines == UncoveredLines.WAIT:
-            least = min(prepared.most_tokens for prepared, _ in self._held)
+            least = min(prepared.most_tokens for prepared in uncovered)
             self._lease.run(lambda session, claim: waiting.lay_aside(session, claim, tokens=least))
             raise Abandoned(f"the tenant's budget has no room for {least} tokens; the rest of the chunk waits")
-        for prepared, _ in self._held:
+        for prepared in uncovered:
             self._results.leave_out(prepared, found.quota)
-        self._held = []
+        del self._held[: self._num_uncovered]
