@@ -69,6 +69,7 @@ class Tenant(Base):
     __table_args__ = (
         CheckConstraint("weight > 0", name="weight"),
         CheckConstraint(_one_of("best_priority", Priority), name="best_priority"),
+        Index("tenant_never_urgent_idx", "id", postgresql_where=text("max_urgent_tokens = 0")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -408,12 +409,27 @@ class FairShare(Base):
     """
 
     __tablename__ = "fair_share"
+    __table_args__ = (
+        Index(
+            "fair_share_turn_idx",
+            "model", "priority", "virtual_time", "tenant_id",
+            postgresql_where=text("waiting_since IS NOT NULL"),
+        ),
+        Index(
+            "fair_share_age_idx",
+            "model", "priority", "waiting_since",
+            postgresql_where=text("waiting_since IS NOT NULL"),
+        ),
+    )  # fmt: skip
 
     model: Mapped[str] = mapped_column(primary_key=True)
     priority: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
     virtual_time: Mapped[float] = mapped_column(Float, server_default="0")
     served_at: Mapped[datetime | None]  # last claim; ageing counts from here
+    # Since when it may have ready chunks, or since its last claim; null: it has none. `jobs.chunks.ready_queues`.
+    waiting_since: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    marked_at: Mapped[datetime | None]  # when chunks last became ready
 
 
 class Deletion(Base):

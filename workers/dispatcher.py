@@ -8,6 +8,7 @@ thread of its own, so that a store that hangs holds up nothing else.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import chores, metrics
 from jobs.batches import following, sweeps
 from jobs.batches.lost_leases import reap_expired, reap_suspects
-from jobs.chunks import fairshare, fleet, waiting
+from jobs.chunks import fleet, ready_queues, waiting
 from jobs.database import connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
@@ -34,6 +35,7 @@ from workers.hints import HintSender
 log = logging.getLogger(__name__)
 
 _LEADER_LOCK = "dispatcher"
+_TRUE_UP_SECONDS = 5.0
 _COUNT = "count the queue"
 _COUNT_LOOK_SECONDS = 5.0
 _COUNT_SECONDS = 15.0  # from one count to the next, or
@@ -61,12 +63,22 @@ class Plan:
 
 
 class Dispatcher:
-    def __init__(self, sessions: sessionmaker[Session], storage: Storage, *, hints: Hints, settings: Settings) -> None:
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        storage: Storage,
+        *,
+        hints: Hints,
+        settings: Settings,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._sessions = sessions
         self._storage = storage
         self._hints = hints
         self._settings = settings
         self._is_idle = True
+        self._monotonic = monotonic
+        self._trued_up_at = -math.inf
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop` is set. A database that is away costs a warning per tick, nothing else."""
@@ -134,7 +146,13 @@ class Dispatcher:
                 return Plan()
             plan = self._decide(session)
         self._send(plan)
+        self._true_up_if_due()
         return plan
+
+    def _true_up_if_due(self) -> None:
+        if self._monotonic() - self._trued_up_at >= _TRUE_UP_SECONDS:
+            ready_queues.true_up(self._sessions)
+            self._trued_up_at = self._monotonic()
 
     def _decide(self, session: Session) -> Plan:
         reap_expired(session, lease=self._settings.lease)
@@ -154,7 +172,7 @@ class Dispatcher:
         for model in fleet.live_models(session):
             allowance = fleet.hint_allowance(session, model, again_seconds=self._settings.hint_again_seconds)
             if allowance > 0:
-                chunk_ids = fairshare.pick_ready(
+                chunk_ids = ready_queues.pick_ready(
                     session,
                     model=model,
                     limit=allowance,

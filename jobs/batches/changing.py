@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts.limits import check_priority
 from jobs.batches.lifecycle import get_batch, lock_batch
 from jobs.batches.submission import parse_window
-from jobs.chunks import fairshare
+from jobs.chunks import fairshare, ready_queues
 from jobs.errors import ConflictError, InputError
 from jobs.states import BatchState, Priority
 from jobs.tables import Batch, Tenant
@@ -55,6 +55,8 @@ def change_batch(
         _set_priority(session, batch, priority)
     session.flush()
     session.execute(_CHANGE_CHUNKS, _values(batch))
+    if batch.model is not None:
+        ready_queues.mark(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
     log.info("batch changed batch_id=%s priority=%s window=%s", batch.id, batch.priority, batch.completion_window)
     return batch
 

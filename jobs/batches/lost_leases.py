@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
+from jobs.chunks import ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, end_cover, lines_done, lock_batch_state
 from jobs.chunks.recording import LineResult, record
@@ -122,9 +123,15 @@ def _read(session: Session, query: TextClause, values: Mapping[str, object]) -> 
 
 
 def _correct_shares(session: Session, ended: Sequence[LostLease]) -> None:
-    """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order."""
+    """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order.
+
+    Their queues are marked: what did not come back leaves an empty one, which is seen.
+    """
+    if not ended:
+        return
     for lost in sorted(ended, key=lambda lost: (lost.model, lost.priority, lost.tenant_id)):
         correct_share(session, lost)
+    ready_queues.mark_chunks(session, [lost.chunk_id for lost in ended])
 
 
 def _times(lease: timedelta) -> dict[str, object]:
@@ -160,7 +167,7 @@ def _reap_suspect(
     for lost in _read(session, _SUSPECT, values):
         outcome = _decide(session, lost, lines)
         _log(lost, outcome)
-        correct_share(session, lost)
+        _correct_shares(session, [lost])
         return outcome
     return None
 

@@ -17,7 +17,7 @@ from jobs.batches.claims import BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.planned import Plan
 from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
-from jobs.chunks import fairshare
+from jobs.chunks import fairshare, ready_queues
 from jobs.errors import NotFoundError
 from jobs.lines.reading import iter_lines
 from jobs.served_models import list_models
@@ -121,6 +121,7 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState:
         batch.num_failed = scan.num_problems
         plan.publish(session, batch, scan.planner, model=scan.model)
         if scan.model is not None:  # some line can run
+            ready_queues.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
             move_batch(session, batch, BatchState.IN_PROGRESS)
         else:
             move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.accounts.prices import Prices
-from jobs.chunks import fairshare
+from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fair_order import LOWERED
 from jobs.chunks.recording import LineResult, Recorded, record
@@ -87,7 +87,9 @@ def claim_next(
     """
     num_passed_over = 0
     for limit in _CANDIDATES:
-        chunk_ids = fairshare.next_chunks(session, model=model, limit=limit, wanted=wanted, urgent_tokens=urgent_tokens)
+        chunk_ids = ready_queues.next_chunks(
+            session, model=model, limit=limit, wanted=wanted, urgent_tokens=urgent_tokens
+        )
         if len(chunk_ids) <= num_passed_over:
             return None
         claim = _claim_first(session, chunk_ids, worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
@@ -267,6 +269,8 @@ def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
         raise fenced_out(claim)
     end_cover(session, claim, covered=row.covered_tokens)
     correct_share(session, claim)
+    if after is ChunkState.READY:
+        ready_queues.mark_chunks(session, [claim.chunk_id])
 
 
 def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
@@ -304,8 +308,8 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
 # while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
 # another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
 # SKIP LOCKED: workers that look at the same moment see the same chunks first, and each takes another one.
-# The odd forms keep the planner off every way but the primary key, as in `fairshare._NOTE_HINT`: without statistics it
-# joined from the batches and read all 40,000 ready chunks for one claim.
+# The odd forms keep the planner off every way but the primary key, as in `ready_queues._NOTE_HINT`: without statistics
+# it joined from the batches and read all 40,000 ready chunks for one claim.
 _CLAIM = text(f"""
     WITH first AS (
         SELECT id FROM chunk

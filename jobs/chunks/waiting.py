@@ -6,12 +6,14 @@ budget; whoever holds a batch passes over chunks that are locked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.accounts.budgets import Quota
-from jobs.chunks import fairshare, leasing
+from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import BatchState, ChunkState, sources_of
 from jobs.tables import Batch
@@ -61,7 +63,7 @@ def wake(session: Session) -> int:
             "after": ChunkState.READY.value,
             "sources": sources_of(ChunkState.READY),
         }
-        num_woken += len(session.execute(_WAKE, values).all())
+        num_woken += _count_marked(session, session.scalars(_WAKE, values).all())
         session.execute(_NOTE_LEAST, values)
     idle = session.execute(_IDLE, {"limit": _BATCHES}).all()
     num_woken += _wake_untried(session)
@@ -80,9 +82,15 @@ def _wake_untried(session: Session) -> int:
     for batch in session.execute(_UNTRIED, {"limit": _BATCHES}).all():
         values = {"batch_id": batch.id, "after": ChunkState.READY.value, "sources": sources_of(ChunkState.READY)}
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
-        num_woken += len(session.execute(_WAKE_UNTRIED, values).all())
+        num_woken += _count_marked(session, session.scalars(_WAKE_UNTRIED, values).all())
         session.execute(_NOTE_LEAST, values)
     return num_woken
+
+
+def _count_marked(session: Session, woken: Sequence[int]) -> int:
+    if woken:
+        ready_queues.mark_chunks(session, woken[:1])  # all of one queue
+    return len(woken)
 
 
 def waits_for(batch: Batch, quota: Quota) -> str | None:

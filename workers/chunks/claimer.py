@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import fairshare, leasing
+from jobs.chunks import leasing, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
@@ -138,7 +138,7 @@ class Claimer:
 
     def _claim_hinted(self, session: Session, chunk_id: int) -> ClaimedChunk | None:
         within = timedelta(seconds=self._settings.hint_again_seconds)
-        if not fairshare.was_hinted(session, chunk_id, within=within):
+        if not ready_queues.was_hinted(session, chunk_id, within=within):
             return None
         return leasing.claim_chunk(
             session,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.chunks import fairshare
+from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.fair_order import (
     AGE_OF_BULK,
     AGE_OF_NORMAL,
@@ -201,7 +201,10 @@ def add_chunks(session: Session, make_batch: Callable[..., Batch]) -> Callable[.
             FROM generate_series(1, :number) AS n RETURNING id
         """)
         rows = session.scalars(query, values | {"batch_id": batch.id, "tenant_id": tenant_id, "number": number})
-        return list(rows)
+        ids = list(rows)
+        if values["state"] == "ready":
+            ready_queues.mark_chunks(session, ids[:1])
+        return ids
 
     return add
 
@@ -216,7 +219,7 @@ AddChunks = Callable[..., list[int]]
 
 
 def pick(session: Session, limit: int, *, again_seconds: float = 10.0) -> list[int]:
-    return fairshare.pick_ready(session, model="m", limit=limit, again_seconds=again_seconds)
+    return ready_queues.pick_ready(session, model="m", limit=limit, again_seconds=again_seconds)
 
 
 def test_inside_a_tenant_the_earliest_deadline_then_the_oldest_is_next(
@@ -241,9 +244,9 @@ def test_a_chunk_counts_as_hinted_for_a_while_on_the_databases_clock(
 ) -> None:
     ids, within = add_chunks(tenant.id, 2), timedelta(seconds=10)
     pick(session, 1)
-    assert [fairshare.was_hinted(session, chunk_id, within=within) for chunk_id in [*ids, 0]] == [True, False, False]
+    assert [ready_queues.was_hinted(session, chunk_id, within=within) for chunk_id in [*ids, 0]] == [True, False, False]
     session.execute(text("UPDATE chunk SET hinted_at = hinted_at - interval '11 seconds'"))
-    assert not fairshare.was_hinted(session, ids[0], within=within)
+    assert not ready_queues.was_hinted(session, ids[0], within=within)
 
 
 def test_only_ready_chunks_of_the_model_are_picked(session: Session, tenant: Tenant, add_chunks: AddChunks) -> None:
@@ -271,10 +274,10 @@ def test_a_tenant_not_served_for_long_is_lifted(
 ) -> None:
     bulk = add_chunks(tenant.id, 2, priority="bulk")
     urgent = add_chunks(second, 2, priority="urgent")
-    session.execute(text("UPDATE chunk SET created_at = created_at - interval '21 minutes'"))
-    assert fairshare.next_chunks(session, model="m", limit=4) == [bulk[0], *urgent, bulk[1]]
+    session.execute(text("UPDATE fair_share SET waiting_since = waiting_since - interval '21 minutes'"))
+    assert ready_queues.next_chunks(session, model="m", limit=4) == [bulk[0], *urgent, bulk[1]]
     fairshare.charge(session, model="m", priority="bulk", tenant_id=tenant.id, tokens=1)
-    assert fairshare.next_chunks(session, model="m", limit=4) == [*urgent, *bulk]
+    assert ready_queues.next_chunks(session, model="m", limit=4) == [*urgent, *bulk]
 
 
 def virtual_time(session: Session, tenant_id: str) -> float:
@@ -348,8 +351,8 @@ def test_each_model_has_its_own_clock(session: Session, tenant: Tenant, second: 
 def buffers_of_reading(session: Session, classes: Sequence[str]) -> tuple[int, int]:
     """Return the pages that a look at the queues touches, and the chunks that it finds."""
     values = {"model": "m", "limit": 20, "classes": list(classes), "min_fetched": 4, "again": timedelta(seconds=10)}
-    values["urgent_tokens"] = 100
-    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(fairshare._READ_QUEUES)), values)
+    values |= {"urgent_tokens": 100, "num_present": 0, "ages": AGE_OF_NORMAL}
+    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(ready_queues._READ_IN_TURN)), values)
     assert isinstance(plan, list)
     assert "Seq Scan on chunk" not in str(plan)
     root = plan[0]["Plan"]
@@ -378,5 +381,5 @@ def test_a_look_for_a_better_class_does_not_read_the_others(
     session.execute(text("ANALYZE chunk"))
     num_pages, num_rows = buffers_of_reading(session, ["urgent"])
     assert (num_pages < 100, num_rows) == (True, 1)
-    found = fairshare.next_chunks(session, model="m", limit=9, wanted=Wanted(classes=[Priority.URGENT]))
+    found = ready_queues.next_chunks(session, model="m", limit=9, wanted=Wanted(classes=[Priority.URGENT]))
     assert found == [urgent]

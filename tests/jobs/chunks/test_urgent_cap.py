@@ -13,7 +13,7 @@ from jobs import served_models
 from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
 from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
-from jobs.chunks import fairshare, leasing
+from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
@@ -78,6 +78,7 @@ def add_work(session: Session, make_batch: Callable[..., Batch], make_chunk: Cal
         fairshare.activate(session, model="m", priority=priority, tenant_id=tenant.id)
         for _ in range(num_chunks):
             make_chunk(batch)
+        ready_queues.mark(session, model="m", priority=priority, tenant_id=tenant.id)
         return batch
 
     return add
@@ -139,7 +140,7 @@ def test_a_tenants_own_cap_wins_and_a_look_for_urgent_work_finds_none_beyond_it(
 
 def test_a_hint_beyond_the_cap_runs_as_normal_work(session: Session, tenant: Tenant, add_work: AddWork) -> None:
     add_work(tenant, 3, URGENT)
-    picked = fairshare.pick_ready(session, model="m", limit=3, again_seconds=10, urgent_tokens=100)
+    picked = ready_queues.pick_ready(session, model="m", limit=3, again_seconds=10, urgent_tokens=100)
     taken = [
         leasing.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE, urgent_tokens=100) for chunk_id in picked
     ]

@@ -297,7 +297,7 @@ def test_waiting_lifts_a_chunk_for_a_worker_that_claims_by_itself(
 ) -> None:
     submit_valid(lines(2), priority=Priority.BULK)
     with maker.begin() as session:
-        session.execute(text("UPDATE chunk SET created_at = created_at - interval '21 minutes'"))
+        session.execute(text("UPDATE fair_share SET waiting_since = waiting_since - interval '21 minutes'"))
     submit_valid(lines(3), priority=Priority.URGENT, tenant=other_tenant)
     make_service(1).start()
     watch.until(STATES, [("done", 5)])
