@@ -77,6 +77,7 @@ class Dispatcher:
         self._hints = hints
         self._settings = settings
         self._is_idle = True
+        self._waiting_round = waiting.Round()
         self._monotonic = monotonic
         self._trued_up_at = -math.inf
 
@@ -158,7 +159,7 @@ class Dispatcher:
         reap_expired(session, lease=self._settings.lease)
         sweeps.expire_overdue(session)
         sweeps.finish_ready(session)
-        waiting.wake(session)
+        waiting.wake(session, self._waiting_round)
         following.fail_followers(session)  # late, as it locks budgets
         again = self._settings.hint_again_seconds
         return Plan(

@@ -7,6 +7,8 @@ budget; whoever holds a batch passes over chunks that are locked.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -18,8 +20,8 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import BatchState, ChunkState, sources_of
 from jobs.tables import Batch
 
-_BATCHES = 100
-"""Woken by one sweep at most; the rest is for the next one."""
+_BATCHES = 50
+"""Looked at by one sweep; the next one goes on after them."""
 _CHUNKS = 64
 """Of one batch that are woken at once; more when none of them is ready any more."""
 
@@ -46,14 +48,26 @@ def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int) -> None:
     session.execute(_NOTE_LEAST, values)
 
 
-def wake(session: Session) -> int:
+@dataclass(slots=True)
+class Round:
+    """Where the next sweep over waiting batches begins, in the order of their deadlines."""
+
+    after: tuple[datetime, str] | None = None
+    """(deadline, id) of the last one that was looked at; None: with the first."""
+
+
+def wake(session: Session, in_round: Round | None = None) -> int:
     """Return chunks to the queue for which their budget has room by now; return how many.
 
-    A batch that runs nothing and has no room for its next line gives back what it has reserved: two of one tenant must
-    not wait for what the other one holds.
+    Each call looks at a few batches, and with the same `in_round` the next call at the next ones. A batch that runs
+    nothing and has no room for its next line gives back what it has reserved: two of one tenant must not wait for what
+    the other one holds.
     """
+    batch_ids = _next_batches(session, in_round or Round())
+    if not batch_ids:
+        return 0
     num_woken = 0
-    for batch in session.execute(_WAKEABLE, {"limit": _BATCHES}).all():
+    for batch in session.execute(_WAKEABLE, {"batch_ids": batch_ids}).all():
         # A tenant whose chunks have all waited comes back as one that was idle.
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
         values = {
@@ -65,21 +79,30 @@ def wake(session: Session) -> int:
         }
         num_woken += _count_marked(session, session.scalars(_WAKE, values).all())
         session.execute(_NOTE_LEAST, values)
-    idle = session.execute(_IDLE, {"limit": _BATCHES}).all()
-    num_woken += _wake_untried(session)
+    idle = session.execute(_IDLE, {"batch_ids": batch_ids}).all()
+    num_woken += _wake_untried(session, batch_ids)
     for batch in idle:  # last: it locks budgets
         budgets.release_free(session, batch.id, batch.tenant_id)
     return num_woken
 
 
-def _wake_untried(session: Session) -> int:
+def _next_batches(session: Session, in_round: Round) -> list[str]:
+    expires_at, batch_id = in_round.after or ("-infinity", "")
+    values = {"expires_at": expires_at, "batch_id": batch_id, "limit": _BATCHES}
+    rows = session.execute(_NEXT, values).all()
+    is_last = len(rows) < _BATCHES
+    in_round.after = None if is_last else (rows[-1].expires_at, rows[-1].id)
+    return [row.id for row in rows]
+
+
+def _wake_untried(session: Session, batch_ids: Sequence[str]) -> int:
     """Return a chunk whose need nobody knows to each batch that runs nothing and has some room; return how many.
 
     It is a guess, the average of its lines: one of them may fit, and if none does the chunk's next wait, and every one
     after it, is for what it needs indeed.
     """
     num_woken = 0
-    for batch in session.execute(_UNTRIED, {"limit": _BATCHES}).all():
+    for batch in session.execute(_UNTRIED, {"batch_ids": batch_ids}).all():
         values = {"batch_id": batch.id, "after": ChunkState.READY.value, "sources": sources_of(ChunkState.READY)}
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
         num_woken += _count_marked(session, session.scalars(_WAKE_UNTRIED, values).all())
@@ -121,6 +144,11 @@ _ROOM = """
     END
 """
 
+# The odd forms keep the planner off every way but the primary key, as in `ready_queues._NOTE_HINT`: by the indexes of
+# open or waiting batches it reads them all.
+_LEAST = "coalesce(batch.waits_for_tokens, 0)"
+_LOOKED_AT = f"batch.id = ANY(CAST(:batch_ids AS text[])) AND batch.state || '' = 'in_progress' AND {_LEAST} > 0"
+
 _LAY_OTHERS_ASIDE = text(f"""
     UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = {_NEED}
     WHERE id IN (
@@ -139,23 +167,30 @@ _NOTE_LEAST = text("""
     WHERE id = :batch_id
 """)
 
+_NEXT = text("""
+    SELECT id, expires_at FROM batch
+    WHERE waits_for_tokens IS NOT NULL AND (expires_at, id) > (CAST(:expires_at AS timestamptz), :batch_id)
+    ORDER BY expires_at, id LIMIT :limit
+""")
+
 # While chunks that were woken are still ready, no others are: they would compete for the same room. Where lines are to
 # fail, they do so as soon as no line of the tenant runs whose tokens may come back.
 _WAKEABLE = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority, {_ROOM} AS room,
         ({_ROOM} >= batch.waits_for_tokens) IS TRUE AS has_room
     FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
-    WHERE batch.state = 'in_progress' AND batch.waits_for_tokens IS NOT NULL
+    WHERE {_LOOKED_AT}
         AND (
             budget.limit_tokens IS NULL OR {_ROOM} >= batch.waits_for_tokens
-            OR batch.uncovered_lines = 'fail' AND NOT EXISTS (
-                SELECT FROM batch AS other
+            OR batch.uncovered_lines = 'fail' AND (
+                SELECT other.id FROM batch AS other
                 WHERE other.tenant_id = batch.tenant_id AND other.covered_tokens > 0
                     AND other.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
-            )
+                LIMIT 1
+            ) IS NULL
         )
         AND NOT EXISTS (SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state = 'ready')
-    ORDER BY batch.expires_at, batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+    ORDER BY batch.expires_at, batch.id FOR NO KEY UPDATE OF batch SKIP LOCKED
 """)
 
 _WAKE = text("""
@@ -175,12 +210,12 @@ _WAKE = text("""
 _UNTRIED = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority
     FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
-    WHERE batch.state = 'in_progress' AND batch.waits_for_tokens > {_ROOM} AND {_ROOM} > 0
+    WHERE {_LOOKED_AT} AND {_LEAST} > {_ROOM} AND {_ROOM} > 0
         AND NOT EXISTS (
             SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
         )
         AND EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting' AND needed_tokens IS NULL)
-    ORDER BY batch.expires_at, batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+    ORDER BY batch.expires_at, batch.id FOR NO KEY UPDATE OF batch SKIP LOCKED
 """)
 
 _WAKE_UNTRIED = text("""
@@ -194,10 +229,10 @@ _WAKE_UNTRIED = text("""
 
 _IDLE = text(f"""
     SELECT batch.id, batch.tenant_id FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
-    WHERE batch.state = 'in_progress' AND batch.waits_for_tokens IS NOT NULL
-        AND batch.covered_tokens = 0 AND batch.reserved_tokens > 0 AND {_ROOM} < batch.waits_for_tokens
+    WHERE {_LOOKED_AT}
+        AND batch.covered_tokens = 0 AND batch.reserved_tokens > 0 AND {_ROOM} < {_LEAST}
         AND NOT EXISTS (
             SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
         )
-    ORDER BY batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+    ORDER BY batch.id FOR NO KEY UPDATE OF batch SKIP LOCKED
 """)

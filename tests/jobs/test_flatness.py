@@ -121,6 +121,37 @@ def test_few_rows_are_looked_at_for(crowded: Engine, name: str) -> None:
     assert too_many == {}
 
 
+# 400 batches among 4,000, each with a chunk that waits for more than the tenant has.
+WAITING = """
+    INSERT INTO tenant (id, name) VALUES ('tenant_1', 'one');
+    INSERT INTO budget (tenant_id, limit_tokens) VALUES ('tenant_1', 10);
+    INSERT INTO file (id, tenant_id, purpose, filename, size_bytes, object_key)
+        VALUES ('file_1', 'tenant_1', 'batch', 'f', 1, 'o');
+    INSERT INTO batch (id, tenant_id, input_file_id, endpoint, completion_window, fingerprint, model, state,
+            num_requests, expires_at, waits_for_tokens)
+        SELECT 'batch_' || n, 'tenant_1', 'file_1', 'e', '24h', 'f', 'm',
+            CASE WHEN n <= 400 THEN 'in_progress' ELSE 'completed' END, 1, now() + interval '1 day',
+            CASE WHEN n <= 400 THEN 50 END
+        FROM generate_series(1, 4000) AS n;
+    INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
+            byte_start, byte_end, estimated_tokens, state, fence, waits_for_tokens, needed_tokens)
+        SELECT id, 'tenant_1', 'm', 'normal', now(), 1, 1, 1, 0, 9, 50, 'waiting', 1, 50, 50 FROM batch
+        WHERE waits_for_tokens > 0;
+"""
+
+
+def test_few_of_many_batches_that_wait_for_a_budget_are_looked_at(new_database: Callable[[], str]) -> None:
+    engine = connect(new_database())
+    with engine.begin() as connection:
+        for statement in WAITING.rstrip().removesuffix(";").split(";\n"):
+            connection.execute(text(statement))
+        connection.execute(text("ANALYZE"))
+    found = most_read(engine, waiting.wake)
+    engine.dispose()
+    assert len(found) > 3
+    assert {where: rows for where, rows in found.items() if rows > FEW} == {}
+
+
 def test_counting_results_on_a_batch_follows_no_index(crowded: Engine) -> None:
     """Flushes update it all the time: what says whether it is answered must not be in each one's way."""
     with crowded.connect() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -71,6 +72,21 @@ def test_chunks_are_woken_as_far_as_the_room_goes(session: Session, run: Run, te
     limit(session, tenant, None)
     session.execute(text("UPDATE chunk SET state = 'withdrawn' WHERE state = 'ready'"))
     assert (waiting.wake(session), states(session)[2]) == (1, "ready")
+
+
+def test_each_waiting_batch_has_its_turn_to_be_looked_at(
+    session: Session, run: Run, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_BATCHES", 2)
+    limit(session, tenant, 0)
+    for _ in range(5):
+        run(4)
+        waiting.lay_aside(session, claim_next(session), tokens=300)
+    in_round = waiting.Round()
+    assert [waiting.wake(session, in_round) for _ in range(4)] == [0] * 4
+    limit(session, tenant, 10_000)
+    assert [waiting.wake(session, in_round) for _ in range(4)] == [2, 1, 2, 0], "it was after the second"
+    assert states(session) == ["ready"] * 5
 
 
 def test_batches_that_wait_do_not_hold_what_the_other_one_needs(session: Session, run: Run, tenant: Tenant) -> None:
