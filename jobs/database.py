@@ -241,11 +241,12 @@ def upgrade(database_url: str) -> None:
 
 
 @cache
-def head_revision() -> str | None:
-    """Return the newest revision among the migration scripts; they are read once."""
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - see `upgrade`
+def head_revision() -> str:
+    """Return the newest revision among the migration scripts, which are numbered and whose names begin with it.
 
-    return ScriptDirectory.from_config(_alembic_config()).get_current_head()
+    Every process that starts asks for it, and loading alembic and all scripts took 0.27 s of processor time.
+    """
+    return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 
 def try_advisory_lock(session: Session, key: str) -> bool:

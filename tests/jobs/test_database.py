@@ -11,10 +11,12 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database
+from jobs.database import MIGRATIONS, head_revision
 from jobs.errors import InputError, ServiceError
 from jobs.partitions import is_partition_name
 from jobs.tables import Base
@@ -96,6 +98,16 @@ def test_upgrading_from_two_processes_at_once_is_safe(empty_database: str) -> No
     engine = database.connect(empty_database)
     assert database.is_ready(engine)
     engine.dispose()
+
+
+def test_the_newest_revision_is_alembics_own_and_costs_no_alembic() -> None:
+    scripts = ScriptDirectory(str(MIGRATIONS))
+    assert head_revision() == scripts.get_current_head()
+    code = "import sys; from jobs.database import head_revision; head_revision(); print('alembic' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=MIGRATIONS.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_a_database_without_the_schema_is_not_ready(empty_database: str) -> None:
