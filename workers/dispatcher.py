@@ -89,6 +89,9 @@ class Dispatcher:
         while not stop.wait(self._settings.dispatch_seconds):
             try:
                 self.tick()
+                if self._is_idle:  # what such a tick costs, four times a second, is mostly its transaction
+                    sweeps.wait_until_open(self._sessions, stop, look_seconds=self._settings.dispatch_seconds)
+                    self.tick()
             except ServiceError as error:
                 log.warning("database unreachable, tick skipped error=%s", error)
 

@@ -6,6 +6,7 @@ workers read what is due and choose themselves. Knows no contents of lines.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,18 +19,23 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    text,
     tuple_,
     union_all,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches.following import may_start
 from jobs.batches.lifecycle import move_batch
 from jobs.chunks import leasing
+from jobs.database import autocommit
 from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
 
+_IS_ANY_OPEN = text(
+    "SELECT EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
+)
 _SWEEP_LIMIT = 100  # batches
 _DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the first ones already
 _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
@@ -37,8 +43,14 @@ _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.cre
 
 def is_any_open(session: Session) -> bool:
     """Tell whether a batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
-    live = _is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING)
-    return bool(session.scalar(select(exists().where(live))))
+    return bool(session.scalar(_IS_ANY_OPEN))
+
+
+def wait_until_open(maker: sessionmaker[Session], stop: threading.Event, *, look_seconds: float) -> None:
+    """Return once a batch is open, or `stop` is set; looks on one connection that is kept. Raises ServiceError."""
+    with autocommit(maker) as session:
+        while not stop.wait(look_seconds) and not session.scalar(_IS_ANY_OPEN):
+            pass
 
 
 def expire_overdue(session: Session) -> list[str]:

@@ -100,6 +100,44 @@ def test_with_nothing_open_a_tick_is_one_question_and_a_new_batch_is_hinted_by_t
     assert hints.sent == [("validate", started)]
 
 
+def test_an_idle_dispatcher_looks_on_one_connection_and_sees_a_new_batch(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.dispatcher._COUNT_LOOK_SECONDS", 1000.0)
+    stop, looked = threading.Event(), threading.Semaphore(0)
+    engine = maker.kw["bind"]
+    num_taken = 0
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        if "EXISTS (SELECT FROM batch" in statement:
+            looked.release()
+
+    def count(*_: object) -> None:
+        nonlocal num_taken
+        num_taken += 1
+
+    event.listen(engine, "before_cursor_execute", note)
+    thread = threading.Thread(target=dispatcher.run, args=(stop,))
+    thread.start()
+    assert looked.acquire(timeout=60), "the first tick"
+    event.listen(engine, "checkout", count)
+    for _ in range(8):
+        assert looked.acquire(timeout=60)
+    assert num_taken <= 1, "the one that is kept"
+    event.remove(engine, "checkout", count)
+    batch_id = submit(lines(1))
+    for _ in range(3):
+        assert looked.acquire(timeout=60)
+    stop.set()
+    thread.join(60)
+    assert hints.sent == [("validate", batch_id)]
+
+
 def test_a_hint_without_an_answer_is_sent_again(
     dispatcher: Dispatcher,
     hints: RecordedHints,
