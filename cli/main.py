@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -22,6 +23,7 @@ from cli import (
     usage_commands,
 )
 from cli.extras import what_to_install
+from cli.status import commands as status_commands
 from jobs.errors import InputError, TokenmillError
 
 app = typer.Typer(
@@ -33,12 +35,31 @@ app = typer.Typer(
 )
 up_command.register(app)
 run_command.register(app)
+status_commands.register(app)
 app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")
 usage_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
 app.add_typer(bench_commands.app, name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"tokenmill {version('tokenmill')}, Python {sys.version.split()[0]}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
 

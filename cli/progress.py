@@ -179,7 +179,8 @@ class LiveDisplay:
         row.add_column(ratio=1)
         row.add_column(no_wrap=True, justify="right")
         row.add_row(progress.status.replace("_", " "), bar, _count(progress))
-        below = [Text("  ".join(parts), style="cyan")] if (parts := figures(self._rate, progress)) else []
+        parts = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in figures(self._rate, progress)]
+        below = [Text("  ".join(parts), style="cyan")] if parts else []
         if (sentence := self._waiting.sentence(progress)) is not None:
             below.append(Text(sentence, style="yellow"))
         return Group(row, *below)
@@ -226,12 +227,17 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.input_tokens or progress.output_tokens:
-        parts.append(f"{progress.input_tokens:,} input + {progress.output_tokens:,} output tokens")
+        parts.append(f"{_short(progress.input_tokens)} input + {_short(progress.output_tokens)} output tokens")
     if progress.cost_micros:
         parts.append(f"cost {money(progress.cost_micros)}")
     if progress.position is not None and not has_ended:
         parts.append(f"position {progress.position:,}")
     return [part for part in parts if part]
+
+
+def _short(count: int) -> str:
+    """Return such as `940`, `31,000` or `13.2M`."""
+    return f"{count:,}" if count < 1_000_000 else f"{count / 1e6:,.1f}M"
 
 
 def _count(progress: BatchProgress) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
+from cli.embedded.note import StackNote, forget_note, write_note
 from cli.embedded.postgres import prepare_postgres
 from cli.embedded.sockets import socket_path
 from cli.embedded.valkey import prepare_valkey
@@ -83,15 +85,28 @@ def running_stack(
             what = "the API and the worker" if options.num_workers else "the API"
             say_step(f"starting {what} for {options.model.path}")
             supervisor.start(_role_specs(options, data_dir, environment))
-            yield RunningStack(
+            stack = RunningStack(
                 base_url=f"http://{_shown_host(options.host)}:{options.port}/v1",
                 api_key=api_key,
                 environment={name: environment[name] for name in _URLS},
                 supervisor=supervisor,
             )
+            write_note(data_dir, _note_of(stack))
+            yield stack
         finally:
+            forget_note(data_dir)
             (data_dir.run / "database_url").unlink(missing_ok=True)
             supervisor.stop()
+
+
+def _note_of(stack: RunningStack) -> StackNote:
+    return StackNote(
+        pid=os.getpid(),
+        started_at=time.time(),
+        base_url=stack.base_url,
+        environment=stack.environment,
+        roles=[child.spec.name for child in stack.supervisor.children],
+    )
 
 
 def require_free_port(host: str, port: int) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def print_table(
@@ -25,19 +29,32 @@ def print_table(
             print("\t".join(line))
         return
     from rich.console import Console
+
+    Console().print(table(header, texts, numbers=numbers, total=total), markup=False, crop=False)
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    total: Sequence[object] | None = None,
+) -> Table:
+    """Return `header`, `rows` and `total` laid out for a terminal, as `print_table` shows them."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    texts = [[str(cell) for cell in row] for row in rows]
+    laid_out = Table(box=None, pad_edge=False, collapse_padding=True)
     first, *others = header
     # The first column names the row and is pasted into the next command, so the others make room for it.
-    table.add_column(first, no_wrap=True, min_width=max(map(len, (first, *(row[0] for row in texts)))))
+    laid_out.add_column(first, no_wrap=True, min_width=max(map(len, (first, *(row[0] for row in texts)))))
     for name in others:
-        table.add_column(name, overflow="fold", justify="right" if name in numbers else "left")
+        laid_out.add_column(name, overflow="fold", justify="right" if name in numbers else "left")
     for number, row in enumerate(texts, start=1):
-        table.add_row(*row, end_section=number == len(texts))
+        laid_out.add_row(*row, end_section=number == len(texts))
     if total is not None:
-        table.add_row(*map(str, total))
-    Console().print(table, markup=False, crop=False)
+        laid_out.add_row(*map(str, total))
+    return laid_out
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

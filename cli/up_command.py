@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from jobs.metrics import Overview
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +55,7 @@ def up(
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
     from cli.served_model import choose_model
     from cli.stack import StackOptions, running_stack
+    from cli.status.life import shown_life
     from cli.supervisor import StopRequestedError
 
     options = StackOptions(
@@ -66,12 +72,31 @@ def up(
             print(f"export TOKENMILL_BASE_URL={stack.base_url} TOKENMILL_API_KEY={stack.api_key}", flush=True)
             if show_env:
                 print("export " + shlex.join(f"{name}={url}" for name, url in stack.environment.items()), flush=True)
-            stack.supervisor.watch()
+            with overviews(stack.environment["TOKENMILL_DATABASE_URL"]) as look, shown_life(look):
+                stack.supervisor.watch()
             _say("stopping (Ctrl-C again to stop at once)")
     except StopRequestedError:
         _say("stopped before everything was ready")
         raise typer.Exit(130) from None
     _say("stopped")
+
+
+@contextmanager
+def overviews(database_url: str) -> Iterator[Callable[[], Overview]]:
+    """Open a database for looks at the queue and its workers."""
+    from jobs.database import connect, sessions, transaction
+    from jobs.metrics import overview
+
+    engine = connect(database_url)
+
+    def look() -> Overview:
+        with transaction(sessions(engine)) as session:
+            return overview(session)
+
+    try:
+        yield look
+    finally:
+        engine.dispose()
 
 
 def _say(message: str) -> None:

@@ -54,6 +54,50 @@ def read_samples(session: Session) -> list[Sample | HistogramSample]:
     return [*_queue(session), *_workers(session)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """A live worker, as its last heartbeat told it."""
+
+    worker_id: str
+    num_running: int
+    """Requests in its engine's running batch."""
+    output_tokens: int
+    """Since its engine started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What is open, and who works on it."""
+
+    num_batches: int
+    """That have not ended."""
+    num_lines: int
+    """Of those; a batch that is being validated has none yet."""
+    num_done: int
+    """Of these: completed or failed."""
+    workers: Sequence[WorkerSeen]
+
+
+def overview(session: Session) -> Overview:
+    """Look at the open batches and the live workers, as they are now."""
+    open_batches = session.execute(_OPEN_BATCHES).one()
+    workers = [_seen(worker.id, worker.engine_stats or {}) for worker in live_workers(session)]
+    return Overview(
+        num_batches=int(open_batches.num_batches),
+        num_lines=int(open_batches.num_lines),
+        num_done=int(open_batches.num_done),
+        workers=workers,
+    )
+
+
+def _seen(worker_id: str, stats: dict[str, Any]) -> WorkerSeen:
+    return WorkerSeen(
+        worker_id=worker_id,
+        num_running=int(stats.get("num_requests_running", 0)),
+        output_tokens=int(stats.get("generation_tokens_total", 0)),
+    )
+
+
 def count_queue(session: Session) -> None:
     """Count the batches, chunks and budgets that `read_samples` shows from now on."""
     session.execute(_COUNT)
@@ -89,6 +133,12 @@ _COUNT = text(f"""
         'reserved', (SELECT coalesce(sum(reserved_tokens), 0) FROM budget)
     )
     ON CONFLICT (id) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
+""")
+
+_OPEN_BATCHES = text("""
+    SELECT count(*) AS num_batches, coalesce(sum(num_requests), 0) AS num_lines,
+        coalesce(sum(num_completed + num_failed), 0) AS num_done
+    FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
 """)
 
 _COUNTED = text("""

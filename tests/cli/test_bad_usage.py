@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,25 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"
+
+
+def test_the_version_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "--version"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == f"tokenmill {version('tokenmill')}, Python {sys.version.split()[0]}\n"
+
+
+def test_where_nothing_runs_status_and_logs_say_what_to_start(tmp_path: Path) -> None:
+    assert_refused(
+        tokenmill("status", "--data-dir", tmp_path),
+        f"nothing runs on {tmp_path}, and TOKENMILL_BASE_URL is not set. Start `tokenmill up`, name its folder with "
+        "--data-dir, or set what it printed.",
+    )
+    assert_refused(
+        tokenmill("logs", "--data-dir", tmp_path),
+        f"there are no logs in {tmp_path}/logs. Start `tokenmill up`, or name its folder with --data-dir.",
+    )
 
 
 def test_a_model_path_that_does_not_exist_is_refused() -> None:

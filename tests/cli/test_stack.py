@@ -194,6 +194,17 @@ def _assert_a_role_can_be_started_with(variables: Mapping[str, str]) -> None:
     assert Path(urlsplit(variables["TOKENMILL_STORAGE_URL"]).path).is_dir()
 
 
+def _assert_its_life_is_shown(data_dir: Path) -> None:
+    status = CliRunner().invoke(app, ["status", "--data-dir", str(data_dir)], catch_exceptions=False)
+    assert status.exit_code == 0, status.stdout
+    roles = [line.split("\t")[:2] for line in status.stdout.splitlines() if "running" in line.split("\t")]
+    assert [name for name, _ in roles] == ["postgres", "valkey", "api", "control", "dispatch"]
+    logged = CliRunner().invoke(app, ["logs", "--data-dir", str(data_dir), "-n", "1"], catch_exceptions=False)
+    assert [line.split(" | ")[0].strip() for line in logged.stdout.splitlines()] == sorted(
+        path.stem for path in (data_dir / "logs").glob("*.log") if path.stat().st_size
+    )
+
+
 @pytest.mark.timeout(600)  # two starts of everything
 def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Path) -> None:
     data_dir, port = short_path / "data", free_port()
@@ -217,6 +228,7 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
         assert second == first
         assert _exports_of(process.stdout) == shell
         _assert_a_role_can_be_started_with(shell)
+        _assert_its_life_is_shown(data_dir)
         assert not any("worker" in child.cmdline() for child in _ours(data_dir))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

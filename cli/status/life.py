@@ -1,0 +1,150 @@
+"""Signs of life of a running stack: a status line in a terminal, a plain line a minute in a log.
+
+What is looked at is handed in. A look that hangs or fails holds up nobody: it has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from cli.progress import clock
+
+if TYPE_CHECKING:
+    from jobs.metrics import Overview
+
+LOOK_SECONDS = 2.0  # as often as workers report
+_HALF_LIFE_SECONDS = 5.0
+
+Look = Callable[[], "Overview"]
+
+
+class Throughput:
+    """Output tokens per second of all workers, from what each says it has generated since its engine started."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, int] = {}
+        self._seen_at: float | None = None
+        self._seconds = 0.0
+        self._tokens = 0.0
+
+    def add(self, now: float, totals: dict[str, int]) -> None:
+        """Note one look; an engine that was started again counts from zero."""
+        if self._seen_at is not None:
+            kept = 0.5 ** ((now - self._seen_at) / _HALF_LIFE_SECONDS)
+            grown = sum(max(0, total - self._totals.get(worker, total)) for worker, total in totals.items())
+            self._seconds = self._seconds * kept + now - self._seen_at
+            self._tokens = self._tokens * kept + grown
+        self._totals, self._seen_at = totals, now
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+
+class Life:
+    """What the last look has shown, as one line."""
+
+    def __init__(self, look: Look, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._monotonic = monotonic
+        self._started_at = monotonic()
+        self._throughput = Throughput()
+        self._overview: Overview | None = None
+
+    def look(self) -> None:
+        """Look once; what cannot be looked at is not known."""
+        from jobs.errors import TokenmillError
+
+        try:
+            self._overview = self._look()
+        except TokenmillError:  # Postgres is away: the supervisor says so
+            self._overview = None
+            return
+        totals = {worker.worker_id: worker.output_tokens for worker in self._overview.workers}
+        self._throughput.add(self._monotonic(), totals)
+
+    def line(self) -> str:
+        """Return such as `2 batches, 412/1,000 lines, 1,240 output tok/s, 1 worker with 16 requests, up 0:12:03`."""
+        up = f"up {clock(self._monotonic() - self._started_at)}"
+        seen = self._overview
+        if seen is None:
+            return f"Postgres does not answer, {up}"
+        num_running = sum(worker.num_running for worker in seen.workers)
+        parts = [_of(seen.num_batches, "batch", "batches") if seen.num_batches else "no batch is open"]
+        if seen.num_lines:
+            parts.append(f"{seen.num_done:,}/{seen.num_lines:,} lines")
+        if (speed := self._throughput.tokens_per_second) >= 0.5:
+            parts.append(f"{speed:,.0f} output tok/s")
+        workers = _of(len(seen.workers), "worker", "workers") if seen.workers else "no worker runs"
+        parts.append(f"{workers} with {_of(num_running, 'request', 'requests')}" if num_running else workers)
+        return ", ".join([*parts, up])
+
+
+@contextmanager
+def shown_life(
+    look: Look, *, stream: TextIO | None = None, every: float = LOOK_SECONDS, looks_a_line: int = 30
+) -> Iterator[None]:
+    """Show life on `stream` (standard error by default) until the block ends."""
+    stream, life = stream or sys.stderr, Life(look)
+    show = _in_terminal(life, stream, every) if stream.isatty() else _in_log(life, stream, every, looks_a_line)
+    with show:
+        yield
+
+
+@contextmanager
+def _in_terminal(life: Life, stream: TextIO, every: float) -> Iterator[None]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def rendered() -> Text:
+        return Text(life.line(), style="cyan", no_wrap=True, overflow="ellipsis")
+
+    with (
+        _looking(life.look, every),
+        # What else is printed there comes above the line; exports on standard output are left as they are.
+        Live(get_renderable=rendered, console=Console(file=stream), transient=True, redirect_stdout=False),
+    ):
+        yield
+
+
+@contextmanager
+def _in_log(life: Life, stream: TextIO, every: float, looks_a_line: int) -> Iterator[None]:
+    num_looks = 0
+
+    def look() -> None:
+        nonlocal num_looks
+        life.look()
+        num_looks += 1
+        if num_looks % looks_a_line == 0:
+            print(f"tokenmill: {life.line()}", file=stream, flush=True)
+
+    with _looking(look, every):
+        yield
+
+
+@contextmanager
+def _looking(look: Callable[[], None], every: float) -> Iterator[None]:
+    end = threading.Event()
+
+    def run() -> None:
+        while not end.is_set():
+            look()
+            end.wait(every)
+
+    thread = threading.Thread(target=run, name="life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(1.0)  # one that hangs in a look dies with us
+
+
+def _of(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"

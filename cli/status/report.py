@@ -1,0 +1,198 @@
+"""What runs, and how it does: roles, queue, workers, health; of the embedded stack here or of a server over HTTP."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.client import client_from_environment, server_errors_as_sentences
+from cli.embedded.note import StackNote, running_stack_of
+from cli.embedded.processes import RoleProcess, role_processes
+from jobs.errors import InputError, ServiceError
+
+_TIMEOUT_SECONDS = 10.0
+_QUEUE_STATES = ("leased", "ready", "waiting")
+WORDS = frozenset({"state", "class", "worker"})
+"""The columns that are no numbers, beside the first of each table."""
+
+Section = tuple[Sequence[str], Sequence[Sequence[object]]]
+"""A table: its header and its rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One number of the service, as its metrics name it."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReport:
+    """One look at the service."""
+
+    title: str
+    problems: Sequence[str]
+    """What does not work, as sentences; none: all is well."""
+    roles: Sequence[RoleProcess] = ()
+    samples: Sequence[Sample] = ()
+    seen_at: float = field(default_factory=time.monotonic)
+
+    def sections(self, before: ServiceReport | None = None) -> list[Section]:
+        """Return the tables to show; `before`, an earlier look, gives workers their tokens per second."""
+        found = [_role_table(self.roles)] if self.roles else []
+        if self.samples:
+            found += [_batch_table(self.samples), _queue_table(self.samples), _worker_table(self, before)]
+        return [section for section in found if section[1]]
+
+
+def report_of_service(data_dir: Path) -> ServiceReport:
+    """Look at the server of TOKENMILL_BASE_URL; at the stack that runs on `data_dir` where that is it, or none is set.
+
+    Raises InputError where neither is there, ServiceError where the server is not reached.
+    """
+    note = running_stack_of(data_dir)
+    base_url = os.environ.get("TOKENMILL_BASE_URL")
+    if note is not None and base_url in (None, "", note.base_url):
+        return _report_of_stack(note, data_dir)
+    if base_url:
+        return _report_of_server()
+    raise InputError(
+        f"nothing runs on {data_dir}, and TOKENMILL_BASE_URL is not set. Start `tokenmill up`, name its folder with "
+        "--data-dir, or set what it printed."
+    )
+
+
+def _report_of_stack(note: StackNote, data_dir: Path) -> ServiceReport:
+    from jobs import metrics
+    from jobs.database import connect, sessions, transaction
+
+    roles = role_processes(note)
+    problems = [f"{role.name} does not run: tokenmill logs {role.name}" for role in roles if role.pid is None]
+    problems += _not_ready(note.base_url)
+    samples: list[Sample] = []
+    engine = connect(note.environment["TOKENMILL_DATABASE_URL"])
+    try:
+        with transaction(sessions(engine)) as session:
+            found = [one for one in metrics.read_samples(session) if isinstance(one, metrics.Sample)]
+        samples = [Sample(name=one.name, labels=one.labels, value=one.value) for one in found]
+    except ServiceError as error:
+        problems.append(error.message)
+    finally:
+        engine.dispose()
+    title = f"{note.base_url}, started {_ago(note.started_at)} ago, data and logs in {data_dir.absolute()}"
+    return ServiceReport(title=title, problems=problems, roles=roles, samples=samples)
+
+
+def _report_of_server() -> ServiceReport:
+    client = client_from_environment()
+    base_url = str(client.base_url).rstrip("/")
+    with client, server_errors_as_sentences(client):
+        models = ", ".join(model.id for model in client.models.list()) or "none"
+    problems = _not_ready(base_url)
+    samples = _metrics_of(base_url)
+    if samples is None:
+        problems.append("its metrics are not open to us: set TOKENMILL_API_OPERATOR_KEY to see queue and workers")
+    return ServiceReport(title=f"{base_url}, models: {models}", problems=problems, samples=samples or [])
+
+
+def _not_ready(base_url: str) -> list[str]:
+    import httpx
+
+    url = base_url.removesuffix("/v1") + "/readyz"
+    try:
+        answer = httpx.get(url, timeout=_TIMEOUT_SECONDS, trust_env=False)
+    except httpx.HTTPError as error:
+        return [f"{url} does not answer ({error})"]
+    if answer.is_success:
+        return []
+    try:
+        said = answer.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        said = f"status {answer.status_code}"
+    return [f"the API is not ready: {said}"]
+
+
+def _metrics_of(base_url: str) -> list[Sample] | None:
+    """Return the server's metrics, None where it does not show them."""
+    import httpx
+    from prometheus_client.parser import text_string_to_metric_families
+
+    key = os.environ.get("TOKENMILL_API_OPERATOR_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    url = base_url.removesuffix("/v1") + "/metrics"
+    try:
+        answer = httpx.get(url, timeout=_TIMEOUT_SECONDS, headers=headers, trust_env=False)
+    except httpx.HTTPError:
+        return None
+    if not answer.is_success:
+        return None
+    families = text_string_to_metric_families(answer.text)
+    return [
+        Sample(name=one.name, labels=one.labels, value=one.value)
+        for family in families
+        for one in family.samples
+        if one.name.startswith("tokenmill_")
+    ]
+
+
+def _role_table(roles: Iterable[RoleProcess]) -> Section:
+    rows = [
+        (role.name, "running", role.pid, _ago(role.started_at), f"{role.memory_bytes / 2**20:.0f}")
+        if role.pid is not None
+        else (role.name, "stopped", "", "", "")
+        for role in roles
+    ]
+    return ("role", "state", "pid", "up", "memory MiB"), rows
+
+
+def _batch_table(samples: Iterable[Sample]) -> Section:
+    counts = {one.labels["state"]: int(one.value) for one in samples if one.name == "tokenmill_batches"}
+    header = ("batches", *(state.replace("_", " ") for state in counts))
+    return header, [("open", *counts.values())] if counts else []
+
+
+def _queue_table(samples: Iterable[Sample]) -> Section:
+    lines: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for one in samples:
+        if one.name == "tokenmill_chunk_lines":
+            key = (one.labels["model"], one.labels["priority"])
+            lines[key][one.labels["state"]] = int(one.value)
+    rows = [(*key, *(counts.get(state, 0) for state in _QUEUE_STATES)) for key, counts in sorted(lines.items())]
+    return ("queue of", "class", "lines with workers", "ready", "waiting"), rows
+
+
+def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Section:
+    """Return the workers; their long ids come last, so that narrow terminals break those alone."""
+    now, earlier = _by_worker(report.samples), _by_worker(before.samples if before else ())
+    seconds = report.seen_at - before.seen_at if before else 0.0
+    rows = []
+    for (model, worker), numbers in sorted(now.items()):
+        generated = numbers.get("generation_tokens_total", 0.0)
+        grown = generated - earlier.get((model, worker), {}).get("generation_tokens_total", generated)
+        speed = [f"{max(0.0, grown) / seconds:.0f}" if seconds else ""] if before else []
+        running, waiting = (int(numbers.get(f"num_requests_{state}", 0)) for state in ("running", "waiting"))
+        cache = f"{numbers.get('kv_cache_usage_perc', 0.0):.0%}"
+        rows.append((model, running, waiting, cache, int(generated), *speed, worker))
+    speeds = ["tok/s"] if before else []
+    return ("workers of", "running", "waiting", "KV cache", "output tokens", *speeds, "worker"), rows
+
+
+def _by_worker(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, float]]:
+    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for one in samples:
+        if one.name.startswith("tokenmill_engine_") and "worker" in one.labels:
+            key = (one.labels["model"], one.labels["worker"])
+            found[key][one.name.removeprefix("tokenmill_engine_")] = one.value
+    return found
+
+
+def _ago(unix_seconds: float) -> str:
+    from cli.progress import clock
+
+    return clock(max(0.0, time.time() - unix_seconds))

@@ -1,0 +1,81 @@
+"""`tokenmill status`, `top` and `logs` as a user types them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.status.report import Sample, ServiceReport
+from jobs.errors import InputError
+from tests.cli.service import Service, clean_environment, run
+
+
+def test_status_of_a_server_tells_health_queue_and_workers(service: Service, batch_file: Path) -> None:
+    service.validate(service.run("batch", "create", batch_file).stdout.strip())
+    service.worker_lives(num_requests_running=3, num_requests_waiting=1, generation_tokens_total=12_345)
+    done = service.run("status")
+    title, *rows = done.stdout.splitlines()
+    assert (done.exit_code, title) == (0, f"{service.base_url}, models: tiny")
+    assert "tiny\tnormal\t0\t3\t0" in rows
+    assert "tiny\t3\t1\t0%\t12345\thand" in rows
+    assert "open\t0\t1\t0\t0" in rows
+
+
+def test_status_fails_with_the_reason_where_the_server_is_not_ready(service: Service, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"cannot reach http://127\.0\.0\.1:1/v1"):
+        service.run("status", "--data-dir", tmp_path, TOKENMILL_BASE_URL="http://127.0.0.1:1/v1")
+
+
+def test_top_shows_tokens_per_second_between_two_looks() -> None:
+    def look(tokens: float, seen_at: float) -> ServiceReport:
+        labels = {"worker": "w", "model": "m"}
+        samples = [Sample(name="tokenmill_engine_generation_tokens_total", labels=labels, value=tokens)]
+        return ServiceReport(title="", problems=[], samples=samples, seen_at=seen_at)
+
+    ((header, rows),) = look(700, 12.0).sections(look(100, 10.0))
+    assert (header[-2], rows[0][-2]) == ("tok/s", "300")
+    ((header, rows),) = look(700, 12.0).sections()
+    assert "tok/s" not in header
+
+
+def test_top_needs_a_terminal() -> None:
+    with pytest.raises(InputError, match="tokenmill status"):
+        run("top")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "api.log").write_text("".join(f"api {number}\n" for number in range(30)))
+    (folder / "worker.log").write_text("loaded\n")
+    return folder
+
+
+def test_logs_show_the_end_of_each_role_or_of_one(logs: Path, tmp_path: Path) -> None:
+    everything = run("logs", "-n", "2", "--data-dir", tmp_path).stdout
+    assert everything == "api    | api 28\napi    | api 29\nworker | loaded\n"
+    assert run("logs", "api", "-n", "1", "--data-dir", tmp_path).stdout == "api 29\n"
+    with pytest.raises(InputError, match="there are those of api, worker"):
+        run("logs", "apo", "--data-dir", tmp_path)
+
+
+def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path: Path) -> None:
+    log = logs / "worker.log"
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "logs", "worker", "-f", "--data-dir", tmp_path],
+        stdout=subprocess.PIPE, text=True, env=clean_environment(),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "loaded\n"
+            with log.open("a") as file:
+                file.write("first\nhalf")
+            assert process.stdout.readline() == "first\n"
+            log.write_text("anew\n")
+            assert process.stdout.readline() == "anew\n"
+        finally:
+            process.kill()
