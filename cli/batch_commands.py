@@ -73,6 +73,22 @@ def create(
             _follow(client, batch.id, fail_on_errors=fail_on_errors)
 
 
+@app.command()
+def check(
+    path: Annotated[Path, typer.Argument(metavar="IN.jsonl|IN.jsonl.gz")],
+    *,
+    endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
+    model: Annotated[str | None, typer.Option(help="The name that every line must give [default: any one]")] = None,
+) -> None:
+    """Check an input file as the server will, without one: every bad line is listed, and exit status 2 says so."""
+    from cli.disk.input_check import AnyModel, check_file
+
+    endpoint = endpoint or _first_url(path) or "/v1/chat/completions"
+    scan = check_file(path, endpoint=endpoint, models=AnyModel() if model is None else {model})
+    tokens = sum(chunk.estimated_tokens for chunk in scan.planner.finish())
+    print(f"{path} is valid: {scan.num_requests:,} lines for {endpoint} of {scan.model}, about {tokens:,} tokens")
+
+
 @app.command("list")
 def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20, as_json: AsJson = False) -> None:
     """List the newest batches."""
@@ -183,9 +199,9 @@ def results(
 ) -> None:
     """Write the finished lines, failed ones included; those so far while the batch still runs."""
     from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.download import replacing
+    from cli.disk.download import replacing
+    from cli.disk.output_path import require_writable
     from cli.line_tally import SOME_LINES_FAILED, LineTally
-    from cli.output_path import require_writable
 
     if output is not None:
         require_writable(output)
@@ -253,15 +269,14 @@ def _pairs(given: list[str]) -> dict[str, str] | None:
 
 def _first_url(path: Path) -> str | None:
     """Return the url of the first line that has one; the server judges all of them."""
-    try:
-        with path.open("rb") as file:
-            for raw in file:
-                try:
-                    url = json.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")
-                except (ValueError, AttributeError):
-                    continue
-                if isinstance(url, str):
-                    return url
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}. Give a JSONL file or a file id.") from None
+    from cli.disk.input_file import opened
+
+    with opened(path, give="a JSONL file or a file id") as file:
+        for raw in file:
+            try:
+                url = json.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")
+            except (ValueError, AttributeError):
+                continue
+            if isinstance(url, str):
+                return url
     return None

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.errors import InputError
-
 if TYPE_CHECKING:
     from openai import OpenAI
 
@@ -32,13 +30,11 @@ def upload(
 
 
 def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
-    """Stream a local file to the server. Raises InputError where it cannot be read."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}. Give the path of a file.") from None
-    with file:
-        return client.files.create(file=(path.name, file), purpose=purpose)  # type: ignore[arg-type]  # server's say
+    """Stream a local file to the server, a batch's input unpacked. Raises InputError where it cannot be read."""
+    from cli.disk.input_file import plain, raw
+
+    with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as named:
+        return client.files.create(file=named, purpose=purpose)  # type: ignore[arg-type]  # the server's say
 
 
 @app.command("list")
@@ -72,8 +68,8 @@ def download(
 ) -> None:
     """Write a file's content to disk."""
     from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.download import download as fetch
-    from cli.output_path import require_replaceable
+    from cli.disk.download import download as fetch
+    from cli.disk.output_path import require_replaceable
 
     require_replaceable(output)
     client = client_from_environment()

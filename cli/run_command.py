@@ -47,8 +47,8 @@ def run(
     OUT.errors.jsonl; exit status 1 if every line failed. Interrupted, even by kill -9, the same command goes on where
     it was.
     """
-    from cli.input_check import require_valid
-    from cli.output_path import require_replaceable
+    from cli.disk.input_check import require_valid
+    from cli.disk.output_path import require_replaceable
     from cli.run_state import outputs_are_intact, run_folder, scan_input
     from cli.up_command import default_data_dir
 
@@ -135,9 +135,11 @@ def _find_or_submit(client: OpenAI, folder: RunFolder, input_path: Path, *, scan
 
 
 def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path, *, scan: InputScan) -> Any:
+    from cli.disk.input_file import plain
+
     if state.file_id is None:
-        with input_path.open("rb") as file:
-            uploaded = client.files.create(file=(input_path.name, file), purpose="batch")
+        with plain(input_path) as named:
+            uploaded = client.files.create(file=named, purpose="batch")
         state = replace(state, file_id=uploaded.id)
         folder.write(state)
     assert state.file_id is not None
@@ -154,7 +156,7 @@ def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path
 
 def _collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> None:
     """Download what a completed batch wrote, and note it as complete."""
-    from cli.download import download
+    from cli.disk.download import download
     from cli.run_state import sha256_of
 
     errors = errors_path(output)

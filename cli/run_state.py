@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from cli.data_dir import write_secret
+from cli.disk.input_file import opened
 from jobs.errors import InputError
 
 _STATE = "state.json"
@@ -85,19 +86,16 @@ def scan_input(path: Path) -> InputScan:
     num_lines = 0
     models: dict[str, None] = {}
     endpoint = ""
-    try:
-        for raw in _lines(path, digest):
-            if not raw.strip():
-                continue
-            num_lines += 1
-            line = _parsed(raw)
-            body = line.get("body")
-            name = body.get("model") if isinstance(body, dict) else None
-            if isinstance(name, str) and len(models) < _MAX_NAMES:
-                models[name] = None
-            endpoint = endpoint or str(line.get("url") or "")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}. Give the path of a JSONL file.") from None
+    for raw in _lines(path, digest):
+        if not raw.strip():
+            continue
+        num_lines += 1
+        line = _parsed(raw)
+        body = line.get("body")
+        name = body.get("model") if isinstance(body, dict) else None
+        if isinstance(name, str) and len(models) < _MAX_NAMES:
+            models[name] = None
+        endpoint = endpoint or str(line.get("url") or "")
     if num_lines == 0:
         raise InputError(f"{path} holds no requests. Give one JSON object per line.")
     return InputScan(
@@ -121,7 +119,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _lines(path: Path, digest: hashlib._Hash) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         for line in file:
             digest.update(line)
             yield line

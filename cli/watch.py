@@ -108,11 +108,13 @@ def average_rate(batch: Any) -> str:
 
 
 def describe_errors(batch: Any) -> str:
-    """Return the listed errors of a failed batch, one a line."""
-    return describe_listed((batch.errors.data if batch.errors else None) or [])
+    """Return the listed errors of a failed batch, one a line, and how many more there are."""
+    listed = describe_listed((batch.errors.data if batch.errors else None) or [], most=100)
+    num_unlisted = getattr(batch.errors, "num_unlisted", 0)
+    return f"{listed}\n  … and {num_unlisted:,} more" if num_unlisted else listed
 
 
-def describe_listed(errors: Sequence[Any], *, most: int = 10) -> str:
+def describe_listed(errors: Sequence[Any], *, most: int) -> str:
     """Return errors of a batch, or the first of them, one a line."""
     lines = [
         f"  line {error.line}: {error.message} ({error.code})" if error.line else f"  {error.message} ({error.code})"

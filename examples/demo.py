@@ -19,7 +19,7 @@ from openai import OpenAI
 from rich.console import Console
 from rich.table import Table
 
-from cli.download import download
+from cli.disk.download import download
 from cli.embedded.sockets import free_port
 from cli.served_model import choose_model
 from cli.stack import StackOptions, running_stack

@@ -1,1 +1,1 @@
-"""A real Postgres and a real Valkey as child processes of ours, found on PATH or taken from PyPI wheels."""
+"""A real Postgres and a real Valkey as child processes of ours, out of pinned PyPI wheels, or on request from PATH."""

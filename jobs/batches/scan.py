@@ -5,11 +5,12 @@ Pure: no SQL, no storage. Memory does not grow with the size of lines: per line 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jobs.lines.input_estimate import estimate_tokens
+from jobs.lines.line_check import check_body
 from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse_line, shown, too_long_problem
 from jobs.settings import MIB, Settings
 
@@ -94,6 +95,8 @@ class Scan:
     endpoint: str
     models: Collection[str]
     settings: Settings
+    contexts: Mapping[str, int] = field(default_factory=dict)
+    """The context of the models that a worker serves now."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
@@ -136,6 +139,8 @@ class Scan:
         request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint)
         self._check_custom_id(request)
         self._check_model(request)
+        context = self.contexts.get(request.model)
+        check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
         return request
 
     def _check_custom_id(self, request: InputLine) -> None:

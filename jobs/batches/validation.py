@@ -17,7 +17,7 @@ from jobs.batches.claims import BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.planned import Plan
 from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
-from jobs.chunks import fairshare, ready_queues
+from jobs.chunks import fairshare, fleet, ready_queues
 from jobs.errors import NotFoundError
 from jobs.lines.reading import iter_lines
 from jobs.served_models import list_models
@@ -57,7 +57,8 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
         batch = session.get_one(Batch, work.claim.batch_id)
         file = session.get_one(File, batch.input_file_id)
         models = {model.name for model in list_models(session)}
-    scan = Scan(endpoint=batch.endpoint, models=models, settings=settings)
+        contexts = fleet.contexts(session)
+    scan = Scan(endpoint=batch.endpoint, models=models, settings=settings, contexts=contexts)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
     allowed = _allowed_problems(file, settings)
     plan = Plan(work)

@@ -64,6 +64,13 @@ def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[st
     return list(session.scalars(_LIVE_MODELS, {"within": within}))
 
 
+def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
+    """Return the longest context that a live worker of each model has, in tokens."""
+    longest = select(Worker.model, func.max(Worker.max_model_len)).where(_IS_LIVE).group_by(Worker.model)
+    found = session.execute(longest, {"within": within})
+    return {model: int(max_model_len) for model, max_model_len in found}
+
+
 def waits_for(batch: Batch, live: Collection[str]) -> str | None:
     """Return what a batch in progress lacks, as a sentence for its owner; `live` are the `live_models`."""
     if batch.state != BatchState.IN_PROGRESS or batch.model in live:

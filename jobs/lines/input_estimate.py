@@ -80,6 +80,11 @@ def estimate_tokens(line: bytes, body: Mapping[str, Any], *, default_max_tokens:
     return sum(_estimate(line, body, default_max_tokens))
 
 
+def estimate_input_tokens(line: bytes, body: Mapping[str, Any]) -> int:
+    """Estimate the tokens of one request line's prompts."""
+    return _estimate(line, body, 0)[0]
+
+
 def _body_of(line: bytes) -> Mapping[str, Any]:
     """Return the body of a request line, an empty one where it cannot be read."""
     try:

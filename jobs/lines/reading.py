@@ -15,6 +15,7 @@ import orjson
 from jobs.errors import InputError
 
 BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
 MAX_SHOWN = 80
 """Characters of a wrong value that an error message quotes."""
 MAX_LEVELS = 1024
@@ -201,6 +202,8 @@ def _unread(raw: bytes, error: orjson.JSONDecodeError, *, line_no: int) -> LineP
 
 
 def _why_no_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    if raw.startswith(GZIP):
+        return "this file is compressed with gzip; unpack it, or send it with `tokenmill files upload`, which does"
     try:
         raw.decode()
     except UnicodeDecodeError as wrong:

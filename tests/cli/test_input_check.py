@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.input_check import require_valid
+from cli.disk.input_check import require_valid
 from jobs.errors import InputError
 
 COMPLETIONS = "/v1/completions"
@@ -32,7 +32,7 @@ def test_every_bad_line_is_listed_with_its_number(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refusal:
         require_valid(path, endpoint=COMPLETIONS, model="m")
     first, *listed = refusal.value.message.splitlines()
-    assert first == f"{path} fails validation:"
+    assert first == f"{path} fails validation, bad lines: 3 of 4:"
     assert [problem.split(":")[0] for problem in listed] == ["  line 2", "  line 3", "  line 4"]
     assert 'the model "other" does not exist; known are: m (model_not_found)' in listed[2]
 

@@ -58,8 +58,9 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 @pytest.mark.timeout(900)  # three starts of everything; 45 s of CPU in all
 def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -> None:
     lines = (ROOT / "examples" / "documents.jsonl").read_text().splitlines()[:NUM_LINES]
-    bad = '{"custom_id": "bad", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "my-model"}}'
-    text = "\n".join([*lines, bad]).replace('"model": "demo"', '"model": "my-model"')
+    too_long = json.loads(lines[0]) | {"custom_id": "bad"}
+    too_long["body"]["messages"][-1]["content"] = "x y " * 1000  # by its exact tokens: only the worker knows them
+    text = "\n".join([*lines, json.dumps(too_long)]).replace('"model": "demo"', '"model": "my-model"')
     (tmp_path / "in.jsonl").write_text(text)
 
     with _start(tmp_path) as process:
@@ -101,7 +102,9 @@ def test_a_broken_file_is_refused_before_anything_is_started(tmp_path: Path) -> 
     with _start(tmp_path) as process:
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 2
-    assert said.startswith(f"tokenmill: {tmp_path}/in.jsonl fails validation:\n  line 1: this line is not valid JSON")
+    assert said.startswith(
+        f"tokenmill: {tmp_path}/in.jsonl fails validation, bad lines: 1 of 1:\n  line 1: this line is not valid JSON"
+    )
     assert said.endswith("(invalid_json_line)\n")
     assert said.count("\n") == 2
     assert not (tmp_path / "data").exists()

@@ -25,7 +25,6 @@ from jobs.settings import GIB
 from jobs.states import Priority
 from jobs.storage import Storage
 from tests.e2e.builders import Customer, chat, until
-from workers.prompt_lengths import PIECE_CHARACTERS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -34,7 +33,6 @@ CHUNK_LINES = 16
 NUM_BULK = 7 * CHUNK_LINES
 """One chunk more than a worker has slots."""
 NUM_INNOCENT = 5
-MAX_CONTEXT = 512
 TEMPLATE_MARKS = ["<|bos|>", "<|user|>", "<|end|>", "<|assistant|>"]
 CHUNK_STATES = "SELECT state, count(*)::int FROM chunk WHERE batch_id = '{}' GROUP BY state ORDER BY state"
 
@@ -145,18 +143,17 @@ def test_a_worker_goes_on_claiming_in_turns_while_nobody_sends_hints(
         customer.answers(batch_id, num_lines=len(lines))
 
 
-def test_lines_of_megabytes_stop_nobody_and_no_more_of_them_is_tokenised_than_shows_their_length(
+def test_lines_of_megabytes_stop_nobody_and_reach_no_worker_whose_context_has_no_room_for_them(
     stack: Any, first: Customer, second: Customer
 ) -> None:
     batch_id = first.submit([chat("word " * 1_340_000) for _ in range(12)])
-    until(lambda: first.client.batches.retrieve(batch_id).status == "in_progress", stack)
     second.answers(second.submit(innocent_lines()), num_lines=NUM_INNOCENT)
     batch = first.wait(batch_id)
-    assert (batch.request_counts.completed, batch.request_counts.failed) == (0, 12)
-    for line in first.content(batch.error_file_id):
-        message = line["response"]["body"]["error"]["message"]
-        assert message.startswith("messages has at least "), message
-        assert MAX_CONTEXT <= int(message.split()[4]) <= PIECE_CHARACTERS
+    assert batch.status == "failed"
+    assert [(error.line, error.code) for error in batch.errors.data] == [
+        (number, "context_length_exceeded") for number in range(1, 13)
+    ]
+    assert batch.errors.data[0].message.startswith("messages has about 1,675,0")
     assert peak_bytes(stack.role("worker").pid) < 1.5 * GIB
 
 
@@ -243,7 +240,7 @@ def test_what_a_tenant_deletes_is_gone_and_what_another_has_stays(
 ) -> None:
     ended = []
     for customer in (first, second):
-        batch_id = customer.submit([*innocent_lines(), chat("Refused", temperature=9)])
+        batch_id = customer.submit([*innocent_lines(), chat("word " * 600)])
         ended.append(customer.wait(batch_id))
         assert customer.call("GET", f"/batches/{batch_id}/results").text.count("\n") == NUM_INNOCENT + 1
         assert num_kept(stack, customer, batch_id) == (3, NUM_INNOCENT + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.batches import lifecycle
-from jobs.chunks import fairshare
+from jobs.chunks import fairshare, fleet
 from jobs.errors import ServiceError
 from jobs.lines.reading import BOM
 from jobs.settings import Settings
@@ -51,7 +52,9 @@ class InterruptedStorage(Storage):
 def validate(session: Session, storage: Storage, settings: Settings) -> Validate:
     """Validate in a transaction of its own; `between` runs in the middle of the file."""
 
-    def validate(batch: Batch, *, between: Callable[[], None] | None = None) -> BatchState | None:
+    def validate(
+        batch: Batch, *, between: Callable[[], None] | None = None, settings: Settings = settings
+    ) -> BatchState | None:
         store = storage if between is None else InterruptedStorage(storage, between)
         moved = control.validate(session, store, batch.id, settings=settings)
         session.commit()
@@ -105,6 +108,53 @@ def test_every_bad_line_is_listed_with_its_code_and_line(
     assert "line 1" in messages[1]
     assert "known are: m, other" in messages[3]
     assert (batch.num_unlisted_errors, batch.num_completed, batch.num_failed) == (0, 0, 0)
+
+
+def with_body(line: str, **parameters: object) -> str:
+    parsed = json.loads(line)
+    parsed["body"] |= parameters
+    return json.dumps(parsed)
+
+
+def test_wrong_parameters_are_found_before_anything_runs(
+    submit: Submit, validate: Validate, request_line: Line
+) -> None:
+    batch = submit([
+        with_body(request_line("a"), temperature=7),
+        with_body(request_line("b"), foo=1),
+        with_body(request_line("c"), messages=[]),
+        with_body(request_line("d"), temperature=0.5),
+    ])  # fmt: skip
+    assert validate(batch) is BatchState.FAILED
+    assert codes(batch) == [
+        ("invalid_value", "body.temperature", 1),
+        ("unknown_parameter", "body.foo", 2),
+        ("invalid_value", "body.messages", 3),
+    ]
+    assert (batch.errors or [])[0]["message"] == "temperature is 7; it must be a number from 0 to 2"
+
+
+@pytest.mark.parametrize(("max_tokens", "content", "param"), [(64, "x", "max_tokens"), (4, "x" * 9000, "messages")])
+def test_what_is_surely_too_long_for_every_worker_is_found_before_it_runs(
+    session: Session, submit: Submit, validate: Validate, request_line: Line, max_tokens: int, content: str, param: str
+) -> None:
+    fleet.register(session, worker_id="w", model="m", max_chunks=1, max_model_len=64)
+    session.commit()
+    long = {"max_tokens": max_tokens, "messages": [{"role": "user", "content": content}]}
+    batch = submit([with_body(request_line("a"), **long), request_line("b")], invalid_lines=InvalidLines.SKIP)
+    strict = Settings()
+    validate(batch, settings=strict)
+    assert (batch.num_requests, batch.num_failed) == (2, 1)
+    other = submit([with_body(request_line("a", model="other"), **long)])
+    assert validate(other, settings=strict) is BatchState.IN_PROGRESS, "nobody knows that model's context"
+    fits = {"max_tokens": 63, "messages": [{"role": "user", "content": "x" * 900}]}
+    assert validate(submit([with_body(request_line("a"), **fits)]), settings=strict) is BatchState.IN_PROGRESS, param
+
+
+def test_a_file_that_is_still_packed_is_named(submit: Submit, validate: Validate, request_line: Line) -> None:
+    batch = submit(gzip.compress(request_line("a").encode()))
+    assert validate(batch) is BatchState.FAILED
+    assert "compressed with gzip; unpack it" in (batch.errors or [])[0]["message"]
 
 
 def test_bad_lines_beyond_the_cap_are_counted(submit: Submit, validate: Validate) -> None:

@@ -24,14 +24,15 @@ def failed_lines(bench: Bench) -> list[tuple[int, str]]:
 def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
-    submit_valid([line(0), line(1, tools=[{}]), line(2, max_tokens=100_000), line(3)])
+    tools = [{"type": "function", "function": {"name": "f"}}]  # the template knows none: no parser can tell
+    submit_valid([line(0), line(1, tools=tools), line(2, max_tokens=100_000), line(3)])
     host.instant = True
     bench.start(bench.claim())
     bench.join()
     assert bench.rows(RESULTS) == [(0, 200), (1, 400), (2, 400), (3, 200)]
     assert bench.rows(BILLED) == [(2, 4)]
     (written,) = bench.rows("SELECT line FROM result WHERE line_no = 1")
-    assert json.loads(written[0])["response"]["body"]["error"]["param"] == "tools[0].type"
+    assert json.loads(written[0])["response"]["body"]["error"]["param"] == "tools"
 
 
 def test_a_failure_of_the_engine_is_its_lines_error_and_is_not_billed(

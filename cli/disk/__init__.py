@@ -1,0 +1,4 @@
+"""Files of the user: inputs read and checked, outputs written whole or not at all.
+
+Knows no batch on a server.
+"""

@@ -1,0 +1,117 @@
+"""Checks an input file as the server will, before anything is started for it or sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from cli.disk.input_file import opened
+from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from jobs.batches.scan import Scan
+
+_READ_BYTES = 1 << 20
+MAX_SHOWN = 100
+"""Bad lines that are shown; where there are more, all of them go into a file."""
+
+
+class AnyModel(Collection[str]):
+    """The models of a server that nobody has asked: each may be served there."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+@dataclass(slots=True)
+class FoundProblems:
+    """The bad lines of a file: the first of them, and a file of all where there are more."""
+
+    input_path: Path
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    count: int = 0
+    file: Path | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _stream: TextIO | None = None
+
+    def add(self, problem: dict[str, Any]) -> None:
+        self.count += 1
+        if self.count <= MAX_SHOWN:
+            self.shown.append(problem)
+            return
+        if self._stream is None:
+            self.file = _beside(self.input_path)
+            self._stream = self._stack.enter_context(self.file.open("w", encoding="utf-8"))
+            self._stream.writelines(map(_json_line, self.shown))
+        self._stream.write(_json_line(problem))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def described(self) -> str:
+        """Return the lines that are to be shown, and where all of them are."""
+        from openai.types import BatchError
+
+        from cli.watch import describe_listed
+
+        listed = describe_listed([BatchError(**problem) for problem in self.shown], most=MAX_SHOWN)
+        if self.file is None:
+            return listed
+        return f"{listed}\n  … and {self.count - len(self.shown):,} more; all of them are in {self.file}"
+
+
+def require_valid(path: Path, *, endpoint: str, model: str) -> None:
+    """Raise InputError listing bad lines where a batch of this file for `model` would fail validation."""
+    check_file(path, endpoint=endpoint, models={model})
+
+
+def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
+    """Return what a good file holds. Raises InputError listing bad lines where a batch of it would fail validation."""
+    from jobs.batches.scan import Scan
+    from jobs.batches.submission import CreateBatch, check_request
+    from jobs.lines.reading import iter_lines
+    from jobs.settings import load_settings
+
+    check_request(CreateBatch(input_file_id=path.name, endpoint=endpoint, completion_window="24h"))
+    settings = load_settings()
+    scan = Scan(endpoint=endpoint, models=models, settings=settings)
+    found = FoundProblems(path)
+    try:
+        with opened(path) as file:
+            read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
+            for line in iter_lines(iter(read, b""), max_line_bytes=settings.max_line_bytes):
+                if (problem := scan.check(line)) is not None:
+                    found.add(problem.wire() | {"custom_id": problem.custom_id})
+    finally:
+        found.close()
+    whole = scan.file_problem()
+    if whole is not None:
+        found.shown.insert(0, whole)
+    if found.shown:
+        counted = f", bad lines: {found.count:,} of {scan.num_requests:,}:" if found.count else ":"
+        raise InputError(f"{path} fails validation{counted}\n{found.described()}")
+    return scan
+
+
+def _beside(path: Path) -> Path:
+    """Return where the list of all bad lines goes: beside the input, or where temporary files go."""
+    name = f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.invalid.jsonl"
+    folder = path.absolute().parent
+    return (folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())) / name
+
+
+def _json_line(problem: dict[str, Any]) -> str:
+    return json.dumps(problem, ensure_ascii=False) + "\n"

@@ -1,0 +1,71 @@
+"""Input files as users keep them: plain JSONL, or compressed with gzip, which is unpacked on the way."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from jobs.errors import InputError
+
+_GZIP = b"\x1f\x8b"
+
+
+@contextmanager
+def opened(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[BinaryIO]:
+    """Open the plain content of a file for reading once. Raises InputError where it cannot be read or unpacked."""
+    try:
+        with path.open("rb") as file:
+            if not _is_gzip(file):
+                yield file
+                return
+            with gzip.open(file) as unpacked:
+                yield cast(BinaryIO, unpacked)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"cannot unpack {path}: {error}. Compress it anew, or give it unpacked.") from None
+    except OSError as error:
+        if error.filename != str(path):
+            raise
+        raise InputError(f"cannot read {path}: {error.strerror}. Give {give}.") from None
+
+
+@contextmanager
+def plain(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[tuple[str, BinaryIO]]:
+    """Open a file to be sent: its name without .gz, and its plain content with a size, on disk where it was packed."""
+    with opened(path, give=give) as content:
+        if not isinstance(content, gzip.GzipFile):
+            yield path.name, content
+            return
+        with tempfile.TemporaryFile() as unpacked:
+            try:
+                shutil.copyfileobj(content, unpacked)
+            except OSError as error:
+                error.filename = error.filename or tempfile.gettempdir()
+                raise
+            unpacked.seek(0)
+            yield path.name.removesuffix(".gz"), unpacked
+
+
+@contextmanager
+def raw(path: Path) -> Iterator[tuple[str, BinaryIO]]:
+    """Open a file to be sent as it is."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Give the path of a file.") from None
+    with file:
+        yield path.name, file
+
+
+def _is_gzip(file: BinaryIO) -> bool:
+    """Look at the first bytes; of what cannot be read twice, such as a pipe, nothing is taken."""
+    if not file.seekable():
+        return False
+    is_gzip = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    return is_gzip

@@ -1,0 +1,55 @@
+"""What is wrong with a well-formed line's request, before anybody runs it: its parameters, and a length beyond doubt.
+
+Pure. The worker asks the same of a line, and whether it fits by its exact tokens.
+"""
+
+from __future__ import annotations
+
+from jobs.lines.bodies import ChatRequest, CompletionRequest, parse_body
+from jobs.lines.body_checks import BodyError
+from jobs.lines.input_estimate import estimate_input_tokens
+from jobs.lines.reading import InputLine, LineProblem
+
+LONGEST_TOKEN = 32
+"""How many times fewer tokens than estimated a prompt may have: the estimate counts one for 4 bytes, and tokens of 128
+spaces are usual."""
+
+
+def check_body(line: InputLine, content: bytes, *, endpoint: str, max_model_len: int | None) -> None:
+    """Raise LineProblem where the body asks for what no worker will run; `content` is the whole line.
+
+    `max_model_len` is the context of the line's model, prompt and answer together; None where it is not known.
+    """
+    try:
+        request = parse_body(endpoint, line.body)
+        if max_model_len is not None:
+            _check_length(request, line, content, max_model_len)
+    except BodyError as error:
+        param = "body" if error.param is None else f"body.{error.param}"
+        raise LineProblem(
+            error.code, error.message, line_no=line.line_no, param=param, custom_id=line.custom_id
+        ) from None
+
+
+def _check_length(
+    request: ChatRequest | CompletionRequest, line: InputLine, content: bytes, max_model_len: int
+) -> None:
+    max_tokens = request.sampling.max_tokens
+    if max_tokens is not None and max_tokens >= max_model_len:
+        raise BodyError(
+            "max_tokens",
+            f"max_tokens is {max_tokens} and this model's context is {max_model_len}, of which at least one token is "
+            f"for the prompt. Lower it to {max_model_len - 1} at most",
+            code="context_length_exceeded",
+        )
+    param = "messages" if isinstance(request, ChatRequest) else "prompt"
+    most = LONGEST_TOKEN * max_model_len * (1 if isinstance(request, ChatRequest) else len(request.prompts))
+    if len(content) < most:  # a byte is no more than a token, whatever the estimate: most lines need none
+        return
+    estimate = estimate_input_tokens(content, line.body)
+    if estimate > most:
+        raise BodyError(
+            param,
+            f"{param} has about {estimate:,} tokens and this model's context is {max_model_len}. Shorten it",
+            code="context_length_exceeded",
+        )

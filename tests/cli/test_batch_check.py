@@ -1,0 +1,86 @@
+"""`tokenmill batch check FILE` and packed input files, as a user types them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import InputError
+from tests.cli.service import LINE, Service, run, typed, write_lines
+
+
+def write(path: Path, *bodies: dict[str, object]) -> Path:
+    lines = [{**LINE, "custom_id": str(number), "body": body} for number, body in enumerate(bodies)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def body(**parameters: object) -> dict[str, object]:
+    return {"model": "tiny", "prompt": "Hello"} | parameters
+
+
+def test_every_bad_line_is_listed_and_the_status_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", body(temperature=7), body(), body(foo=1), body(prompt=[]))
+    done = typed("batch", "check", path, variables={})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"tokenmill: {path} fails validation, bad lines: 3 of 4:",
+        "  line 1: temperature is 7; it must be a number from 0 to 2 (invalid_value)",
+        "  line 3: foo is not a parameter of this endpoint; remove it (unknown_parameter)",
+        "  line 4: prompt is []; it must be at least one prompt (invalid_value)",
+    ]
+
+
+def test_more_than_a_hundred_bad_lines_go_into_a_file_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", *[body(foo=1)] * 130)
+    with pytest.raises(InputError) as refusal:
+        run("batch", "check", path)
+    listed = tmp_path / "in.invalid.jsonl"
+    assert refusal.value.message.splitlines()[-1] == f"  … and 30 more; all of them are in {listed}"
+    assert refusal.value.message.count("line ") == 100
+    problems = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert [problem["line"] for problem in problems] == list(range(1, 131))
+    assert problems[129] == {
+        "line": 130, "custom_id": "129", "code": "unknown_parameter", "param": "body.foo",
+        "message": "foo is not a parameter of this endpoint; remove it",
+    }  # fmt: skip
+
+
+def test_a_good_file_is_told_with_its_size(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl")
+    assert run("batch", "check", path).stdout == (
+        f"{path} is valid: 3 lines for /v1/completions of tiny, about 18 tokens\n"
+    )
+    with pytest.raises(InputError, match='the model "tiny" does not exist; known are: large'):
+        run("batch", "check", path, "--model", "large")
+
+
+def test_a_packed_file_is_checked_and_sent_unpacked(service: Service, tmp_path: Path) -> None:
+    path, packed = write_lines(tmp_path / "in.jsonl"), tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert "3 lines" in run("batch", "check", packed).stdout
+    file_id = service.run("files", "upload", packed).stdout.strip()
+    assert service.run("files", "download", file_id, "-o", tmp_path / "back").exit_code == 0
+    assert (tmp_path / "back").read_bytes() == path.read_bytes()
+    assert f"{file_id}\tbatch\t{path.stat().st_size}\t" in service.run("files", "list").stdout
+    assert "\tin.jsonl\n" in service.run("files", "list", "--limit", "1").stdout
+    created = json.loads(service.run("batch", "create", packed, "--json").stdout)
+    assert created["endpoint"] == "/v1/completions"
+
+
+def test_a_packed_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    packed = tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress(write_lines(tmp_path / "in.jsonl").read_bytes())[:-20])
+    with pytest.raises(InputError, match=rf"cannot unpack {packed}: .*Compress it anew"):
+        run("batch", "check", packed)
+
+
+def test_a_file_for_other_purposes_is_sent_as_it_is(service: Service, tmp_path: Path) -> None:
+    packed = tmp_path / "notes.gz"
+    packed.write_bytes(gzip.compress(b"notes"))
+    file_id = service.run("files", "upload", packed, "--purpose", "user_data").stdout.strip()
+    assert service.run("files", "download", file_id, "-o", tmp_path / "back").exit_code == 0
+    assert (tmp_path / "back").read_bytes() == packed.read_bytes()
