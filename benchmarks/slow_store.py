@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--limit-seconds", type=natural, default=150, help="when a measurement gives up")
     arguments = parser.parse_args()
     with s3_server() as s3:
-        environment = {**s3.environment, "TOKENMILL_STORAGE_URL": s3.url}
+        environment = {**s3.environment, "TOKENMILL_STORAGE_URL": s3.url, "TOKENMILL_EXTERNAL_SERVERS": "1"}
         with own_stack(arguments.tokenmill, environment=environment) as stack:
             for mood, told in ((Mood.REFUSE, "answers 503"), (Mood.HANG, "hangs")):
                 print(f"the store {told}:", flush=True)

@@ -49,7 +49,7 @@ def server_errors_as_sentences(client: OpenAI) -> Iterator[None]:
         raise _refusal(error) from None
     except (APIConnectionError, httpx.TransportError) as error:
         raise ServiceError(
-            f"cannot reach {client.base_url} ({_cause(error)}). Start the server with `tokenmill up`, "
+            f"cannot reach {client.base_url} ({cause(error)}). Start the server with `tokenmill up`, "
             "or correct TOKENMILL_BASE_URL."
         ) from None
     except APIError as error:
@@ -67,7 +67,8 @@ def _refusal(error: APIStatusError) -> TokenmillError:
     return ServiceError(message) if error.status_code >= 500 else InputError(message)
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
+    """Return what the deepest of the errors says: a client's own says only that something went wrong."""
     deepest: BaseException = error
     while deepest.__cause__ is not None:
         deepest = deepest.__cause__

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
 
+DataDirOption = Annotated[
+    Path | None, typer.Option(help="Work for the running `tokenmill up` of this folder, not for the URLs that are set.")
+]
 ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when the role is ready.")]
 
 
@@ -26,13 +32,14 @@ def register(app: typer.Typer) -> None:
 def api(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    data_dir: DataDirOption = None,
     ready_file: ReadyFile = None,
 ) -> None:
     """Serve the HTTP API."""
     from cli.stack import require_free_port
 
     require_free_port(host, port)
-    settings = _checked_settings(writes_objects=True)
+    settings = _checked_settings(data_dir, writes_objects=True)
 
     from api.app import create_app
     from api.logs import configure
@@ -44,9 +51,9 @@ def api(
     serve(app, settings, host=host, port=port)
 
 
-def control(ready_file: ReadyFile = None) -> None:
+def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None) -> None:
     """Validate new batches and write the files of finished ones (Celery, CPU only)."""
-    settings = _checked_settings(writes_objects=True)
+    settings = _checked_settings(data_dir, writes_objects=True)
 
     from workers.control import main
 
@@ -54,9 +61,9 @@ def control(ready_file: ReadyFile = None) -> None:
     main(settings)
 
 
-def dispatch(ready_file: ReadyFile = None) -> None:
+def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None) -> None:
     """Pick the next work by fair share and send hints to the workers. Any number may run; one leads."""
-    settings = _checked_settings()
+    settings = _checked_settings(data_dir)
 
     from workers.dispatcher import main
 
@@ -98,6 +105,7 @@ def worker(
     log_decisions: Annotated[
         bool, typer.Option("--log-decisions", help="Log why a request waits, starts or gives way.")
     ] = False,
+    data_dir: DataDirOption = None,
     ready_file: ReadyFile = None,
 ) -> None:
     """Run one model's engine and work off its chunks."""
@@ -125,7 +133,7 @@ def worker(
         EngineConfig(model="", **given)
     except InvalidConfigError as error:
         raise InputError(str(error)) from None
-    settings = _checked_settings()
+    settings = _checked_settings(data_dir)
 
     from workers.gpu_main import main
 
@@ -139,24 +147,53 @@ def worker(
     )
 
 
-def _checked_settings(*, writes_objects: bool = False) -> Settings:
+def _checked_settings(data_dir: Path | None, *, writes_objects: bool = False) -> Settings:
     """Read the settings and see that database and object store are there for us. Raises TokenmillError."""
     from jobs.database import connect, is_ready, wait_until_ready
     from jobs.settings import load_settings
     from jobs.storage import Storage
 
+    if data_dir is not None:
+        os.environ.update(_urls_of_stack(data_dir))
     settings = load_settings()
     engine = connect(settings.database_url)
     try:
-        wait_until_ready(engine, DATABASE_SECONDS)
+        with _said_where_not_set("TOKENMILL_DATABASE_URL", settings.database_url):
+            wait_until_ready(engine, DATABASE_SECONDS)
         if not is_ready(engine):
             raise ServiceError("the database's schema is not this version's. Run `tokenmill db upgrade` first.")
     finally:
         engine.dispose()
     storage = Storage.of(settings)
     if writes_objects:
-        storage.check()
+        with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
+            storage.check()
     return settings
+
+
+def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:
+    from cli.embedded.note import running_stack_of
+
+    note = running_stack_of(data_dir)
+    if note is None:
+        raise InputError(
+            f"no `tokenmill up` runs on {data_dir}. Start it, or name the folder of another with --data-dir."
+        )
+    return note.environment
+
+
+@contextmanager
+def _said_where_not_set(variable: str, value: str) -> Iterator[None]:
+    """Nobody has named what does not work, where the variable is missing and its default was tried."""
+    try:
+        yield
+    except ServiceError as error:
+        if os.environ.get(variable):
+            raise
+        raise ServiceError(
+            f"{variable} is not set, and its default {value} does not work: {error.message}. Set it, or name the "
+            "folder of a running `tokenmill up` with --data-dir."
+        ) from None
 
 
 def _touch_when_loaded(ready_file: Path | None) -> None:

@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
 from cli.embedded.note import StackNote, forget_note, write_note
-from cli.embedded.postgres import prepare_postgres
-from cli.embedded.sockets import socket_path
-from cli.embedded.valkey import prepare_valkey
+from cli.embedded.servers import URLS, chosen_environment, start_servers
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
 from jobs.errors import InputError, NotFoundError
@@ -29,7 +26,6 @@ FIRST_TENANT = "default"
 _MODEL_READY_SECONDS = 3600.0  # a large model is loaded, or fetched from the hub first
 _WORKER_STOP_MARGIN_SECONDS = 10.0
 _PROBE_SECONDS = 2.0
-_URLS = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +38,7 @@ class StackOptions:
     chat_template: Path | None = None  # a file with a template instead of the model's own
     max_deaths: int | None = None  # of one child in a row; None: start it again for ever
     environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults that the user's own win over
+    external_servers: bool = False  # use the servers that the environment names, and start those that it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +69,8 @@ def running_stack(
     supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
     with locked(options.data_dir) as data_dir, supervisor.handles_signals():
         try:
-            servers = _start_servers(data_dir, supervisor, options.environment, say_step=say_step)
+            chosen = chosen_environment(data_dir, options.environment, is_external=options.external_servers, say=say)
+            servers = start_servers(data_dir, supervisor, chosen, say_step=say_step)
             environment = servers.environment
             noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
             write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
@@ -88,7 +86,7 @@ def running_stack(
             stack = RunningStack(
                 base_url=f"http://{_shown_host(options.host)}:{options.port}/v1",
                 api_key=api_key,
-                environment={name: environment[name] for name in _URLS},
+                environment={name: environment[name] for name in URLS},
                 supervisor=supervisor,
             )
             write_note(data_dir, _note_of(stack))
@@ -120,54 +118,6 @@ def require_free_port(host: str, port: int) -> None:
             f"cannot listen on {host}:{port} ({os.strerror(error.errno) if error.errno else error}). "
             "Stop what uses it, or choose another with --port."
         ) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Servers:
-    """`environment` is that of the roles."""
-
-    environment: Mapping[str, str]
-    database_is_ours: bool
-
-
-def _start_servers(
-    data_dir: DataDir, supervisor: Supervisor, defaults: Mapping[str, str], *, say_step: Callable[[str], None]
-) -> _Servers:
-    """Start the servers whose URL the environment does not give, or gives as our own."""
-    environment = {**defaults, **os.environ}
-    environment.setdefault("TOKENMILL_STORAGE_URL", data_dir.objects.as_uri())
-    specs = []
-    postgres = None
-    if _is_for_us("TOKENMILL_DATABASE_URL", data_dir.run / "postgres", environment, say_step=say_step):
-        say_step("starting Postgres")
-        postgres = prepare_postgres(
-            data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
-        )
-        specs.append(postgres.spec)
-    if _is_for_us("TOKENMILL_REDIS_URL", data_dir.run / "valkey", environment, say_step=say_step):
-        valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
-        environment["TOKENMILL_REDIS_URL"] = valkey.url
-        specs.append(valkey.spec)
-    supervisor.start(specs)
-    if postgres is not None:
-        environment["TOKENMILL_DATABASE_URL"] = postgres.create_database()
-    return _Servers(environment=environment, database_is_ours=postgres is not None)
-
-
-def _is_for_us(
-    variable: str, run_dir: Path, environment: Mapping[str, str], *, say_step: Callable[[str], None]
-) -> bool:
-    """Tell whether a server is ours to start: none is named, or our own, as in a shell with `--show-env`'s exports."""
-    url = environment.get(variable)
-    if url is None or _is_socket_in(socket_path(run_dir), url):
-        return True
-    say_step(f"{variable} is set: using that server, and starting none")
-    return False
-
-
-def _is_socket_in(folder: Path, url: str) -> bool:
-    parts = urlsplit(url)
-    return parse_qs(parts.query).get("host") == [str(folder)] or Path(parts.path).parent == folder
 
 
 def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool) -> str:

@@ -48,6 +48,14 @@ def up(
     workers: Annotated[
         int, typer.Option(min=0, help="Engines to run; with several, one per GPU; 0 to start workers yourself.")
     ] = 1,
+    external_servers: Annotated[
+        bool,
+        typer.Option(
+            "--external-servers",
+            envvar="TOKENMILL_EXTERNAL_SERVERS",
+            help="Use what TOKENMILL_DATABASE_URL, _REDIS_URL and _STORAGE_URL name, and start only the rest.",
+        ),
+    ] = False,
     show_env: Annotated[
         bool, typer.Option("--show-env", help="Also print what to export for `tokenmill worker` in another terminal.")
     ] = False,
@@ -65,6 +73,7 @@ def up(
         port=port,
         num_workers=workers,
         chat_template=chat_template,
+        external_servers=external_servers,
     )
     try:
         with running_stack(options, say=_say) as stack:

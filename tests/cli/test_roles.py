@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from celery.signals import worker_ready
 
 from cli import roles
+from cli.data_dir import locked
+from cli.embedded.note import StackNote, write_note
+from jobs.errors import InputError, ServiceError
 from jobs.settings import Settings
 
 
@@ -46,8 +50,35 @@ def api(ready_file: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[], No
 def test_no_collection_walks_what_a_role_has_loaded(
     start: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roles, "_checked_settings", lambda **_: Settings())
+    monkeypatch.setattr(roles, "_checked_settings", lambda *_, **__: Settings())
     found: list[tuple[bool, bool]] = []
     ready_file = tmp_path / "ready"
     start(ready_file, monkeypatch, lambda: found.append((ready_file.exists(), gc.get_freeze_count() > 1000)))
     assert found == [(True, True)]
+
+
+def test_a_role_works_for_the_stack_of_a_folder_whatever_is_exported(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = {
+        "TOKENMILL_DATABASE_URL": database_url,
+        "TOKENMILL_REDIS_URL": "redis+socket:///own/valkey.sock",
+        "TOKENMILL_STORAGE_URL": "file:///own/objects",
+    }
+    for name in urls:
+        monkeypatch.setenv(name, "postgresql://127.0.0.1:1/stale")
+    started: list[Settings] = []
+    monkeypatch.setattr("workers.dispatcher.main", started.append)
+    with locked(tmp_path) as data_dir:
+        write_note(data_dir, StackNote(pid=os.getpid(), started_at=0.0, base_url="", environment=urls, roles=[]))
+        roles.dispatch(data_dir=tmp_path)
+    assert (started[0].database_url, started[0].redis_url, started[0].storage_url) == tuple(urls.values())
+    with pytest.raises(InputError, match="no `tokenmill up` runs on"):  # what it noted is there, as after a kill
+        roles.dispatch(data_dir=tmp_path)
+
+
+def test_a_missing_variable_is_named_with_the_default_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENMILL_DATABASE_URL", raising=False)
+    monkeypatch.setattr(roles, "DATABASE_SECONDS", 0.0)
+    with pytest.raises(ServiceError, match=r"_DATABASE_URL is not set, and its default postgresql.*Set it, or"):
+        roles.dispatch()

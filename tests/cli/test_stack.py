@@ -22,11 +22,12 @@ import pytest
 from kombu import Connection
 from typer.testing import CliRunner
 
-from cli.data_dir import locked
+from cli.data_dir import DataDir, locked
+from cli.embedded.servers import chosen_environment
 from cli.embedded.sockets import free_port
 from cli.main import app
 from cli.served_model import ServedModel
-from cli.stack import _is_socket_in, _prepare_database, _shown_host, _with_gpu
+from cli.stack import _prepare_database, _shown_host, _with_gpu
 from jobs.errors import ConflictError
 
 pytestmark = pytest.mark.long
@@ -114,18 +115,30 @@ def test_the_printed_address_is_one_a_client_can_use(host: str, shown: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("url", "is_ours"),
+    ("variable", "url", "is_ours"),
     [
-        ("postgresql://tokenmill@/tokenmill?host=/data/run/postgres", True),
-        ("postgresql://tokenmill@/tokenmill?host=%2Fdata%2Frun%2Fpostgres", True),
-        ("redis+socket:///data/run/postgres/valkey.sock?virtual_host=0", True),
-        ("postgresql://tokenmill@/tokenmill?host=/data/run/postgres2", False),
-        ("postgresql://tokenmill@database:5432/tokenmill", False),
-        ("redis://localhost:6379/0", False),
+        ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill@/tokenmill?host=/data/run/postgres", True),
+        ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill@/tokenmill?host=%2Fdata%2Frun%2Fpostgres", True),
+        ("TOKENMILL_REDIS_URL", "redis+socket:///data/run/valkey/valkey.sock?virtual_host=0", True),
+        ("TOKENMILL_STORAGE_URL", "file:///data/objects", True),
+        ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill@/tokenmill?host=/data/run/postgres2", False),
+        ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill:secret@database:5432/tokenmill", False),
+        ("TOKENMILL_REDIS_URL", "redis://localhost:6379/0", False),
+        ("TOKENMILL_STORAGE_URL", "s3://bucket/prefix", False),
     ],
 )
-def test_a_url_of_our_own_server_is_known_by_its_socket(url: str, *, is_ours: bool) -> None:
-    assert _is_socket_in(Path("/data/run/postgres"), url) is is_ours
+@pytest.mark.parametrize("is_external", [False, True])
+def test_a_server_of_the_environment_is_used_on_request_alone_and_either_is_said(
+    monkeypatch: pytest.MonkeyPatch, variable: str, url: str, *, is_ours: bool, is_external: bool
+) -> None:
+    monkeypatch.setenv(variable, url)
+    said: list[str] = []
+    data_dir = DataDir(root=Path("/data"))
+    environment = chosen_environment(data_dir, {}, is_external=is_external, say=said.append)
+    assert environment.get(variable) == (url if is_external and not is_ours else None)
+    assert len(said) == (0 if is_ours else 1)
+    assert "secret" not in "".join(said)
+    assert is_ours or said[0].startswith(f"{variable} is set")
 
 
 def test_a_data_directory_is_free_again_once_its_owner_is_done(tmp_path: Path) -> None:

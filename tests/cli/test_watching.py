@@ -6,7 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
+import pytest
+from openai import APIConnectionError
+
+from cli.watch import watch_batch
 from tests.cli.service import Service, clean_environment
 
 
@@ -28,3 +35,24 @@ def test_a_batch_that_waits_says_for_what_and_goes_on_after_ctrl_c(service: Serv
     ]
     assert (process.returncode, printed) == (130, "")
     assert service.run("batch", "show", batch_id).stdout.splitlines()[0].split() == ["status", "in_progress"]
+
+
+def test_a_server_that_goes_away_for_a_while_is_told_once_with_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    request: Any = httpx.Request("GET", "http://host/v1")
+    lost = APIConnectionError(request=request)
+    lost.__cause__ = OSError("Network is unreachable")
+    others = dict.fromkeys(("request_counts", "usage", "failed_at", "expired_at", "cancelled_at"))
+    ended = SimpleNamespace(status="completed", created_at=7, completed_at=7, **others)
+    answers: list[Any] = [lost, lost, ended]
+
+    def retrieve(_: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    client: Any = SimpleNamespace(base_url="http://host/v1/", batches=SimpleNamespace(retrieve=retrieve))
+    assert watch_batch(client, "batch_1") is ended
+    assert capsys.readouterr().err == (
+        "http://host/v1/ does not answer (Network is unreachable); trying again for 60 s\n"
+    )

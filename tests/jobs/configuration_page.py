@@ -18,6 +18,10 @@ CLIENT = {
 STACK = {
     "TOKENMILL_DATA_DIR": "Folder in which `tokenmill up` keeps everything; without it `$XDG_DATA_HOME/tokenmill` "
     "(`~/.local/share/tokenmill`).",
+    "TOKENMILL_EXTERNAL_SERVERS": "1: `tokenmill up` uses what the three URLs name and starts only the rest, as with "
+    "`--external-servers`.",
+    "TOKENMILL_EMBEDDED_SERVERS": "`wheels`, the default: Postgres and Valkey out of their pinned packages; `path`: "
+    "what stands on `PATH` comes first.",
 }
 COMPOSE = {
     "TOKENMILL_PORT": "Port of the host on which the API listens; 8000 without it.",
@@ -34,8 +38,9 @@ worker: `tokenmill worker --help`.
 
 ROLES = """## Roles
 
-What `tokenmill api`, `control`, `dispatch` and `worker` read. `tokenmill up` starts a Postgres and a Valkey of its own
-where no URL names one, and hands all the rest on. Limits are inclusive, sizes are bytes, durations are seconds.
+What `tokenmill api`, `control`, `dispatch` and `worker` read. `tokenmill up` has a Postgres, a Valkey and a folder of
+objects of its own and hands all the rest on; with `--external-servers` it uses what the three URLs name. Limits are
+inclusive, sizes are bytes, durations are seconds.
 """
 
 BUCKET = """## The rule that a bucket needs

@@ -1,0 +1,89 @@
+"""The servers of an embedded stack: its own Postgres, Valkey and folder of objects, or those that it is to use.
+
+A URL in the environment may be left over from another stack, so it is used only on request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from cli.data_dir import DataDir
+from cli.embedded.postgres import prepare_postgres
+from cli.embedded.sockets import socket_path
+from cli.embedded.valkey import prepare_valkey
+from cli.supervisor import Supervisor
+
+_DATABASE, _REDIS, _STORAGE = URLS = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """`environment` is that of the roles."""
+
+    environment: Mapping[str, str]
+    database_is_ours: bool
+
+
+def chosen_environment(
+    data_dir: DataDir, defaults: Mapping[str, str], *, is_external: bool, say: Callable[[str], None]
+) -> dict[str, str]:
+    """Return the environment in which the URLs are those of servers to be used, and of no others; say which."""
+    environment = {**defaults, **os.environ}
+    for variable, ours in zip(URLS, _our_places(data_dir), strict=True):
+        url = environment.get(variable)
+        if url is None:
+            continue
+        if _is_in(ours, url):
+            del environment[variable]  # ours, as in a shell with the exports of `--show-env`: to be started
+        elif is_external:
+            say(f"{variable} is set: using {_shown(url)}")
+        else:
+            del environment[variable]
+            say(f"{variable} is set to {_shown(url)}: not used, this stack has its own. To use it: --external-servers")
+    return environment
+
+
+def start_servers(
+    data_dir: DataDir, supervisor: Supervisor, environment: Mapping[str, str], *, say_step: Callable[[str], None]
+) -> Servers:
+    """Start the servers that the environment does not name."""
+    found = {_STORAGE: data_dir.objects.as_uri(), **environment}
+    specs = []
+    postgres = None
+    if _DATABASE not in found:
+        say_step("starting Postgres")
+        postgres = prepare_postgres(
+            data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
+        )
+        specs.append(postgres.spec)
+    if _REDIS not in found:
+        valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
+        found[_REDIS] = valkey.url
+        specs.append(valkey.spec)
+    supervisor.start(specs)
+    if postgres is not None:
+        found[_DATABASE] = postgres.create_database()
+    return Servers(environment=found, database_is_ours=postgres is not None)
+
+
+def _our_places(data_dir: DataDir) -> tuple[Path, Path, Path]:
+    """Return where our own servers are found: the folders of their sockets, and that of the objects."""
+    return socket_path(data_dir.run / "postgres"), socket_path(data_dir.run / "valkey"), data_dir.objects
+
+
+def _is_in(place: Path, url: str) -> bool:
+    parts = urlsplit(url)
+    path = Path(parts.path)
+    return parse_qs(parts.query).get("host") == [str(place)] or place in (path.parent, path)
+
+
+def _shown(url: str) -> str:
+    """Return a URL without the password that it may hold."""
+    parts = urlsplit(url)
+    at = f"@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+    user = f"{parts.username}" if parts.username and "@" in parts.netloc else ""
+    return parts._replace(netloc=f"{user}{at}").geturl()
