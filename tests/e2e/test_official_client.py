@@ -147,7 +147,8 @@ def readme_block(language: str, beginning: str) -> str:
 
 
 def test_the_python_snippet_prints_the_answer_to_the_line_shown_above_it(stack: Any, tmp_path: Path) -> None:
-    (tmp_path / "requests.jsonl").write_text(readme_block("json", '{"custom_id"'))
+    example = readme_block("bash", "cat > requests.jsonl")
+    (tmp_path / "requests.jsonl").write_text(example.split("\n", 1)[1].partition("END\n")[0])
     done = subprocess.run(
         [sys.executable, "-c", readme_block("python", "from openai import OpenAI")],
         capture_output=True, text=True, env=stack.environment, cwd=tmp_path, timeout=120, check=False,
@@ -155,6 +156,7 @@ def test_the_python_snippet_prints_the_answer_to_the_line_shown_above_it(stack: 
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert (answer["custom_id"], answer["response"]["status_code"]) == ("a", 200)
+    assert "Farvenen Chemicals Ltd" in answer["response"]["body"]["choices"][0]["message"]["content"]
 
 
 def test_a_file_with_bad_lines_fails_with_each_of_them_listed(

@@ -1,0 +1,39 @@
+"""The README's first example, run word for word as a visitor does: in a folder of theirs, with nothing set."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.service import ROOT, clean_environment
+
+pytestmark = pytest.mark.long
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """Return the first block of code in `language`."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_first_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    environment = clean_environment(
+        PATH=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin", XDG_DATA_HOME=str(tmp_path / "home")
+    )
+    done = subprocess.run(
+        ["bash", "-euc", block("bash")],
+        capture_output=True, text=True, check=False, timeout=280, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, block("text")), done.stderr
+    assert "1 of 1 line completed" in done.stderr
+
+
+def test_the_readme_is_no_book() -> None:
+    assert len(README.splitlines()) <= 150
