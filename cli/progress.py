@@ -40,7 +40,7 @@ class BatchProgress:
     eta: int | None = None
     """When the server expects the end, in Unix seconds."""
     position: int | None = None
-    """Its place in the queue; 1 is the next."""
+    """How many batches have their next lines before it; 0 for one that runs."""
     cost_micros: int | None = None
 
     @classmethod
@@ -230,8 +230,8 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
         parts.append(f"{_short(progress.input_tokens)} input + {_short(progress.output_tokens)} output tokens")
     if progress.cost_micros:
         parts.append(f"cost {money(progress.cost_micros)}")
-    if progress.position is not None and not has_ended:
-        parts.append(f"position {progress.position:,}")
+    if progress.position and not has_ended:
+        parts.append(f"{progress.position:,} {'batch' if progress.position == 1 else 'batches'} before it")
     return [part for part in parts if part]
 
 

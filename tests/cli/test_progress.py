@@ -63,8 +63,8 @@ def test_the_end_shows_the_average_and_guesses_no_time_left() -> None:
 
 def test_the_servers_own_guess_of_the_end_is_shown_with_the_place_in_the_queue() -> None:
     guessed = replace(progress(0), eta=1_000_090, position=3)
-    assert figures(Rate(), guessed, now=lambda: 1_000_000.0) == ["ETA 0:01:30", "position 3"]
-    assert figures(Rate(), guessed, now=lambda: 1_000_100.0)[0] == "ETA 0:00:00"
+    assert figures(Rate(), guessed, now=lambda: 1_000_000.0) == ["ETA 0:01:30", "3 batches before it"]
+    assert figures(Rate(), replace(guessed, position=0), now=lambda: 1_000_100.0) == ["ETA 0:00:00"]
 
 
 def test_the_time_left_does_not_jump_where_lines_end_in_bursts() -> None:
