@@ -1,12 +1,14 @@
 """Time the products of a model's weights on this CPU, in a few hundred milliseconds. Decides nothing.
 
 The products of a shape take turns, and of each the shortest time counts, so that other work on the machine hits them
-alike. A prompt's step is timed with fewer rows, and a wide weight by some of its columns: both are work of the same
-kind, only less of it.
+alike. They run on one thread, by the time that it has a core for: of two threads on a busy machine one would measure
+how long it waits for the other. A prompt is timed with fewer rows, and a wide weight by some of its columns: both
+are work of the same kind, only less of it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -15,8 +17,8 @@ from torch import Tensor
 from kernels.choice.weighing import Times, WeightShape
 from kernels.packed_linear import PackedLinear, Product
 
-_ELEMENTS_PER_THREAD = 2**19
-"""Of a weight that is timed; so much of it in bf16 is 1 MB, of which a thread's tasks are some milliseconds' work."""
+_ELEMENTS = 2**19
+"""Of a weight that is timed: in bf16 1 MB."""
 
 _PROMPT_ROWS = 128
 """That stand for those of a prompt's step."""
@@ -33,18 +35,26 @@ _FILL = 0.5
 
 
 def time_products(
-    shapes: Sequence[WeightShape], products: Sequence[Product], *, seconds: float, clock: Callable[[], float]
+    shapes: Sequence[WeightShape],
+    products: Sequence[Product],
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.thread_time,
 ) -> dict[WeightShape, dict[Product, Times]]:
     """Return the seconds of a call of each product for each shape, by rows; stop after about `seconds` for all.
 
     They are comparable for one shape and one number of rows only.
     """
-    found = {}
-    start = clock()
-    for index, shape in enumerate(shapes):
-        end = start + seconds * (index + 1) / len(shapes)
-        found[shape] = _Timed(shape, products, clock).run(end)
-    return found
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        start = clock()
+        return {
+            shape: _Timed(shape, products, clock).run(start + seconds * (index + 1) / len(shapes))
+            for index, shape in enumerate(shapes)
+        }
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 class _Timed:
@@ -52,7 +62,7 @@ class _Timed:
 
     def __init__(self, shape: WeightShape, products: Iterable[Product], clock: Callable[[], float]) -> None:
         self._clock = clock
-        width = min(shape.width, max(96, _ELEMENTS_PER_THREAD * torch.get_num_threads() // shape.depth // 48 * 48))
+        width = min(shape.width, max(96, _ELEMENTS // shape.depth // 48 * 48))
         weight = torch.full((width, shape.depth), _FILL, dtype=torch.bfloat16)
         self._layers = {product: PackedLinear(weight, None, product=product) for product in products}
         self._x = {

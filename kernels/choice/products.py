@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from kernels.cpu.runtime.launch import cache_directory
 from kernels.packed_linear import Product, best_product, can_multiply, products_for
 
 PROBE_SECONDS = 0.25
-"""For all weights of a model together, without the compilation of what is tried."""
+"""Of one thread for all weights of a model together, without the compilation of what is tried."""
 
 _FEWEST_WEIGHTS = 2**20
 """Of a model that is measured for; in a smaller one products are not what takes the time."""
@@ -65,5 +64,5 @@ def _measure(shapes: Sequence[WeightShape]) -> Choice:
     products = list(products_for(torch.bfloat16))
     if len(products) == 1:
         return dict.fromkeys(shapes, products[0])
-    times = time_products(shapes, products, seconds=PROBE_SECONDS, clock=time.perf_counter)
+    times = time_products(shapes, products, seconds=PROBE_SECONDS)
     return {shape: weigh(shape, times[shape]) for shape in shapes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,8 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, **seconds: Any) -> Machine:
 def test_the_shortest_of_several_calls_counts_over_as_much_work_as_there_is_time_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(probe, "_ELEMENTS_PER_THREAD", 16 * 480)
+    monkeypatch.setattr(probe, "_ELEMENTS", 16 * 480)
     noisy = machine(monkeypatch, TILES=[3, 1], DOTS=[4, 1.5], ONEDNN=[1.25])
     found = time_products([LAYER, HEAD], PRODUCTS, seconds=1e9, clock=noisy.clock)
     prompt = probe._PROMPT_ROWS
@@ -64,6 +64,25 @@ def test_the_shortest_of_several_calls_counts_over_as_much_work_as_there_is_time
     assert found[HEAD][Product.TILES] == {1: 1, 8: 8, 32: 32}
     assert noisy.weights == [(96, 64)] * 3 + [(480, 16)] * 3
     assert {rows for _, rows in noisy.calls} == {1, 8, 32, prompt}
+
+
+def test_one_thread_is_timed_by_its_own_time_and_the_others_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    even = machine(monkeypatch, TILES=[1], DOTS=[1], ONEDNN=[1])
+
+    def clock() -> float:
+        seen.append(torch.get_num_threads())
+        return even.now
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        time_products([HEAD], PRODUCTS, seconds=0.0, clock=clock)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert time_products.__kwdefaults__ == {"clock": time.thread_time}
 
 
 def test_products_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ def chosen(*found: Times, shape: WeightShape = LAYER) -> Product:
 
 
 def test_a_product_that_is_a_little_faster_is_not_chosen() -> None:
-    assert chosen(times(1, 1), times(0.87, 0.87)) is Product.TILES
-    assert chosen(times(1, 1), times(0.84, 0.84)) is Product.DOTS
+    assert chosen(times(1, 1), times(0.92, 0.92)) is Product.TILES
+    assert chosen(times(1, 1), times(0.89, 0.89)) is Product.DOTS
     assert chosen(times(1, 1), times(3, 3)) is Product.TILES
     assert chosen(times(1, 1)) is Product.TILES
 
@@ -39,5 +39,5 @@ def test_decodes_and_prompts_count_by_their_shares_of_time() -> None:
 
 
 def test_an_output_matrix_is_not_weighed_by_prompts() -> None:
-    assert chosen(times(1, 1), times(0.9, 0.1), shape=LAYER) is Product.DOTS
-    assert chosen(times(1, 1), times(0.9, 0.1), shape=HEAD) is Product.TILES
+    assert chosen(times(1, 1), times(0.95, 0.1), shape=LAYER) is Product.DOTS
+    assert chosen(times(1, 1), times(0.95, 0.1), shape=HEAD) is Product.TILES
