@@ -15,7 +15,7 @@ from api.schemas.quota import BudgetObject, LimitObject, QuotaObject
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from jobs import files
-from jobs.accounts import budgets
+from jobs.accounts import budgets, window_budgets
 from jobs.accounts.limits import limits_of
 from jobs.batches import queue_limits
 
@@ -27,8 +27,10 @@ def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: 
     """Answer the tenant's budgets and limits, with what is used of each where that is counted."""
     used = {**_used(session, tenant.id), **_spent_rates(request.state.rates)}
     limits = asdict(limits_of(tenant, services.settings))
+    windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant.id)]
     return QuotaObject(
-        budgets=[BudgetObject.of(budgets.quota(session, tenant.id))],
+        currency=services.settings.currency,
+        budgets=[BudgetObject.of(budgets.quota(session, tenant.id)), *windows],
         limits=[LimitObject.of(name, limit, used.get(name)) for name, limit in limits.items()],
     )
 

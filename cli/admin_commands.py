@@ -36,7 +36,8 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _transaction(data_dir: Path | None) -> Iterator[Session]:
+def admin_transaction(data_dir: Path | None) -> Iterator[Session]:
+    """Run one transaction on the database of the environment, or of a running `tokenmill up`."""
     from cli.up_command import running_database_url
     from jobs.database import connect, sessions, transaction
 
@@ -91,7 +92,7 @@ def tenants_create(
     """Create a tenant and print its id; `tokenmill keys create NAME` gives it a key."""
     from jobs.accounts import tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         tenant = tenants.create_tenant(session, name, weight=weight, limit_tokens=budget, best_priority=best_priority)
         print(tenant.id)
 
@@ -105,7 +106,7 @@ def tenants_budget(
     """Show or set a tenant's token budget; what was accepted keeps its reservation."""
     from jobs.accounts import budgets, tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         tenant_id = tenants.find_tenant(session, name).id
         if tokens is not None:
             limit = _whole_number(tokens, name="TOKENS", unset="none", meaning="no limit")
@@ -131,7 +132,7 @@ def tenants_limits(
     from jobs.settings import load_settings
 
     changes = dict(_limit_of(given) for given in change or [])
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         limits.set_limits(session, tenants.find_tenant(session, name).id, changes)
         tenant = tenants.find_tenant(session, name)
         session.refresh(tenant)
@@ -161,7 +162,7 @@ def tenants_retention(
     """Show or set for how many days a tenant's results can be read one by one."""
     from jobs.accounts import tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         tenant = tenants.find_tenant(session, name)
         if days is not None:
             kept = _whole_number(days, name="DAYS", unset="default", meaning="TOKENMILL_RETENTION_DAYS")
@@ -194,11 +195,11 @@ def tenants_delete(
     from jobs.accounts import tenants
     from jobs.batches import deletion
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         tenant_id = tenants.find_tenant(session, name).id
     if not yes:
         typer.confirm(f"Delete tenant {name} ({tenant_id}) with all of its batches and files?", abort=True)
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         deletion.delete_tenant(session, tenants.find_tenant(session, tenant_id))
     print(f"deleted {tenant_id}")
 
@@ -212,7 +213,7 @@ def tenants_priority(
     """Set how urgent a tenant's coming batches may be; accepted ones keep their class."""
     from jobs.accounts import limits, tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         limits.set_best_priority(session, tenants.find_tenant(session, name).id, best)
     print(f"{name} may ask for {best.value} at best")
 
@@ -223,7 +224,7 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
     from cli.table import print_table
     from jobs.accounts import budgets, tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         rows = []
         for tenant in tenants.list_tenants(session):
             quota = budgets.quota(session, tenant.id)
@@ -239,7 +240,7 @@ def keys_create(tenant: Annotated[str, typer.Argument(help="Name or id.")], data
     """Create a key and print it: it cannot be shown again."""
     from jobs.accounts import tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         _, secret = tenants.create_key(session, tenants.find_tenant(session, tenant).id)
     print(secret)
 
@@ -250,7 +251,7 @@ def keys_list(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_d
     from cli.table import print_table
     from jobs.accounts import tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         keys = tenants.list_keys(session, tenants.find_tenant(session, tenant).id)
         rows = [(key.id, f"{key.hint}…", key.created_at, key.revoked_at) for key in keys]
     print_table(("id", "key", "created", "revoked"), rows)
@@ -264,7 +265,7 @@ def keys_revoke(
     """Revoke a key."""
     from jobs.accounts import tenants
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         print(f"revoked {tenants.revoke_key(session, key).id}")
 
 
@@ -279,7 +280,7 @@ def models_add(
     """Make a model known; then start a worker for it."""
     from jobs import served_models
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         served_models.add_model(session, name, path, input_price_micros=input_price, output_price_micros=output_price)
     print(f"added {name}")
 
@@ -296,7 +297,7 @@ def models_price(
 
     if input_price is None and output_price is None:
         raise InputError("no price is given. Give --input-price, --output-price or both; `models list` shows them.")
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         model = served_models.set_prices(
             session, name, input_price_micros=input_price, output_price_micros=output_price
         )
@@ -310,7 +311,7 @@ def models_list(data_dir: DataDirOption = None) -> None:
     from cli.table import print_table
     from jobs import served_models
 
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         rows = [
             (model.name, model.path, model.input_price_micros, model.output_price_micros)
             for model in served_models.list_models(session)
@@ -330,7 +331,7 @@ def audit(
     from jobs.storage import Storage
 
     url = _storage_url(data_dir)
-    with _transaction(data_dir) as session:
+    with admin_transaction(data_dir) as session:
         findings = audits.audit(session, batch_id=batch, storage=None if url is None else Storage(url))
     for finding in findings:
         print(f"{finding.subject}: {finding.message}")

@@ -20,9 +20,9 @@ from cli import (
     roles,
     run_command,
     up_command,
-    usage_commands,
 )
 from cli.extras import what_to_install
+from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
 from jobs.errors import InputError, TokenmillError
 
@@ -41,6 +41,7 @@ app.add_typer(file_commands.app, name="files")
 usage_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
+app.add_typer(budget_commands.app, name="budgets")
 app.add_typer(bench_commands.app, name="bench")
 
 

@@ -61,6 +61,7 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
         yield from _files(session, scope, storage)
     if batch_id is None:
         yield from _budgets(session)
+        yield from _window_budgets(session)
 
 
 def _lines(row: Row[Any]) -> Iterator[str]:
@@ -134,6 +135,20 @@ def _budgets(session: Session) -> Iterator[Finding]:
             message = (
                 f"the budget has {row.spent_tokens} tokens spent and {row.reserved_tokens} reserved, and its limit is "
                 f"{row.limit_tokens}; {row.committed_tokens} were committed before it"
+            )
+            yield Finding(subject=row.tenant_id, message=message)
+
+
+def _window_budgets(session: Session) -> Iterator[Finding]:
+    for row in session.execute(_WINDOW_BUDGETS):
+        whose = f"the budget {row.id} ({row.unit})"
+        if row.spent_amount != row.ledger_amount:
+            message = f"{whose} has {row.spent_amount} spent and the ledger {row.ledger_amount}"
+            yield Finding(subject=row.tenant_id, message=message)
+        if row.spent_amount + row.reserved_amount > max(row.limit_amount, row.committed_amount):
+            message = (
+                f"{whose} has {row.spent_amount} spent and {row.reserved_amount} reserved, and its limit is "
+                f"{row.limit_amount}; {row.committed_amount} were committed before it"
             )
             yield Finding(subject=row.tenant_id, message=message)
 
@@ -284,6 +299,27 @@ _BUDGETS = text("""
         (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM ledger
             WHERE ledger.tenant_id = budget.tenant_id) AS ledger_tokens
     FROM budget ORDER BY budget.tenant_id
+""")
+
+# In pico-units where they are of money; reserved is what running lines may use. A window that is over and that nobody
+# has turned yet is of the past: its entries may be rolled up by now.
+_WINDOW_BUDGETS = text("""
+    SELECT window_budget.id, window_budget.tenant_id, unit, limit_amount, spent_amount, committed_amount,
+        (SELECT coalesce(sum(CASE unit WHEN 'tokens' THEN chunk.covered_tokens ELSE chunk.covered_picos END), 0)
+            FROM chunk JOIN batch ON batch.id = chunk.batch_id
+            WHERE chunk.state = 'leased' AND chunk.tenant_id = window_budget.tenant_id
+                AND (window_budget.api_key_id IS NULL OR batch.api_key_id = window_budget.api_key_id)
+        ) AS reserved_amount,
+        (SELECT coalesce(round(sum(CASE unit WHEN 'tokens' THEN ledger.input_tokens + ledger.output_tokens
+                ELSE ledger.cost_micros * 1000000.0 + ledger.cost_picos END)), 0)
+            FROM ledger JOIN batch ON batch.id = ledger.batch_id
+            WHERE ledger.tenant_id = window_budget.tenant_id
+                AND (window_budget.api_key_id IS NULL OR batch.api_key_id = window_budget.api_key_id)
+                AND ledger.created_at >= coalesce(window_start, '-infinity')
+                AND ledger.created_at < coalesce(window_end, 'infinity')
+        ) AS ledger_amount
+    FROM window_budget WHERE window_end IS NULL OR window_end > now()
+    ORDER BY window_budget.tenant_id, window_budget.id
 """)
 
 _FILES = text(f"""

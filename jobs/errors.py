@@ -93,12 +93,19 @@ class OverBudgetError(InputError):
     status = 429
     code = "insufficient_quota"
 
-    def __init__(self, *, limit: int, spent: int, reserved: int, needed: int) -> None:
-        super().__init__(
-            f"this work needs about {needed:,} tokens and {limit - spent - reserved:,} are available: the limit is "
-            f"{limit:,}, {spent:,} are spent and {reserved:,} are reserved by batches in progress. "
+    def __init__(
+        self, *, limit: int, spent: int, reserved: int, needed: int, of_key: str | None = None, is_money: bool = False
+    ) -> None:
+        """`of_key`: it is the budget of one key; `is_money`: the numbers are pico-units, and it is used up."""
+        whose = "" if of_key is None else f" of key {of_key}"
+        message = (
+            f"this work needs about {needed:,} tokens and {limit - spent - reserved:,} are available: the limit{whose} "
+            f"is {limit:,}, {spent:,} are spent and {reserved:,} are reserved by batches in progress. "
             "Lower max_tokens, submit fewer lines, wait for batches to end, or ask for a higher limit."
         )
+        if is_money:
+            message = f"the budget of money{whose} is used up; `GET /v1/quota` has its numbers. Ask for a higher limit."
+        super().__init__(message)
         self.limit = limit
         self.spent = spent
         self.reserved = reserved

@@ -79,6 +79,12 @@ _LOCK_DUE = text("""
         AND (created_at, id) > (:after_time, :after_id)
         AND GREATEST(created_at, completed_at, failed_at, expired_at, cancelled_at) <= now() - CAST(:age AS interval)
         AND state = ANY(:ended)
+        -- A day of UTC may lie in two of their windows: what one of them counts stays as it is.
+        AND NOT EXISTS (
+            SELECT FROM window_budget WHERE window_budget.tenant_id = batch.tenant_id
+                AND window_end > now() AND window_start
+                    <= GREATEST(batch.created_at, completed_at, failed_at, expired_at, cancelled_at)
+        )
         AND (
             results_purged_at IS NOT NULL
             OR CAST(created_at AT TIME ZONE 'UTC' AS date) <> ALL(CAST(:days AS date[]))

@@ -50,6 +50,21 @@ class UncoveredLines(StrEnum):
     FAIL = "fail"  # such a line becomes an error line, once none of the tenant's lines runs whose tokens may come back
 
 
+class BudgetUnit(StrEnum):
+    """What a window budget counts."""
+
+    TOKENS = "tokens"
+    MONEY = "money"
+
+
+class BudgetWindow(StrEnum):
+    """After what time it begins anew."""
+
+    DAY = "day"
+    MONTH = "month"
+    TOTAL = "total"  # never
+
+
 _B, _C = BatchState, ChunkState
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {

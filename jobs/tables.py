@@ -30,7 +30,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from jobs.states import BatchState, ChunkState, InvalidLines, Priority, UncoveredLines
+from jobs.states import (
+    BatchState,
+    BudgetUnit,
+    BudgetWindow,
+    ChunkState,
+    InvalidLines,
+    Priority,
+    UncoveredLines,
+)
 
 
 class Base(DeclarativeBase):
@@ -253,6 +261,7 @@ class Batch(Base):
     num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
     retry_of: Mapped[str | None]  # the batch whose failed lines these are
     after_batch_id: Mapped[str | None]  # the batch that has to be completed before this one starts
+    waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # of waits_for_tokens: the same of money
 
 
 class Chunk(Base):
@@ -306,6 +315,10 @@ class Chunk(Base):
     waits_for_tokens: Mapped[int | None]  # room in the budget that it needs to go on: while it waits
     charged_priority: Mapped[str | None]  # the class whose share its last claim was charged to; null: its own
     needed_tokens: Mapped[int | None]  # what its smallest line needs at least, found out by a worker; null: by nobody
+    # Of covered_, waits_for_ and needed_tokens the same of money, in pico-units of currency.
+    covered_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
+    waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)
+    needed_picos: Mapped[Decimal | None] = mapped_column(Numeric)
 
 
 class Result(Base):
@@ -400,6 +413,41 @@ class Budget(Base):
     refused_lines: Mapped[int] = mapped_column(server_default="0")  # bad ones, and
     refused_bytes: Mapped[int] = mapped_column(server_default="0")  # their sizes: read without a price
     committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit held
+    num_window_budgets: Mapped[int] = mapped_column(Integer, server_default="0")  # of the tenant and its keys
+
+
+class WindowBudget(Base):
+    """What a tenant, or one of its keys, may use in each day or month, or ever: `jobs.accounts.window_budgets`.
+
+    Amounts are tokens, or pico-units of currency.
+    """
+
+    __tablename__ = "window_budget"
+    __table_args__ = (
+        Index(
+            "window_budget_scope_idx",
+            "tenant_id", text("coalesce(api_key_id, '')"), "unit", "window_kind",
+            unique=True,
+        ),
+        CheckConstraint(_one_of("unit", BudgetUnit), name="unit"),
+        CheckConstraint(_one_of("window_kind", BudgetWindow), name="window_kind"),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_key.id"))  # null: all of the tenant's
+    unit: Mapped[str]
+    window_kind: Mapped[str]
+    time_zone: Mapped[str]
+    limit_amount: Mapped[Decimal] = mapped_column(Numeric)
+    warn_percent: Mapped[int | None] = mapped_column(Integer)
+    window_start: Mapped[datetime | None]  # both null: the window has no beginning and no end
+    window_end: Mapped[datetime | None]
+    spent_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # in this window
+    committed_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # before this limit held
+    warned_at: Mapped[datetime | None]  # in this window
+    created_at: Mapped[datetime] = _created_at()
 
 
 class FairShare(Base):

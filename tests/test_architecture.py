@@ -196,7 +196,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_no_level_of_a_package_is_a_hall_without_walls() -> None:
-    levels = {path.parent for package in OURS for path in (ROOT / package).rglob("*.py")}
+    # But for migrations: they are one chain, read from its end, and it only grows.
+    levels = {path.parent for package in OURS - {"migrations"} for path in (ROOT / package).rglob("*.py")}
     sizes = {str(level.relative_to(ROOT)): len(list(level.glob("*.py"))) for level in levels}
     assert {level: size for level, size in sizes.items() if size > MOST_MODULES} == {}
 

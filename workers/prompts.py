@@ -77,7 +77,12 @@ class PreparedLine:
     @property
     def most_tokens(self) -> int:
         """Return how many tokens it may be billed for, at most: its prompts once, and each of their n answers."""
-        return self.num_prompt_tokens + self.params.n * sum(map(self._most_output_tokens, self.prompts))
+        return self.num_prompt_tokens + self.most_output_tokens
+
+    @property
+    def most_output_tokens(self) -> int:
+        """Return how many of these are its answers'."""
+        return self.params.n * sum(map(self._most_output_tokens, self.prompts))
 
     @property
     def num_prompt_scores(self) -> int:

@@ -8,14 +8,15 @@ from sqlalchemy.orm import Session
 
 from api.schemas.batches import BatchObject
 from jobs.forecasts.outlooks import outlooks
+from jobs.settings import Settings
 from jobs.tables import Batch
 
 
-def shown(session: Session, batch: Batch) -> BatchObject:
+def shown(session: Session, batch: Batch, settings: Settings) -> BatchObject:
     """Return a batch as the wire has it."""
-    return all_shown(session, [batch])[0]
+    return all_shown(session, [batch], settings)[0]
 
 
-def all_shown(session: Session, found: Sequence[Batch]) -> list[BatchObject]:
-    told = outlooks(session, found)
+def all_shown(session: Session, found: Sequence[Batch], settings: Settings) -> list[BatchObject]:
+    told = outlooks(session, found, currency=settings.currency)
     return [BatchObject.of(batch, told[batch.id]) for batch in found]

@@ -10,6 +10,7 @@ from api.batches.fields import CompletionWindow
 from api.fields import StrictModel
 from api.openapi import failures
 from api.schemas.batches import BatchObject
+from api.services import ServicesDep
 from api.sessions import SessionDep
 from jobs.batches.changing import change_batch
 from jobs.errors import InputError
@@ -27,9 +28,11 @@ class ChangeBatchBody(StrictModel):
 
 
 @router.post("/{batch_id}", operation_id="changeBatch", responses=failures(403, 404, 408, 409, 413))
-def change(batch_id: str, body: ChangeBatchBody, *, session: SessionDep, tenant: TenantDep) -> BatchObject:
+def change(
+    batch_id: str, body: ChangeBatchBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
+) -> BatchObject:
     """Change a batch that is validating or in progress; lines that run already keep what they were started with."""
     if body.priority is None and body.completion_window is None:
         raise InputError("Nothing to change is given. Give priority, completion_window or both.", code="invalid_body")
     batch = change_batch(session, tenant, batch_id, priority=body.priority, completion_window=body.completion_window)
-    return shown(session, batch)
+    return shown(session, batch, services.settings)

@@ -137,4 +137,4 @@ def _create(services: Services, tenant: Tenant, wanted: CreateBatch, *, key_id: 
     with transaction(services.sessions) as session:
         settings, spend = services.settings, spending.spend
         batch = lifecycle.create_batch(session, tenant, wanted, settings, key_id=key_id, spend=spend)
-        return shown(session, batch)
+        return shown(session, batch, settings)

@@ -59,4 +59,4 @@ def _submit(
     with transaction(services.sessions) as session:
         settings, spend = services.settings, spending.spend
         made = made_inputs.submit(session, tenant, wanted, new, settings, key_id=key_id, spend=spend)
-        return shown(session, made.batch), made.is_new
+        return shown(session, made.batch, settings), made.is_new

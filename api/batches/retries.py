@@ -88,5 +88,5 @@ def _begin(
         )
         earlier = lifecycle.find_repeated(session, tenant, wanted)
         if earlier is not None:
-            return shown(session, earlier)
+            return shown(session, earlier, services.settings)
         return wanted, retrying.source_of(session, batch)

@@ -34,19 +34,21 @@ class ResultsQuery(StrictModel):
 
 
 @router.get("", operation_id="listBatches")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> BatchPage:
+def list_page(
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
+) -> BatchPage:
     page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
-    return BatchPage.of(all_shown(session, page.data), has_more=page.has_more)
+    return BatchPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
 
 
 @router.get("/{batch_id}", operation_id="retrieveBatch", responses=failures(404))
-def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
-    return shown(session, lifecycle.get_batch(session, tenant.id, batch_id))
+def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> BatchObject:
+    return shown(session, lifecycle.get_batch(session, tenant.id, batch_id), services.settings)
 
 
 @router.post("/{batch_id}/cancel", operation_id="cancelBatch", responses=failures(404, 409))
-def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> BatchObject:
-    return shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id))
+def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> BatchObject:
+    return shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id), services.settings)
 
 
 @router.delete("/{batch_id}", operation_id="deleteBatch", responses=failures(404, 409))

@@ -93,8 +93,10 @@ class BatchObject(ListedObject):
     """How many batches have their next lines before it in the fair order, while it is in progress; 0: it runs."""
     waits_for: str | None
     """What it waits for while it is in progress, as a sentence: a worker that serves its model; room in the tenant's
-    token budget, with the numbers and `waiting_budget` at its beginning; or the work that is before it, and how fast
-    that is done."""
+    budgets, with the numbers, the moment when one begins anew, and `waiting_budget` at the beginning; or the work that
+    is before it, and how fast that is done."""
+    budget_warning: str | None
+    """While it has not ended: a budget that it is charged to and of which as much is spent as its operator warns at."""
 
     @classmethod
     def of(cls, batch: Batch, outlook: Outlook) -> Self:
@@ -134,6 +136,7 @@ class BatchObject(ListedObject):
             eta=unix_seconds_or_none(outlook.ends_at),
             position=outlook.position,
             waits_for=outlook.waits_for,
+            budget_warning=outlook.budget_warning,
         )
 
 

@@ -1,5 +1,5 @@
 """Token budgets of tenants: reserve when a batch is accepted, cover lines before they run, settle as results arrive,
-release at the end.
+release at the end. Where a tenant has window budgets too, lines are covered by them as well.
 
 Holds at every commit: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ batch.reserved_tokens of its
 live batches, batch.covered_tokens = Σ of its leased chunks and at most batch.reserved_tokens; and spent + reserved ≤
@@ -10,12 +10,15 @@ limit, or ≤ what was committed before that limit held. The budget row is alway
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from jobs.accounts import window_budgets
+from jobs.accounts.window_budgets import Allowance
 from jobs.errors import InputError, NotFoundError, OverBudgetError
+from jobs.states import BudgetUnit, BudgetWindow
 from jobs.tables import Batch, Budget
 
 MAX_LIMIT_TOKENS = 10**15
@@ -31,6 +34,8 @@ class Quota:
     reserved: int
     """By batches that have not ended."""
     spent: int
+    num_window_budgets: int = 0
+    """That the tenant and its keys have beside it."""
 
     @property
     def available(self) -> int | None:
@@ -45,10 +50,34 @@ class Covered:
     fits: Sequence[bool]
     tokens: int
     """Those of the lines that fit."""
+    picos: int = 0
+    """What these may cost."""
     quota: Quota | None = None
-    """The budget that some did not fit into."""
+    """The tenant's budget, where some did not fit into it, or into"""
+    allowances: Sequence[Allowance] = ()
+    """the window budgets."""
     others_run: bool = False
     """That other lines of the tenant are covered: some of their tokens may come back."""
+
+    def excess(self, tokens: int, picos: int) -> tuple[float, int]:
+        """Return how far a line that did not fit is from fitting: the least is that of the one to wait for."""
+        needed = {BudgetUnit.TOKENS: tokens, BudgetUnit.MONEY: picos}
+        lefts = [(needed[found.unit], found.left) for found in self.allowances]
+        if self.quota is not None and self.quota.available is not None:
+            lefts.append((tokens, self.quota.available))
+        return max((need / max(left, 1) for need, left in lefts), default=0.0), tokens
+
+    def shortage_of(self, *, tokens: int, picos: int, currency: str) -> str:
+        """Return what a line that did not fit lacks, as the rest of a sentence about it."""
+        needed = {BudgetUnit.TOKENS: tokens, BudgetUnit.MONEY: picos}
+        for found in self.allowances:
+            if needed[found.unit] > found.left:
+                return f"may use {found.amount(needed[found.unit], currency)}: {found.described(currency)}"
+        quota = self.quota or Quota(limit=0, reserved=0, spent=0)
+        return (
+            f"may use {tokens:,} tokens and {max(quota.available or 0, 0):,} are available: the limit is "
+            f"{quota.limit or 0:,}, {quota.spent:,} are spent and {quota.reserved:,} are reserved"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,29 +133,60 @@ def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quo
     return quota(session, tenant_id)
 
 
-def reserve(session: Session, tenant_id: str, tokens: int) -> None:
-    """Set `tokens` aside. Raises OverBudgetError with the numbers where the budget does not cover them.
+def reserve(session: Session, tenant_id: str, tokens: int, *, key_id: str | None = None) -> None:
+    """Set `tokens` aside for what a key submits. Raises OverBudgetError with the numbers where they are not covered.
 
+    What has no room in a day's or month's budget waits for the next one, so these refuse nothing here.
     One guarded UPDATE decides, so two submits at once cannot both take the last tokens. The caller stores the amount
     in `batch.reserved_tokens` in the same transaction.
     """
-    if not _grow(session, tenant_id, tokens):
+    num_window_budgets = _grow(session, tenant_id, tokens)
+    if num_window_budgets is None:
         found = quota(session, tenant_id)
         assert found.limit is not None
         raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
+    if num_window_budgets:
+        _check_totals(session, tenant_id, tokens, key_id=key_id)
 
 
-def cover(session: Session, batch_id: str, tenant_id: str, costs: Sequence[int]) -> Covered:
+def _check_totals(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> None:
+    """Raise OverBudgetError where a budget that never begins anew is used up, or has no room for an estimate."""
+    for found in window_budgets.current(session, tenant_id, key_id):
+        needed = tokens if found.unit is BudgetUnit.TOKENS else 1
+        if found.window is BudgetWindow.TOTAL and needed > found.left:
+            raise OverBudgetError(
+                limit=found.limit,
+                spent=found.spent,
+                reserved=found.reserved,
+                needed=needed,
+                of_key=found.key_id,
+                is_money=found.unit is BudgetUnit.MONEY,
+            )
+
+
+def cover(
+    session: Session, batch_id: str, tenant_id: str, costs: Sequence[int], *, picos: Sequence[int] = ()
+) -> Covered:
     """Cover lines of a batch before they run, each with the most that it may use, in this order while they fit.
 
-    Takes what the batch has reserved for lines that do not run yet, then what the budget has left. The caller stores
-    `tokens` in `chunk.covered_tokens` in the same transaction.
+    `picos` is the most that each may cost, nothing where it is not given. Takes what the batch has reserved for lines
+    that do not run yet, then what the budget has left; what window budgets have left bounds both. The caller stores
+    `tokens` and `picos` in the chunk's row in the same transaction.
     """
-    reserved, covered = _lock_batch(session, batch_id)
-    free, wanted = max(reserved - covered, 0), sum(costs)
-    found = Covered(fits=[True] * len(costs), tokens=wanted)
-    if wanted > free and not _grow(session, tenant_id, wanted - free):
-        found = _what_fits(session, tenant_id, costs, free=free)
+    picos = picos or [0] * len(costs)
+    reserved, covered, key_id = _lock_batch(session, batch_id)
+    free = max(reserved - covered, 0)
+    budget = _quota(session, tenant_id, is_locked=True)
+    allowances = window_budgets.current(session, tenant_id, key_id) if budget.num_window_budgets else []
+    rooms = _rooms(budget, allowances, free=free)
+    fits, tokens, picos_taken = fitting(costs, rooms[BudgetUnit.TOKENS], picos, rooms[BudgetUnit.MONEY])
+    found = Covered(fits=fits, tokens=tokens, picos=picos_taken)
+    if tokens > free:
+        grown = _grow(session, tenant_id, tokens - free)
+        assert grown is not None, "the budget is locked, and this fits"
+    if not all(fits):
+        others_run = bool(session.scalar(_OTHERS_RUN, {"id": tenant_id}))
+        found = replace(found, quota=budget, allowances=allowances, others_run=others_run)
     # Exactly what the budget grew by: less is reserved than covered where a worker of an older release has billed.
     growth = max(found.tokens - free, 0)
     session.execute(
@@ -143,13 +203,21 @@ def uncover(session: Session, batch_id: str, tokens: int) -> None:
 
 
 def settle(
-    session: Session, batch_id: str, tenant_id: str, tokens: int, *, uncovered: int = 0, is_limited: bool = True
+    session: Session,
+    batch_id: str,
+    tenant_id: str,
+    tokens: int,
+    *,
+    picos: int = 0,
+    uncovered: int = 0,
+    is_limited: bool = True,
 ) -> None:
     """Book `tokens` of freshly inserted results as spent, out of the batch's reservation as far as it reaches.
 
-    `uncovered` is the cover of the lines that have ended, which is never less than they used. Lines that were begun
-    while there was no limit (`is_limited` False) had none: what they use is committed, whatever limit there is by now.
-    Belongs in the transaction that inserts the results and their ledger entry.
+    They cost `picos`, which window budgets count. `uncovered` is the cover of the lines that have ended, which is never
+    less than they used. Lines that were begun while there was no limit (`is_limited` False) had none: what they use is
+    committed, whatever limit there is by now. Belongs in the transaction that inserts the results and their ledger
+    entry.
     """
     assert tokens >= 0, tokens
     values = {
@@ -159,7 +227,9 @@ def settle(
         "uncovered": uncovered,
         "is_limited": is_limited,
     }
-    session.execute(_SETTLE, values)
+    booked = session.execute(_SETTLE, values).one_or_none()
+    if booked is not None and booked.num_window_budgets and tokens:
+        window_budgets.spend(session, tenant_id, booked.api_key_id, tokens=tokens, picos=picos, is_limited=is_limited)
 
 
 def release(session: Session, batch: Batch) -> int:
@@ -172,7 +242,7 @@ def release(session: Session, batch: Batch) -> int:
 
 def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
     """Give back what a batch has reserved beyond the cover of its running lines; return the tokens given back."""
-    reserved, covered = _lock_batch(session, batch_id)
+    reserved, covered, _ = _lock_batch(session, batch_id)
     part = max(reserved - covered, 0)
     if part:
         session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=reserved - part))
@@ -181,75 +251,74 @@ def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
     return part
 
 
-def _lock_batch(session: Session, batch_id: str) -> tuple[int, int]:
-    """Return what a batch has reserved and how much of it covers running lines, locked."""
-    query = select(Batch.reserved_tokens, Batch.covered_tokens).where(Batch.id == batch_id)
+def _lock_batch(session: Session, batch_id: str) -> tuple[int, int, str | None]:
+    """Return what a batch has reserved, how much of it covers running lines, and the key it is of; locked."""
+    query = select(Batch.reserved_tokens, Batch.covered_tokens, Batch.api_key_id).where(Batch.id == batch_id)
     row = session.execute(query.with_for_update(key_share=True)).one()
-    return int(row[0]), int(row[1])
+    return int(row[0]), int(row[1]), row[2]
 
 
 def _quota(session: Session, tenant_id: str, *, is_locked: bool = False) -> Quota:
-    query = select(Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens).where(
-        Budget.tenant_id == tenant_id
-    )
+    columns = (Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens, Budget.num_window_budgets)
+    query = select(*columns).where(Budget.tenant_id == tenant_id)
     row = session.execute(query.with_for_update(key_share=True) if is_locked else query).one_or_none()
     if row is None:
         raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
-    return Quota(limit=row[0], reserved=row[1], spent=row[2])
+    return Quota(limit=row[0], reserved=row[1], spent=row[2], num_window_budgets=row[3])
 
 
-def _grow(session: Session, tenant_id: str, tokens: int) -> bool:
-    """Reserve `tokens` more where the limit allows it."""
+def _grow(session: Session, tenant_id: str, tokens: int) -> int | None:
+    """Reserve `tokens` more where the limit allows it; return how many window budgets there are, or None."""
     assert tokens >= 0, tokens
     has_room = Budget.limit_tokens.is_(None) | (
         Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
     )
-    grown = session.scalar(
+    return session.scalar(
         update(Budget)
         .where(Budget.tenant_id == tenant_id, has_room)
         .values(reserved_tokens=Budget.reserved_tokens + tokens)
-        .returning(Budget.tenant_id)
-    )
-    return grown is not None
-
-
-def _what_fits(session: Session, tenant_id: str, costs: Sequence[int], *, free: int) -> Covered:
-    """Choose line by line what fits into `free` and the rest of the budget, and reserve what it takes of the latter."""
-    found = _quota(session, tenant_id, is_locked=True)
-    fits, tokens = fitting(costs, None if found.available is None else free + max(found.available, 0))
-    if tokens > free:
-        grown = _grow(session, tenant_id, tokens - free)
-        assert grown, "the budget is locked, and this fits"
-    return Covered(
-        fits=fits, tokens=tokens, quota=found, others_run=bool(session.scalar(_OTHERS_RUN, {"id": tenant_id}))
+        .returning(Budget.num_window_budgets)
     )
 
 
-def fitting(costs: Sequence[int], room: int | None) -> tuple[list[bool], int]:
-    """Return which lines fit into `room` together, and their sum; a smaller one may fit after one that does not.
+def _rooms(budget: Quota, allowances: Sequence[Allowance], *, free: int) -> dict[BudgetUnit, int | None]:
+    """Return what there is room for, None without end: what the batch has `free` and the budget has, if windows do."""
+    rooms = {unit: [max(found.left, 0) for found in allowances if found.unit is unit] for unit in BudgetUnit}
+    if budget.available is not None:
+        rooms[BudgetUnit.TOKENS].append(free + max(budget.available, 0))
+    return {unit: min(found, default=None) for unit, found in rooms.items()}
 
-    `room` None is without end.
+
+def fitting(
+    costs: Sequence[int], room: int | None, picos: Sequence[int] = (), picos_room: int | None = None
+) -> tuple[list[bool], int, int]:
+    """Return which lines fit into both rooms together, and their sums; a smaller one may fit after one that does not.
+
+    A room None is without end.
     """
-    fits, taken = [], 0
-    for cost in costs:
-        fits.append(room is None or taken + cost <= room)
+    fits, taken, picos_taken = [], 0, 0
+    for cost, own_picos in zip(costs, picos or [0] * len(costs), strict=True):
+        has_tokens = room is None or taken + cost <= room
+        fits.append(has_tokens and (picos_room is None or picos_taken + own_picos <= picos_room))
         taken += cost if fits[-1] else 0
-    return fits, taken
+        picos_taken += own_picos if fits[-1] else 0
+    return fits, taken, picos_taken
 
 
 # One statement, since every flush needs it. What is left of the cover stays reserved.
 _SETTLE = text("""
     WITH before AS (
-        SELECT id, least(:tokens, greatest(reserved_tokens - (covered_tokens - :uncovered), 0)) AS part
+        SELECT id, api_key_id, least(:tokens, greatest(reserved_tokens - (covered_tokens - :uncovered), 0)) AS part
         FROM batch WHERE id = :batch_id FOR NO KEY UPDATE
     ), taken AS (
         UPDATE batch SET reserved_tokens = reserved_tokens - before.part, covered_tokens = covered_tokens - :uncovered
-        FROM before WHERE batch.id = before.id RETURNING before.part
+        FROM before WHERE batch.id = before.id RETURNING before.part, before.api_key_id
     )
     UPDATE budget SET reserved_tokens = reserved_tokens - taken.part, spent_tokens = spent_tokens + :tokens,
         committed_tokens = CASE WHEN :is_limited THEN committed_tokens
             ELSE greatest(committed_tokens, spent_tokens + reserved_tokens + :tokens - taken.part) END
     FROM taken WHERE tenant_id = :tenant_id AND (:tokens > 0 OR taken.part > 0)
+    RETURNING num_window_budgets, taken.api_key_id
 """)
 
 # The states are those of the index of live batches: a tenant may have any number of others.

@@ -5,8 +5,12 @@ Divided and rounded only where they are shown.
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
+
 PICOS_A_MICRO = 1_000_000
 _CURRENCY_DIGITS = 12  # of a pico-unit
+_AMOUNT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?", re.ASCII)
 
 
 def rounded_micros(picos: int) -> int:
@@ -19,3 +23,12 @@ def in_currency(picos: int) -> str:
     whole, part = divmod(abs(picos), 10**_CURRENCY_DIGITS)
     digits = f"{part:0{_CURRENCY_DIGITS}}".rstrip("0").ljust(2, "0")
     return f"{'-' if picos < 0 else ''}{whole}.{digits}"
+
+
+def from_currency(text: str, *, digits: int = _CURRENCY_DIGITS) -> int:
+    """Read an amount such as `0.15`, exactly, as a whole number of its 10⁻ᵈⁱᵍⁱᵗˢ parts. Raises ValueError."""
+    amount = Decimal(text) if _AMOUNT.fullmatch(text) else None
+    scaled = None if amount is None else amount.scaleb(digits)
+    if scaled is None or scaled != scaled.to_integral_value():
+        raise ValueError(f"{text[:40]!r} is no amount of currency with at most {digits} digits behind the point")
+    return int(scaled)

@@ -32,7 +32,7 @@ _RETRY_MINUTES = 10  # a client's key-less retries come within seconds; ten minu
 _MOMENT: dict[BatchState, str] = {
     state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
 }
-_ENDS_WITH_A_STATE = ("hinted_at", "waits_for_tokens", "claimed_by", "claimed_until")
+_ENDS_WITH_A_STATE = ("hinted_at", "waits_for_tokens", "waits_for_picos", "claimed_by", "claimed_until")
 _NEEDS_OUTCOME = BatchState.FINALIZING
 NEVER_COMPLETES = (BatchState.FAILED, BatchState.EXPIRED, BatchState.CANCELLING, BatchState.CANCELLED)
 
@@ -205,7 +205,7 @@ def _insert(
     assert now is not None
     ensure_result_partition(session, batch_day(now))
     tokens = _estimated_tokens(file)
-    budgets.reserve(session, tenant_id, tokens)
+    budgets.reserve(session, tenant_id, tokens, key_id=key_id)
     queue_limits.check_tenant(session, tenant_id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
         id=new_id("batch"),

@@ -283,7 +283,7 @@ _MOVE = text("""
 
 _FRESH = {
     "id", "state", "fence", "lease_until", "worker_id", "hinted_at", "started_fence", "covered_tokens",
-    "waits_for_tokens", "charged_priority", "needed_tokens",
+    "waits_for_tokens", "charged_priority", "needed_tokens", "covered_picos", "waits_for_picos", "needed_picos",
 }  # fmt: skip
 """Columns that begin anew in a child; it inherits the others, but for what `_child` gives."""
 _GIVEN = {*PlannedChunk._fields, "losses"}

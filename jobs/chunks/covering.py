@@ -17,36 +17,55 @@ from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.leasing import ClaimedChunk, fenced_out
 
 
-def cover(session: Session, claim: ClaimedChunk, costs: Sequence[int], *, covered: int) -> Covered:
-    """Cover further lines that may use `costs` tokens each; return which of them fit into batch and budget.
+def cover(
+    session: Session,
+    claim: ClaimedChunk,
+    costs: Sequence[int],
+    *,
+    covered: int,
+    picos: Sequence[int] = (),
+    covered_picos: int = 0,
+) -> Covered:
+    """Cover further lines that may use `costs` tokens each; return which of them fit into batch and budgets.
 
-    `covered` is what the chunk covers before. Repeat it as it is when the outcome of a commit is unknown. Raises
-    FencedOutError.
+    `picos` is what they may cost; `covered` and `covered_picos` is what the chunk covers before. Repeat it as it is
+    when the outcome of a commit is unknown. Raises FencedOutError.
     """
-    tokens = sum(costs)
-    values = {"covered": covered, "tokens": tokens} | claim.guard
+    tokens, most_picos = sum(costs), sum(picos)
+    values = {
+        "covered": covered,
+        "tokens": tokens,
+        "covered_picos": covered_picos + most_picos,
+        "tenant_id": claim.tenant_id,
+    } | claim.guard
     if session.execute(_COVER_FROM_BATCH, values).one_or_none() is not None:
-        return Covered(fits=[True] * len(costs), tokens=tokens)
+        return Covered(fits=[True] * len(costs), tokens=tokens, picos=most_picos)
     before = session.scalar(_LOCK, values)
     if before is None:
         raise fenced_out(claim)
     if before != covered:  # an earlier try has committed after all
+        session.execute(_SET, values | {"covered_picos": covered_picos})
         budgets.uncover(session, claim.batch_id, before - covered)
-    found = budgets.cover(session, claim.batch_id, claim.tenant_id, costs)
-    session.execute(_SET, values | {"covered": covered + found.tokens})
+    found = budgets.cover(session, claim.batch_id, claim.tenant_id, costs, picos=picos)
+    after = {"covered": covered + found.tokens, "covered_picos": covered_picos + found.picos}
+    session.execute(_SET, values | after)
     return found
 
 
-# What nearly every group needs, in one statement: the batch has reserved enough. The chunk is locked first.
+# What nearly every group needs, in one statement: the batch has reserved enough, and there is nothing else to look at.
+# Whoever sets a window budget waits for the share lock, and is seen by it: locked rows are read anew. Nobody else does.
 _COVER_FROM_BATCH = text(f"""
-    WITH held AS (
+    WITH alone AS (
+        SELECT tenant_id FROM budget WHERE tenant_id = :tenant_id AND num_window_budgets = 0 FOR KEY SHARE
+    ), held AS (
         SELECT id, batch_id FROM chunk
         WHERE {ChunkRef.IS_HELD} AND covered_tokens = :covered FOR NO KEY UPDATE
     ), covering AS (
-        UPDATE batch SET covered_tokens = covered_tokens + :tokens FROM held
+        UPDATE batch SET covered_tokens = covered_tokens + :tokens FROM held, alone
         WHERE batch.id = held.batch_id AND reserved_tokens - covered_tokens >= :tokens RETURNING batch.id
     )
-    UPDATE chunk SET covered_tokens = covered_tokens + :tokens FROM held, covering WHERE chunk.id = held.id
+    UPDATE chunk SET covered_tokens = covered_tokens + :tokens, covered_picos = :covered_picos
+    FROM held, covering WHERE chunk.id = held.id
     RETURNING chunk.id
 """)
 
@@ -54,4 +73,4 @@ _LOCK = text(f"""
     SELECT covered_tokens FROM chunk WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
 """)
 
-_SET = text("UPDATE chunk SET covered_tokens = :covered WHERE id = :chunk_id")
+_SET = text("UPDATE chunk SET covered_tokens = :covered, covered_picos = :covered_picos WHERE id = :chunk_id")

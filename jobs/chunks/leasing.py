@@ -46,7 +46,7 @@ class ClaimedChunk(ChunkRef):
     weight: float
     """The tenant's at the time of the claim."""
     is_limited: bool
-    """That the tenant had a limit at the time of the claim: lines must be covered before they run."""
+    """That the tenant had a limit at the time of the claim, of whatever kind: lines must be covered before they run."""
     uncovered_lines: str
     """What the batch wants for those that are not."""
 
@@ -127,17 +127,18 @@ def flush(
     flush_no: int,
     lease: timedelta,
     covered: int = 0,
+    covered_picos: int = 0,
     worker_microseconds: int = 0,
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
-    `covered` is the cover of the lines that still run; that of the others ends here. `worker_microseconds` are the
-    chunk's share of its worker's time since its last flush.
+    `covered` and `covered_picos` are the cover of the lines that still run; that of the others ends here.
+    `worker_microseconds` are the chunk's share of its worker's time since its last flush.
     Repeat it as it is, `flush_no` included, when the outcome of a commit is unknown: what was inserted before is not
     inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError.
     """
     _check_lines(claim, results)
-    uncovered = _extend(session, claim, lease, covered=covered)
+    uncovered = _extend(session, claim, lease, covered=covered, covered_picos=covered_picos)
     recorded = record(session, claim.batch_id, results, prices=claim.prices, worker_microseconds=worker_microseconds)
     if recorded.num_results:
         entry = _ledger_entry(claim, recorded, flush_no) | {"worker_microseconds": worker_microseconds}
@@ -148,6 +149,7 @@ def flush(
             claim.batch_id,
             claim.tenant_id,
             recorded.input_tokens + recorded.output_tokens,
+            picos=recorded.cost_picos,
             uncovered=uncovered,
             is_limited=claim.is_limited,
         )
@@ -252,9 +254,16 @@ def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
     assert all(line in allowed for line in lines), f"chunk {claim.chunk_id}: a line outside {allowed}"
 
 
-def _extend(session: Session, claim: ClaimedChunk, lease: timedelta, *, covered: int | None = None) -> int:
-    """Extend the lease; return how much less than before the chunk covers now, with `covered` None the same."""
-    values = {"lease": lease, "covered": covered} | claim.guard
+def _extend(
+    session: Session,
+    claim: ClaimedChunk,
+    lease: timedelta,
+    *,
+    covered: int | None = None,
+    covered_picos: int | None = None,
+) -> int:
+    """Extend the lease; return how many tokens less than before the chunk covers now, with None the same."""
+    values = {"lease": lease, "covered": covered, "covered_picos": covered_picos} | claim.guard
     row = session.execute(_EXTEND, values).one_or_none()
     if row is None:
         raise fenced_out(claim)
@@ -276,7 +285,7 @@ def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
 def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
     """Give the cover of a chunk whose lease has ended back to its batch. The chunk is locked."""
     if covered:
-        session.execute(text("UPDATE chunk SET covered_tokens = 0 WHERE id = :id"), {"id": chunk.chunk_id})
+        session.execute(_END_COVER, {"id": chunk.chunk_id})
         budgets.uncover(session, chunk.batch_id, covered)
 
 
@@ -324,7 +333,7 @@ _CLAIM = text(f"""
     )
     UPDATE chunk SET state = :after, fence = chunk.fence + 1,
         lease_until = clock_timestamp() + CAST(:lease AS interval),
-        worker_id = :worker_id, hinted_at = NULL,
+        worker_id = :worker_id, hinted_at = NULL, covered_picos = 0,
         charged_priority = CASE WHEN chunk.priority = 'urgent' AND coalesce((
             SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other
             WHERE other.state = 'leased' AND other.priority = 'urgent' AND other.model = chunk.model
@@ -338,7 +347,8 @@ _CLAIM = text(f"""
         AND file.id = batch.input_file_id AND model.name = chunk.model
     RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros, batch.uncovered_lines,
         (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
-        (SELECT limit_tokens IS NOT NULL FROM budget WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
+        (SELECT limit_tokens IS NOT NULL OR num_window_budgets > 0 FROM budget
+            WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
         chunk.charged_priority <> chunk.priority AS is_lowered
 """)
 
@@ -348,7 +358,8 @@ _EXTEND = text(f"""
         WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
     )
     UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval),
-        covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens)
+        covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens),
+        covered_picos = least(CAST(:covered_picos AS numeric), chunk.covered_picos)
     FROM held WHERE chunk.id = held.id RETURNING held.covered_tokens - chunk.covered_tokens AS uncovered
 """)
 
@@ -360,6 +371,8 @@ _LEAVE = text(f"""
     UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL
     WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens
 """)
+
+_END_COVER = text("UPDATE chunk SET covered_tokens = 0, covered_picos = 0 WHERE id = :id")
 
 # SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
 _WITHDRAW = text("""

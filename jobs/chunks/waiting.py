@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.accounts.budgets import Quota
+from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.states import BatchState, ChunkState, sources_of
+from jobs.states import BatchState, BudgetUnit, ChunkState, sources_of
 from jobs.tables import Batch
 
 _BATCHES = 50
@@ -26,8 +27,8 @@ _CHUNKS = 64
 """Of one batch that are woken at once; more when none of them is ready any more."""
 
 
-def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int) -> None:
-    """Give back a chunk of which no line is running; it waits until there is room for `tokens`. No loss.
+def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int, picos: int = 0) -> None:
+    """Give back a chunk of which no line is running; it waits until there is room for what a line of it needs. No loss.
 
     Ready chunks of the batch wait too, where there seems to be no room for one line of them: to find out with each of
     them would cost its lines' tokenising. Raises FencedOutError.
@@ -41,6 +42,7 @@ def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int) -> None:
         "chunk_id": claim.chunk_id,
         "batch_id": claim.batch_id,
         "tokens": tokens,
+        "picos": picos,
         "after": ChunkState.WAITING.value,
     }
     session.execute(_NOTE_NEED, values)
@@ -72,7 +74,8 @@ def wake(session: Session, in_round: Round | None = None) -> int:
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
         values = {
             "batch_id": batch.id,
-            "room": batch.room if batch.has_room else None,
+            "room": batch.room_tokens if batch.has_room else None,
+            "room_picos": batch.room_picos if batch.has_room else None,
             "limit": _CHUNKS,
             "after": ChunkState.READY.value,
             "sources": sources_of(ChunkState.READY),
@@ -116,10 +119,20 @@ def _count_marked(session: Session, woken: Sequence[int]) -> int:
     return len(woken)
 
 
-def waits_for(batch: Batch, quota: Quota) -> str | None:
-    """Return what a batch whose chunks wait for its tenant's budget lacks, as a sentence for its owner."""
+def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), *, currency: str = "") -> str | None:
+    """Return what a batch whose chunks wait for a budget of its tenant lacks, as a sentence for its owner.
+
+    `allowances` are all window budgets of the tenant.
+    """
     if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
         return None
+    found = _tightest(batch, allowances)
+    if found is not None:
+        needed = batch.waits_for_tokens if found.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
+        return (
+            f"waiting_budget: the batch goes on when there is room for {found.amount(needed, currency)}: "
+            f"{found.described(currency)}."
+        )
     if quota.limit is None:
         return None  # it was lifted just now: the next sweep wakes them
     return (
@@ -130,19 +143,70 @@ def waits_for(batch: Batch, quota: Quota) -> str | None:
     )
 
 
-# The second one stays: once the smallest line is done the others need as much or more, and the next worker finds out.
-_NOTE_NEED = text("UPDATE chunk SET waits_for_tokens = :tokens, needed_tokens = :tokens WHERE id = :chunk_id")
+def _tightest(batch: Batch, allowances: Sequence[Allowance]) -> Allowance | None:
+    """Return the window budget without room for the batch's next line that is the last one to have some again."""
+    needed = {BudgetUnit.TOKENS: batch.waits_for_tokens or 0, BudgetUnit.MONEY: int(batch.waits_for_picos or 0)}
+    holding = [found for found in allowances if found.key_id in (None, batch.api_key_id)]
+    lacking = [found for found in holding if needed[found.unit] > found.left]
+    never = datetime.max.replace(tzinfo=UTC)
+    return max(lacking, key=lambda found: found.turns_at or never, default=None)
 
-# Of a chunk that nobody has tried, the average of its lines.
+
+# Needed ones stay: once the smallest line is done the others need as much or more, and the next worker finds out.
+_NOTE_NEED = text("""
+    UPDATE chunk SET waits_for_tokens = :tokens, needed_tokens = :tokens,
+        waits_for_picos = :picos, needed_picos = :picos
+    WHERE id = :chunk_id
+""")
+
+# Of a chunk that nobody has tried, the average of its lines; of its cost, if all were of the dearer kind of token.
 _NEED = "coalesce(chunk.needed_tokens, chunk.estimated_tokens / chunk.num_requests)"
+_NEED_PICOS = f"""
+    coalesce(chunk.needed_picos, {_NEED} * (
+        SELECT CAST(greatest(input_price_micros, output_price_micros) AS numeric) FROM model WHERE name = chunk.model
+    ))
+"""
+
+
+def _room_of_windows(unit: BudgetUnit, covered: str) -> str:
+    """Return the SQL of what is left of those window budgets that hold for a batch, null where there are none.
+
+    A window that is over counts as turned: whoever covers lines next turns it.
+    """
+    return f"""
+        CASE WHEN budget.num_window_budgets > 0 THEN (
+            SELECT greatest(min(
+                window_budget.limit_amount
+                - CASE WHEN window_budget.window_end <= now() THEN 0 ELSE window_budget.spent_amount END
+                - (
+                    SELECT coalesce(sum(other.{covered}), 0) FROM chunk AS other
+                        JOIN batch AS of_other ON of_other.id = other.batch_id
+                    WHERE other.state = 'leased' AND other.tenant_id = window_budget.tenant_id AND (
+                        window_budget.api_key_id IS NULL OR of_other.api_key_id = window_budget.api_key_id
+                    )
+                )
+            ), CASE WHEN count(*) > 0 THEN 0 END)
+            FROM window_budget WHERE window_budget.tenant_id = batch.tenant_id AND window_budget.unit = '{unit.value}'
+                AND (window_budget.api_key_id IS NULL OR window_budget.api_key_id = batch.api_key_id)
+        ) END
+    """
+
 
 # Null where there is no limit.
-_ROOM = """
-    CASE WHEN budget.limit_tokens IS NOT NULL THEN
-        greatest(budget.limit_tokens - budget.spent_tokens - budget.reserved_tokens, 0)
-        + greatest(batch.reserved_tokens - batch.covered_tokens, 0)
-    END
+_ROOM = f"""
+    SELECT least(
+        CASE WHEN budget.limit_tokens IS NOT NULL THEN
+            greatest(budget.limit_tokens - budget.spent_tokens - budget.reserved_tokens, 0)
+            + greatest(batch.reserved_tokens - batch.covered_tokens, 0)
+        END,
+        {_room_of_windows(BudgetUnit.TOKENS, "covered_tokens")}
+    ) AS tokens, {_room_of_windows(BudgetUnit.MONEY, "covered_picos")} AS picos
 """
+_WITH_ROOM = f"batch JOIN budget ON budget.tenant_id = batch.tenant_id CROSS JOIN LATERAL ({_ROOM}) AS room"
+_HAS_ROOM = """(
+    coalesce(room.tokens >= batch.waits_for_tokens, TRUE) AND coalesce(room.picos >= batch.waits_for_picos, TRUE)
+)"""
+_HAS_SOME_ROOM = "(coalesce(room.tokens > 0, TRUE) AND coalesce(room.picos > 0, TRUE))"
 
 # The odd forms keep the planner off every way but the primary key, as in `ready_queues._NOTE_HINT`: by the indexes of
 # open or waiting batches it reads them all.
@@ -150,19 +214,18 @@ _LEAST = "coalesce(batch.waits_for_tokens, 0)"
 _LOOKED_AT = f"batch.id = ANY(CAST(:batch_ids AS text[])) AND batch.state || '' = 'in_progress' AND {_LEAST} > 0"
 
 _LAY_OTHERS_ASIDE = text(f"""
-    UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = {_NEED}
+    UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = {_NEED}, waits_for_picos = {_NEED_PICOS}
     WHERE id IN (
-        SELECT chunk.id FROM chunk JOIN batch ON batch.id = chunk.batch_id
-            JOIN budget ON budget.tenant_id = batch.tenant_id
-        WHERE chunk.batch_id = :batch_id AND chunk.state = 'ready'
-            AND {_NEED} > {_ROOM}
+        SELECT chunk.id FROM {_WITH_ROOM} JOIN chunk ON chunk.batch_id = batch.id
+        WHERE batch.id = :batch_id AND chunk.state = 'ready'
+            AND (coalesce({_NEED} > room.tokens, FALSE) OR coalesce({_NEED_PICOS} > room.picos, FALSE))
         FOR UPDATE OF chunk SKIP LOCKED
     )
 """)
 
 _NOTE_LEAST = text("""
-    UPDATE batch SET waits_for_tokens = (
-        SELECT min(waits_for_tokens) FROM chunk WHERE batch_id = :batch_id AND state = 'waiting'
+    UPDATE batch SET (waits_for_tokens, waits_for_picos) = (
+        SELECT min(waits_for_tokens), min(waits_for_picos) FROM chunk WHERE batch_id = :batch_id AND state = 'waiting'
     )
     WHERE id = :batch_id
 """)
@@ -176,12 +239,12 @@ _NEXT = text("""
 # While chunks that were woken are still ready, no others are: they would compete for the same room. Where lines are to
 # fail, they do so as soon as no line of the tenant runs whose tokens may come back.
 _WAKEABLE = text(f"""
-    SELECT batch.id, batch.tenant_id, batch.model, batch.priority, {_ROOM} AS room,
-        ({_ROOM} >= batch.waits_for_tokens) IS TRUE AS has_room
-    FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
+    SELECT batch.id, batch.tenant_id, batch.model, batch.priority,
+        room.tokens AS room_tokens, room.picos AS room_picos, {_HAS_ROOM} AS has_room
+    FROM {_WITH_ROOM}
     WHERE {_LOOKED_AT}
         AND (
-            budget.limit_tokens IS NULL OR {_ROOM} >= batch.waits_for_tokens
+            {_HAS_ROOM}
             OR batch.uncovered_lines = 'fail' AND (
                 SELECT other.id FROM batch AS other
                 WHERE other.tenant_id = batch.tenant_id AND other.covered_tokens > 0
@@ -194,14 +257,19 @@ _WAKEABLE = text(f"""
 """)
 
 _WAKE = text("""
-    UPDATE chunk SET state = :after, waits_for_tokens = NULL
+    UPDATE chunk SET state = :after, waits_for_tokens = NULL, waits_for_picos = NULL
     WHERE state = ANY(:sources) AND id IN (
         SELECT id FROM (
-            SELECT id, sum(waits_for_tokens) OVER (ORDER BY waits_for_tokens, id) AS tokens FROM (
-                SELECT id, waits_for_tokens FROM chunk WHERE batch_id = :batch_id AND state = 'waiting'
+            SELECT id, sum(waits_for_tokens) OVER (ORDER BY waits_for_tokens, id) AS tokens,
+                sum(waits_for_picos) OVER (ORDER BY waits_for_tokens, id) AS picos
+            FROM (
+                SELECT id, waits_for_tokens, waits_for_picos FROM chunk
+                WHERE batch_id = :batch_id AND state = 'waiting'
+                    AND coalesce(waits_for_picos <= CAST(:room_picos AS numeric), TRUE)
                 ORDER BY waits_for_tokens, id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
             ) AS first
-        ) AS summed WHERE CAST(:room AS bigint) IS NULL OR tokens <= :room
+        ) AS summed
+        WHERE coalesce(tokens <= CAST(:room AS numeric), TRUE) AND coalesce(picos <= CAST(:room_picos AS numeric), TRUE)
     )
     RETURNING id
 """)
@@ -209,8 +277,8 @@ _WAKE = text("""
 # Nothing of the batch runs or is about to: nobody else would find out whether a smaller line fits.
 _UNTRIED = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority
-    FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
-    WHERE {_LOOKED_AT} AND {_LEAST} > {_ROOM} AND {_ROOM} > 0
+    FROM {_WITH_ROOM}
+    WHERE {_LOOKED_AT} AND NOT {_HAS_ROOM} AND {_HAS_SOME_ROOM}
         AND NOT EXISTS (
             SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
         )
@@ -219,7 +287,7 @@ _UNTRIED = text(f"""
 """)
 
 _WAKE_UNTRIED = text("""
-    UPDATE chunk SET state = :after, waits_for_tokens = NULL
+    UPDATE chunk SET state = :after, waits_for_tokens = NULL, waits_for_picos = NULL
     WHERE state = ANY(:sources) AND id = (
         SELECT id FROM chunk WHERE batch_id = :batch_id AND state = 'waiting' AND needed_tokens IS NULL
         ORDER BY waits_for_tokens, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
@@ -228,9 +296,9 @@ _WAKE_UNTRIED = text("""
 """)
 
 _IDLE = text(f"""
-    SELECT batch.id, batch.tenant_id FROM batch JOIN budget ON budget.tenant_id = batch.tenant_id
+    SELECT batch.id, batch.tenant_id FROM {_WITH_ROOM}
     WHERE {_LOOKED_AT}
-        AND batch.covered_tokens = 0 AND batch.reserved_tokens > 0 AND {_ROOM} < {_LEAST}
+        AND batch.covered_tokens = 0 AND batch.reserved_tokens > 0 AND NOT {_HAS_ROOM}
         AND NOT EXISTS (
             SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
         )

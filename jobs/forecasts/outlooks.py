@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from jobs.accounts import budgets
+from jobs.accounts import budgets, window_budgets
+from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fleet, waiting
-from jobs.states import BatchState
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch
 
 KEPT_FOR = timedelta(minutes=10)
@@ -28,13 +29,40 @@ class Outlook:
     """How many batches have their next chunk before it; 0 for one that workers are at."""
     waits_for: str | None = None
     """A sentence."""
+    budget_warning: str | None = None
+    """A sentence, where much of a budget is spent that it is charged to."""
 
 
-def outlooks(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
-    """Return the outlook of each batch, by its id. All are of one tenant."""
-    running = [batch for batch in found if batch.state == BatchState.IN_PROGRESS]
-    told = _of_followers(session, found) | (_of_running(session, running) if running else {})
+def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") -> dict[str, Outlook]:
+    """Return the outlook of each batch, by its id. All are of one tenant; `currency` is that of its budgets."""
+    open_ones = [batch for batch in found if batch.state not in TERMINAL_BATCH_STATES]
+    if not open_ones:
+        return {batch.id: Outlook() for batch in found}
+    spending = _spending(session, open_ones[0].tenant_id, currency=currency)
+    running = [batch for batch in open_ones if batch.state == BatchState.IN_PROGRESS]
+    told = _of_followers(session, open_ones) | (_of_running(session, running, spending) if running else {})
+    told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending) for batch in open_ones}
     return {batch.id: told.get(batch.id, Outlook()) for batch in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spending:
+    """The budgets of a tenant."""
+
+    quota: budgets.Quota
+    allowances: Sequence[Allowance]
+    currency: str
+
+
+def _spending(session: Session, tenant_id: str, *, currency: str) -> _Spending:
+    quota = budgets.quota(session, tenant_id)
+    found = window_budgets.allowances(session, tenant_id) if quota.num_window_budgets else []
+    return _Spending(quota=quota, allowances=found, currency=currency)
+
+
+def _warned(outlook: Outlook, batch: Batch, spending: _Spending) -> Outlook:
+    warning = window_budgets.warning(spending.allowances, batch.api_key_id, currency=spending.currency)
+    return outlook if warning is None else replace(outlook, budget_warning=warning)
 
 
 def _of_followers(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
@@ -55,18 +83,18 @@ def _after(earlier_id: str | None, states: Mapping[str | None, str]) -> Outlook:
     return Outlook(waits_for=f"Starts once batch {earlier_id!r} is completed, which is {states[earlier_id]} now.")
 
 
-def _of_running(session: Session, running: Sequence[Batch]) -> dict[str, Outlook]:
+def _of_running(session: Session, running: Sequence[Batch], spending: _Spending) -> dict[str, Outlook]:
     live = fleet.live_models(session)
     forecasts = {row.batch_id: row for row in session.execute(_FORECASTS, _values(running))}
-    is_waiting = any(batch.waits_for_tokens is not None for batch in running)
-    quota = budgets.quota(session, running[0].tenant_id) if is_waiting else None
-    return {batch.id: _outlook(batch, live, forecasts, quota) for batch in running}
+    return {batch.id: _outlook(batch, live, forecasts, spending) for batch in running}
 
 
-def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], quota: budgets.Quota | None) -> Outlook:
+def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
     forecast = forecasts.get(batch.id)
     position = None if forecast is None else forecast.position
-    lacks = fleet.waits_for(batch, live) or (None if quota is None else waiting.waits_for(batch, quota))
+    lacks = fleet.waits_for(batch, live) or waiting.waits_for(
+        batch, spending.quota, spending.allowances, currency=spending.currency
+    )
     if lacks is not None or forecast is None:
         return Outlook(position=position, waits_for=lacks)
     return Outlook(ends_at=forecast.ends_at, position=position, waits_for=forecast.waits_for)

@@ -103,7 +103,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
         '"uncovered_lines":"wait","retry_of":null,"after":null,"cost_micros":0,'
-        f'"eta":{SECONDS},"position":3,"waits_for":"w"}}'
+        f'"eta":{SECONDS},"position":3,"waits_for":"w","budget_warning":null}}'
     )
 
 

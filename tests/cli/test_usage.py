@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import usage_commands
 from cli.main import app
+from cli.spending import usage_commands
 
 
 class Terminal(io.StringIO):
@@ -34,9 +34,13 @@ PAGES: dict[str | None, dict[str, Any]] = {
     "two": {"data": [row(day="2026-03-02", model="small")], "has_more": False, "next_page": None},
 }
 
+NO_WARNING = {"key_id": None, "is_warning": False}
 QUOTA = {
     "budgets": [
         {"unit": "tokens", "window": "total", "limit": None, "spent": 5, "reserved": 2, "left": None, "resets_at": None}
+        | NO_WARNING,
+        {"unit": "micros", "window": "day", "limit": 2_500_000, "spent": 1, "reserved": 0, "left": 2_499_999}
+        | {"resets_at": 1_700_000_000, "key_id": "key_1", "is_warning": True, "warn_percent": 80},
     ],
     "limits": [{"name": "files", "limit": 100_000, "used": 1200, "left": 98_800}],
 }
@@ -109,5 +113,6 @@ def test_quota_shows_budgets_and_limits_in_one_table(asked: list[dict[str, list[
     assert [line.split("\t") for line in shown] == [
         ["what", "limit", "used", "reserved", "left", "resets"],
         ["budget: tokens, total", "none", "5", "2", "", "never"],
+        ["budget: EUR, day, key_1", "2.50", "0.000001", "0.00", "2.499999", "2023-11-14T22:13:20Z"],
         ["files", "100000", "1200", "", "98800", ""],
     ]

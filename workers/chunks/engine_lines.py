@@ -25,6 +25,7 @@ class EngineLines:
         self._parts = parts
         self._runs: dict[int, LineRun] = {}  # by line_no
         self._most_tokens = 0
+        self._most_picos = 0
         self._finished: queue.SimpleQueue[LineRun] = queue.SimpleQueue()
         self.time = ChunkTime()
         """The chunk's share of the worker's time, while `worker_time` has it open."""
@@ -36,6 +37,17 @@ class EngineLines:
     def most_tokens(self) -> int:
         """Return how many tokens the lines that run may be billed for, at most."""
         return self._most_tokens
+
+    @property
+    def most_picos(self) -> int:
+        """Return what the lines that run may cost, at most."""
+        return self._most_picos
+
+    def most_picos_of(self, prepared: PreparedLine) -> int:
+        """Return what a line may cost, at most."""
+        return self._claim.prices.cost_picos(
+            input_tokens=prepared.num_prompt_tokens, output_tokens=prepared.most_output_tokens
+        )
 
     def start(self, lines: Iterable[tuple[PreparedLine, Sequence[int]]]) -> list[tuple[PreparedLine, Exception]]:
         """Hand lines to the engine together, each to go on after the output that an earlier worker left.
@@ -72,6 +84,7 @@ class EngineLines:
             run.prompt_runs[0].resume(output)
         self._runs[prepared.line_no] = run
         self._most_tokens += prepared.most_tokens
+        self._most_picos += self.most_picos_of(prepared)
         requests: list[tuple[NewRequest, Owner]] = []
         for index, (prompt, prompt_run) in enumerate(zip(prepared.prompts, run.prompt_runs, strict=True)):
             new = NewRequest(
@@ -106,13 +119,14 @@ class EngineLines:
         run = self._runs.pop(line_no, None)
         if run is not None:
             self._most_tokens -= run.prepared.most_tokens
+            self._most_picos -= self.most_picos_of(run.prepared)
             self._abort([run])
 
     def drop_all(self) -> list[LineRun]:
         """Forget and abort every line, and return them."""
         runs = list(self._runs.values())
         self._runs.clear()
-        self._most_tokens = 0
+        self._most_tokens = self._most_picos = 0
         self._abort(runs)
         return runs
 

@@ -56,7 +56,8 @@ class ChunkLease:
         self._monotonic = monotonic
         self._extended_at = monotonic()
         self._num_flushes = 0
-        self._covered = 0  # what the chunk covers in the database
+        self._covered = 0  # what the chunk covers in the database, in tokens,
+        self._covered_picos = 0  # and in money
         self.is_batch_wanted = True
         self.is_complete = False
 
@@ -65,21 +66,33 @@ class ChunkLease:
         """Return how long ago a flush or a heartbeat has extended the lease."""
         return self._monotonic() - self._extended_at
 
-    def cover(self, costs: Sequence[int]) -> Covered:
-        """Cover further lines that may use so many tokens each."""
-        found = self.run(lambda session, claim: covering.cover(session, claim, costs, covered=self._covered))
+    def cover(self, costs: Sequence[int], picos: Sequence[int]) -> Covered:
+        """Cover further lines that may use so many tokens and cost so much each."""
+        found = self.run(
+            lambda session, claim: covering.cover(
+                session, claim, costs, covered=self._covered, picos=picos, covered_picos=self._covered_picos
+            )
+        )
         self._covered += found.tokens
+        self._covered_picos += found.picos
         return found
 
     def flush(
-        self, results: Sequence[LineResult], *, most_running: int, is_last: bool, worker_microseconds: int = 0
+        self,
+        results: Sequence[LineResult],
+        *,
+        most_running: int,
+        most_picos: int,
+        is_last: bool,
+        worker_microseconds: int = 0,
     ) -> None:
         """Store results, and the time that they took, which also extends the lease.
 
-        Only lines that may use `most_running` tokens still run. With `is_last` every line has its result now, and the
-        chunk ends with it where its batch is wanted.
+        Only lines that may use `most_running` tokens and cost `most_picos` still run. With `is_last` every line has its
+        result now, and the chunk ends with it where its batch is wanted.
         """
         covered = min(most_running, self._covered)  # none, where the tenant has no limit
+        covered_picos = min(most_picos, self._covered_picos)
 
         def store(session: Session, claim: ClaimedChunk) -> FlushOutcome:
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
@@ -90,6 +103,7 @@ class ChunkLease:
                 flush_no=self._num_flushes,
                 lease=self._settings.lease,
                 covered=covered,
+                covered_picos=covered_picos,
                 worker_microseconds=worker_microseconds,
             )
             if is_last and outcome.batch_wanted:
@@ -98,7 +112,7 @@ class ChunkLease:
 
         outcome = self.run(store)
         self._num_flushes += 1
-        self._covered = covered
+        self._covered, self._covered_picos = covered, covered_picos
         self.is_complete = is_last and outcome.batch_wanted
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 

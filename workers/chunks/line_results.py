@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from engine.errors import InvalidParamsError
-from jobs.accounts.budgets import Quota
+from jobs.accounts.budgets import Covered
 from jobs.chunks.recording import LineResult
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.body_checks import BodyError
@@ -53,13 +53,12 @@ class ResultMaker:
         content = error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
         return LineResult(line_no=line_no, status_code=None, line=content)
 
-    def uncovered(self, prepared: PreparedLine, quota: Quota) -> LineResult:
-        """Return the result of a line that did not fit into the tenant's budget."""
+    def uncovered(self, prepared: PreparedLine, found: Covered, *, most_picos: int, currency: str) -> LineResult:
+        """Return the result of a line that did not fit into a budget of its tenant; it might have cost `most_picos`."""
         line = prepared
+        shortage = found.shortage_of(tokens=prepared.most_tokens, picos=most_picos, currency=currency)
         message = (
-            f"This line may use {prepared.most_tokens:,} tokens and {max(quota.available or 0, 0):,} are available: "
-            f"the limit is {quota.limit or 0:,}, {quota.spent:,} are spent and {quota.reserved:,} are reserved. It was "
-            "not run and is not billed. Lower max_tokens, or ask for a higher limit."
+            f"This line {shortage}. It was not run and is not billed. Lower max_tokens, or ask for a higher limit."
         )
         content = error_line(self._batch_id, line.line_no, line.custom_id, code="insufficient_quota", message=message)
         return LineResult(line_no=line.line_no, status_code=None, line=content)

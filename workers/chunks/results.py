@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from engine.errors import InvalidParamsError
-from jobs.accounts.budgets import Quota
+from jobs.accounts.budgets import Covered
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
@@ -49,9 +49,10 @@ class ChunkResults:
         """Note that a line's body cannot be run."""
         self._hold(self._maker.refusal(line, error))
 
-    def leave_out(self, prepared: PreparedLine, quota: Quota) -> None:
-        """Note that a line is not run, as the tenant's budget does not cover it."""
-        self._unwritten.append(self._maker.uncovered(prepared, quota))
+    def leave_out(self, prepared: PreparedLine, found: Covered) -> None:
+        """Note that a line is not run, as a budget of its tenant does not cover it."""
+        most_picos, currency = self._lines.most_picos_of(prepared), self._parts.settings.currency
+        self._unwritten.append(self._maker.uncovered(prepared, found, most_picos=most_picos, currency=currency))
 
     def finish(self, run: LineRun) -> None:
         """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
@@ -90,6 +91,7 @@ class ChunkResults:
         self._lease.flush(
             self._unwritten,
             most_running=self._lines.most_tokens,
+            most_picos=self._lines.most_picos,
             is_last=is_last,
             worker_microseconds=self._parts.worker_time.take(self._lines.time),
         )

@@ -81,7 +81,8 @@ class LineStarter:
         tried, roomless = list(compress(self._held, has_room)), list(compress(self._held, map(not_, has_room)))
         found = None
         if self._claim.is_limited and tried:
-            found = self._lease.cover([prepared.most_tokens for prepared, _ in tried])
+            costs = [self._cost_of(prepared) for prepared, _ in tried]
+            found = self._lease.cover([tokens for tokens, _ in costs], [picos for _, picos in costs])
         fits = [True] * len(tried) if found is None else found.fits
         uncovered = list(compress(tried, map(not_, fits)))
         self._scores.leave(prepared.line_no for prepared, _ in uncovered)
@@ -101,9 +102,14 @@ class LineStarter:
             return
         uncovered = [prepared for prepared, _ in self._held[: self._num_uncovered]]
         if found.others_run or self._claim.uncovered_lines == UncoveredLines.WAIT:
-            least = min(prepared.most_tokens for prepared in uncovered)
-            self._lease.run(lambda session, claim: waiting.lay_aside(session, claim, tokens=least))
-            raise Abandoned(f"the tenant's budget has no room for {least} tokens; the rest of the chunk waits")
+            costs = [self._cost_of(prepared) for prepared in uncovered]
+            tokens, picos = min(costs, key=lambda cost: found.excess(*cost))
+            self._lease.run(lambda session, claim: waiting.lay_aside(session, claim, tokens=tokens, picos=picos))
+            raise Abandoned(f"the tenant's budgets have no room for {tokens} tokens; the rest of the chunk waits")
         for prepared in uncovered:
-            self._results.leave_out(prepared, found.quota)
+            self._results.leave_out(prepared, found)
         del self._held[: self._num_uncovered]
+
+    def _cost_of(self, prepared: PreparedLine) -> tuple[int, int]:
+        """Return the tokens that a line may use, and what it may cost."""
+        return prepared.most_tokens, self._lines.most_picos_of(prepared)

@@ -40,9 +40,9 @@ def test_lines_are_covered_by_what_their_batch_has_reserved_and_then_by_the_budg
 
 
 def test_what_fits_is_chosen_in_order() -> None:
-    assert fitting([5, 4, 3, 2], 10) == ([True, True, False, False], 9)
-    assert fitting([5, 4], None) == ([True, True], 9)
-    assert fitting([11, 0], 0) == ([False, True], 0)
+    assert fitting([5, 4, 3, 2], 10) == ([True, True, False, False], 9, 0)
+    assert fitting([5, 4], None) == ([True, True], 9, 0)
+    assert fitting([11, 0], 0) == ([False, True], 0, 0)
 
 
 def test_ended_lines_take_their_cover_along_and_leave_the_rest_of_it_to_the_batch(

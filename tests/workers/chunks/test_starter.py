@@ -11,12 +11,14 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.accounts import budgets
+from jobs import served_models
+from jobs.accounts import budgets, window_budgets
+from jobs.accounts.window_budgets import NewBudget
 from jobs.audit import audit
 from jobs.batches import sweeps
 from jobs.chunks import leasing, waiting
 from jobs.lines.reading import InputLine
-from jobs.states import UncoveredLines
+from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import CHUNKS, Bench, FakeHost, MakeLine, SubmitLines
@@ -298,3 +300,42 @@ def test_no_trace_of_cover_is_left_by_a_batch_that_ends_early(
         session.execute(text("UPDATE batch SET state = 'cancelling' WHERE id = :id"), {"id": batch_id})
     bench.join()
     assert bench.rows("SELECT covered_tokens FROM batch UNION SELECT covered_tokens FROM chunk") == [(0,)]
+
+
+@pytest.mark.parametrize("unit", BudgetUnit)
+def test_lines_beyond_a_days_budget_wait_and_go_on_when_the_next_one_begins(
+    bench: Bench,
+    host: FakeHost,
+    maker: sessionmaker[Session],
+    storage: Storage,
+    tenant: Tenant,
+    submit_valid: SubmitLines,
+    line: MakeLine,
+    unit: BudgetUnit,
+) -> None:
+    with maker.begin() as session:
+        served_models.set_prices(session, "demo", input_price_micros=0, output_price_micros=1_000_000)
+        # Of money, as much as the answers of two lines may cost; of tokens, what two short lines may use.
+        amount = 2 * 4 * 1_000_000 if unit is BudgetUnit.MONEY else 60
+        wanted = NewBudget(unit=unit, window=BudgetWindow.DAY, limit=amount)
+        window_budgets.set_budget(session, tenant.id, wanted)
+    submit_valid([line(number) for number in range(8)])
+    host.instant = True
+    numbers = []
+    for _ in range(8):
+        work_off(bench)
+        numbers.append(len(bench.rows("SELECT line_no FROM result")))
+        with maker() as session:
+            assert all(found.left >= 0 for found in window_budgets.allowances(session, tenant.id))
+        assert clean(maker, storage)
+        if numbers[-1] == 8:
+            break
+        assert "waiting" in [state for state, _ in bench.rows(CHUNKS)]
+        with maker.begin() as session:  # a day later
+            session.execute(
+                text("UPDATE window_budget SET window_start = now() - interval '2 days', window_end = now()")
+            )
+            session.execute(text("UPDATE ledger SET created_at = created_at - interval '1 day'"))
+    assert 0 < numbers[0] < 8
+    assert numbers[-1] == 8
+    assert numbers == sorted(set(numbers))

@@ -71,17 +71,36 @@ def quota(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
     numbers = ("limit", "used", "reserved", "left")
     print_table(
         ("what", *numbers, "resets"),
-        [*map(_budget_row, found["budgets"]), *map(_limit_row, found["limits"])],
+        [
+            *(_budget_row(budget, currency=found["currency"]) for budget in found["budgets"]),
+            *map(_limit_row, found["limits"]),
+        ],
         numbers=numbers,
     )
+    if sys.stdout.isatty():
+        for budget in found["budgets"]:
+            if budget["is_warning"]:
+                print(f"{_budget_name(budget, found['currency'])}: {budget['warn_percent']} % or more are spent")
 
 
-def _budget_row(budget: dict[str, Any]) -> tuple[str, ...]:
+def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
     from cli.table import when
 
-    amounts = [_number(budget[name]) for name in ("limit", "spent", "reserved", "left")]
+    shown = _money if budget["unit"] == "micros" else _number
+    amounts = [shown(budget[name]) for name in ("limit", "spent", "reserved", "left")]
     resets = "never" if budget["resets_at"] is None else when(budget["resets_at"])
-    return (f"budget: {budget['unit']}, {budget['window']}", amounts[0] or "none", *amounts[1:], resets)
+    return (_budget_name(budget, currency), amounts[0] or "none", *amounts[1:], resets)
+
+
+def _budget_name(budget: dict[str, Any], currency: str) -> str:
+    whose = "" if budget["key_id"] is None else f", {budget['key_id']}"
+    return f"budget: {currency if budget['unit'] == 'micros' else 'tokens'}, {budget['window']}{whose}"
+
+
+def _money(micros: int | None) -> str:
+    from jobs.accounts.money import in_currency
+
+    return "" if micros is None else in_currency(micros * 1_000_000)
 
 
 def _limit_row(limit: dict[str, Any]) -> tuple[str, ...]:

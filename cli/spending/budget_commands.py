@@ -1,0 +1,103 @@
+"""`tokenmill budgets …`: what tenants and keys may use in a day, in a month or ever. They talk to Postgres directly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.admin_commands import DataDirOption, admin_transaction
+from jobs.errors import InputError
+from jobs.states import BudgetUnit, BudgetWindow
+
+if TYPE_CHECKING:
+    from jobs.accounts.window_budgets import Allowance
+
+app = typer.Typer(help="Budgets of days, months and keys, in tokens and in money.", no_args_is_help=True)
+
+
+@app.command("set")
+def set_(
+    tenant: Annotated[str, typer.Argument(help="Name or id.")],
+    *,
+    tokens: Annotated[int | None, typer.Option(min=0, help="Of prompts and answers.")] = None,
+    money: Annotated[str | None, typer.Option(metavar="AMOUNT", help="In units of currency, such as 12.50.")] = None,
+    window: Annotated[BudgetWindow, typer.Option(help="After which it begins anew.")] = BudgetWindow.TOTAL,
+    time_zone: Annotated[str, typer.Option(help="In which days and months begin, such as Europe/Berlin.")] = "UTC",
+    key: Annotated[str | None, typer.Option(metavar="KEY_ID", help="Of this key alone.")] = None,
+    warn_at: Annotated[int | None, typer.Option(min=1, max=100, metavar="PERCENT", help="Warn from there on.")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Set a hard limit of what is used in a day, in a month or ever; lines beyond it wait for the next window.
+
+    There is one for each tenant or key, unit and window; set again, it gets the new limit.
+    """
+    from jobs.accounts import tenants, window_budgets
+
+    unit, limit = _limit(tokens, money)
+    wanted = window_budgets.NewBudget(
+        unit=unit, window=window, limit=limit, time_zone=time_zone, key_id=key, warn_percent=warn_at
+    )
+    with admin_transaction(data_dir) as session:
+        found = window_budgets.set_budget(session, tenants.find_tenant(session, tenant).id, wanted)
+    _print([(tenant, found)])
+
+
+@app.command("list")
+def list_(
+    tenant: Annotated[str | None, typer.Argument(help="Name or id [default: all tenants]")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """List budgets with what is spent of them; a tenant's token budget is shown by `tokenmill tenants budget`."""
+    from jobs.accounts import tenants, window_budgets
+
+    with admin_transaction(data_dir) as session:
+        owners = tenants.list_tenants(session) if tenant is None else [tenants.find_tenant(session, tenant)]
+        found = [(owner.name, own) for owner in owners for own in window_budgets.allowances(session, owner.id)]
+    _print(found)
+
+
+@app.command()
+def remove(budget_id: Annotated[str, typer.Argument(metavar="BUDGET_ID")], data_dir: DataDirOption = None) -> None:
+    """Remove a budget; lines that wait for it go on."""
+    from jobs.accounts import window_budgets
+
+    with admin_transaction(data_dir) as session:
+        window_budgets.remove_budget(session, budget_id)
+    print(f"removed {budget_id}")
+
+
+def _limit(tokens: int | None, money: str | None) -> tuple[BudgetUnit, int]:
+    from jobs.accounts.money import from_currency
+
+    if (tokens is None) == (money is None):
+        raise InputError("give either --tokens N or --money AMOUNT; a tenant may have a budget of each")
+    if money is None:
+        assert tokens is not None
+        return BudgetUnit.TOKENS, tokens
+    try:
+        return BudgetUnit.MONEY, from_currency(money)
+    except ValueError as error:
+        raise InputError(f"--money is wrong: {error}. Give one such as 12.50.", param="money") from None
+
+
+def _print(found: list[tuple[str, Allowance]]) -> None:
+    from cli.table import print_table
+
+    numbers = ("limit", "spent", "reserved", "left", "warns at %")
+    print_table(
+        ("id", "tenant", "key", "unit", "window", "time zone", *numbers, "begins anew"),
+        [(own.budget_id, name, own.key_id, own.unit, own.window, own.time_zone, *_amounts(own)) for name, own in found],
+        numbers=numbers,
+    )
+
+
+def _amounts(own: Allowance) -> tuple[object, ...]:
+    from jobs.accounts.money import in_currency
+
+    shown = [
+        in_currency(value) if own.unit is BudgetUnit.MONEY else value
+        for value in (own.limit, own.spent, own.reserved, own.left)
+    ]
+    turns_at = None if own.turns_at is None else own.turns_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (*shown, own.warn_percent, turns_at)

@@ -1,0 +1,290 @@
+"""Budgets of a day, a month or ever: of a tenant or of one of its keys, in tokens or in money, beside its own budget.
+
+Nothing is reserved for a batch: what running lines may use is what their chunks cover (`covered_tokens`,
+`covered_picos`), so `reserved` is that sum, and nobody has to keep it. Holds at every commit: spent = Σ ledger of the
+window, and spent + reserved ≤ limit, or ≤ what was committed before that limit held. All of it under the lock of the
+tenant's budget row; a window turns when somebody who holds it looks after its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, text, update
+from sqlalchemy.orm import Session
+
+from jobs.accounts.money import in_currency
+from jobs.accounts.windows import window_at, zone_of
+from jobs.errors import InputError, NotFoundError
+from jobs.ids import new_id
+from jobs.states import BudgetUnit, BudgetWindow
+from jobs.tables import ApiKey, Budget, WindowBudget
+
+log = logging.getLogger(__name__)
+
+MAX_AMOUNT = 10**27
+"""Of tokens, or of pico-units of currency: a million billions."""
+_OF_WINDOW = {BudgetWindow.DAY: "of the day", BudgetWindow.MONTH: "of the month", BudgetWindow.TOTAL: "in all"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """One budget as it is now. Amounts are tokens, or pico-units of currency."""
+
+    budget_id: str
+    key_id: str | None
+    """None: all keys of the tenant together."""
+    unit: BudgetUnit
+    window: BudgetWindow
+    time_zone: str
+    limit: int
+    spent: int
+    """In this window."""
+    reserved: int
+    """What lines that run may use."""
+    warn_percent: int | None
+    turns_at: datetime | None
+    """When `spent` begins anew; None: never."""
+
+    @property
+    def left(self) -> int:
+        """Return what is left; below 0 where the limit was set below what is spent and reserved."""
+        return self.limit - self.spent - self.reserved
+
+    @property
+    def is_warning(self) -> bool:
+        """Tell whether as much is spent as it was to warn at."""
+        return self.warn_percent is not None and self.spent * 100 >= self.limit * self.warn_percent
+
+    def amount(self, value: int, currency: str) -> str:
+        """Return an amount of it as text, with its unit."""
+        return f"{value:,} tokens" if self.unit is BudgetUnit.TOKENS else f"{in_currency(value)} {currency}"
+
+    def described(self, currency: str) -> str:
+        """Return what it is, with its numbers, and when there is more: the end of a sentence for its owner."""
+        whose = "your budget" if self.key_id is None else f"the budget of key {self.key_id}"
+        numbers = (
+            f"{whose} {_OF_WINDOW[self.window]} is {self.amount(self.limit, currency)}, "
+            f"{self.amount(self.spent, currency)} are spent and {self.amount(self.reserved, currency)} reserved"
+        )
+        if self.turns_at is None:
+            return f"{numbers}; it can be raised by your operator"
+        local = self.turns_at.astimezone(zone_of(self.time_zone))
+        return f"{numbers}; it begins anew at {local.isoformat()} ({self.time_zone})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBudget:
+    """What an operator asks for."""
+
+    unit: BudgetUnit
+    window: BudgetWindow
+    limit: int
+    time_zone: str = "UTC"
+    key_id: str | None = None
+    warn_percent: int | None = None
+
+    def check(self) -> None:
+        """Raise InputError where something of it is not allowed."""
+        zone_of(self.time_zone)
+        if not 0 <= self.limit <= MAX_AMOUNT:
+            raise InputError(f"the limit is {self.limit}; give 0 to {MAX_AMOUNT}", param="limit")
+        if self.warn_percent is not None and not 1 <= self.warn_percent <= 100:
+            raise InputError(f"warn-at is {self.warn_percent}; give 1 to 100 per cent", param="warn_percent")
+
+
+def set_budget(session: Session, tenant_id: str, wanted: NewBudget) -> Allowance:
+    """Set a budget of a tenant or key; there is one for each unit and window, and an earlier one gets the new limit.
+
+    It counts what was used in its window before, too. What is spent and reserved by now may be more than the limit:
+    it stays, and nothing is added to it. Raises InputError, or NotFoundError for a key of somebody else.
+    """
+    wanted.check()
+    if (
+        wanted.key_id is not None
+        and session.scalar(select(ApiKey.id).where(ApiKey.id == wanted.key_id, ApiKey.tenant_id == tenant_id)) is None
+    ):
+        raise NotFoundError(f"the tenant has no key {wanted.key_id!r}; `tokenmill keys list` shows the ids")
+    _lock_alone(session, tenant_id)
+    row = _find(session, tenant_id, wanted)
+    if row is None:
+        row = WindowBudget(id=new_id("budget"), tenant_id=tenant_id, api_key_id=wanted.key_id)
+        row.unit, row.window_kind = wanted.unit.value, wanted.window.value
+        session.add(row)
+    row.time_zone, row.limit_amount, row.warn_percent = wanted.time_zone, Decimal(wanted.limit), wanted.warn_percent
+    row.warned_at = None
+    row.window_start, row.window_end = _window_of(row, _now(session))
+    row.spent_amount = _spent(session, row)
+    row.committed_amount = row.spent_amount + _reserved(session, row)
+    session.flush()
+    _count(session, tenant_id)
+    return _allowance(session, row, _now(session))
+
+
+def remove_budget(session: Session, budget_id: str) -> None:
+    """Take a window budget away: what waits for it goes on. Raises NotFoundError."""
+    tenant_id = session.scalar(select(WindowBudget.tenant_id).where(WindowBudget.id == budget_id))
+    if tenant_id is None:
+        raise NotFoundError(f"there is no budget {budget_id!r}; `tokenmill budgets list` shows the ids")
+    _lock_alone(session, tenant_id)
+    session.execute(delete(WindowBudget).where(WindowBudget.id == budget_id))
+    _count(session, tenant_id)
+
+
+def allowances(session: Session, tenant_id: str) -> list[Allowance]:
+    """Return all window budgets of a tenant as they are now, its own before those of its keys; changes nothing."""
+    of_tenant = select(WindowBudget).where(WindowBudget.tenant_id == tenant_id)
+    query = of_tenant.order_by(WindowBudget.api_key_id.nulls_first(), WindowBudget.unit, WindowBudget.window_kind)
+    rows = session.scalars(query, execution_options={"populate_existing": True}).all()
+    now = _now(session)
+    return [_allowance(session, row, now) for row in rows]
+
+
+def warning(found: Sequence[Allowance], key_id: str | None, *, currency: str) -> str | None:
+    """Return a sentence for the owner of a key where a budget that holds for it is spent as far as it warns at."""
+    for allowance in found:
+        if allowance.key_id in (None, key_id) and allowance.is_warning:
+            return f"{allowance.warn_percent} % or more are spent: {allowance.described(currency)}."
+    return None
+
+
+def current(session: Session, tenant_id: str, key_id: str | None) -> list[Allowance]:
+    """Turn the windows that are over, and return those that hold for a key. The budget row is locked."""
+    now = _now(session)
+    return [_allowance(session, row, now) for row in _turned(session, tenant_id, key_id, now)]
+
+
+def spend(
+    session: Session, tenant_id: str, key_id: str | None, *, tokens: int, picos: int, is_limited: bool = True
+) -> None:
+    """Book what a flush has used in every window that it belongs to. The budget row is locked.
+
+    The flush began before a window that somebody else has turned meanwhile? Then it is of the one before, as its ledger
+    entry is. What was begun without cover (`is_limited` False) is committed, whatever limit there is by now.
+    """
+    now = _now(session)
+    for row in _turned(session, tenant_id, key_id, now):
+        if row.window_start is not None and now < row.window_start:
+            continue
+        row.spent_amount += tokens if row.unit == BudgetUnit.TOKENS else picos
+        if not is_limited:
+            row.committed_amount = max(row.committed_amount, row.spent_amount + _reserved(session, row))
+        _warn(row, now)
+    session.flush()
+
+
+def _warn(row: WindowBudget, now: datetime) -> None:
+    if row.warn_percent is None or row.warned_at is not None:
+        return
+    if row.spent_amount * 100 >= row.limit_amount * row.warn_percent:
+        row.warned_at = now
+        log.warning(
+            "budget reached its threshold tenant_id=%s key_id=%s budget_id=%s unit=%s spent=%s limit=%s",
+            row.tenant_id, row.api_key_id, row.id, row.unit, row.spent_amount, row.limit_amount,
+        )  # fmt: skip
+
+
+def _turned(session: Session, tenant_id: str, key_id: str | None, now: datetime) -> Sequence[WindowBudget]:
+    query = select(WindowBudget).where(WindowBudget.tenant_id == tenant_id, _holds_for(key_id))
+    rows = session.scalars(query.order_by(WindowBudget.id), execution_options={"populate_existing": True}).all()
+    for row in rows:
+        if row.window_end is not None and now >= row.window_end:
+            row.window_start, row.window_end = _window_of(row, now)
+            row.spent_amount, row.committed_amount, row.warned_at = Decimal(0), _reserved(session, row), None
+    session.flush()
+    return rows
+
+
+def _holds_for(key_id: str | None) -> ColumnElement[bool]:
+    return or_(WindowBudget.api_key_id.is_(None), WindowBudget.api_key_id == key_id)
+
+
+def _find(session: Session, tenant_id: str, wanted: NewBudget) -> WindowBudget | None:
+    return session.scalar(
+        select(WindowBudget).where(
+            WindowBudget.tenant_id == tenant_id,
+            WindowBudget.api_key_id.is_not_distinct_from(wanted.key_id),
+            WindowBudget.unit == wanted.unit.value,
+            WindowBudget.window_kind == wanted.window.value,
+        ),
+        execution_options={"populate_existing": True},
+    )
+
+
+def _allowance(session: Session, row: WindowBudget, now: datetime) -> Allowance:
+    is_over = row.window_end is not None and now >= row.window_end
+    return Allowance(
+        budget_id=row.id,
+        key_id=row.api_key_id,
+        unit=BudgetUnit(row.unit),
+        window=BudgetWindow(row.window_kind),
+        time_zone=row.time_zone,
+        limit=int(row.limit_amount),
+        spent=0 if is_over else int(row.spent_amount),
+        reserved=int(_reserved(session, row)),
+        warn_percent=row.warn_percent,
+        turns_at=_window_of(row, now)[1],
+    )
+
+
+def _window_of(row: WindowBudget, moment: datetime) -> tuple[datetime | None, datetime | None]:
+    return window_at(moment, BudgetWindow(row.window_kind), zone_of(row.time_zone))
+
+
+def _now(session: Session) -> datetime:
+    """Return when the transaction began: the moment of its ledger entries."""
+    now: datetime | None = session.scalar(select(func.now()))
+    assert now is not None
+    return now
+
+
+def _spent(session: Session, row: WindowBudget) -> Decimal:
+    values = {"tenant_id": row.tenant_id, "key_id": row.api_key_id, "start": row.window_start}
+    return Decimal(session.scalar(_SPENT[BudgetUnit(row.unit)], values) or 0)
+
+
+def _reserved(session: Session, row: WindowBudget) -> Decimal:
+    values = {"tenant_id": row.tenant_id, "key_id": row.api_key_id}
+    return Decimal(session.scalar(_RESERVED[BudgetUnit(row.unit)], values) or 0)
+
+
+def _lock_alone(session: Session, tenant_id: str) -> None:
+    """Lock the budget row also against who covers lines and has seen no window budget: `jobs.chunks.covering`."""
+    if session.scalar(select(Budget.tenant_id).where(Budget.tenant_id == tenant_id).with_for_update()) is None:
+        raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
+
+
+def _count(session: Session, tenant_id: str) -> None:
+    number = select(func.count()).where(WindowBudget.tenant_id == tenant_id).scalar_subquery()
+    session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(num_window_budgets=number))
+
+
+def _by_unit(statement: str, **columns: str) -> dict[BudgetUnit, Any]:
+    return {unit: text(statement.format(amount=columns[unit.value])) for unit in BudgetUnit}
+
+
+_SPENT = _by_unit(
+    """
+    SELECT sum({amount}) FROM ledger JOIN batch ON batch.id = ledger.batch_id
+    WHERE ledger.tenant_id = :tenant_id AND (CAST(:key_id AS text) IS NULL OR batch.api_key_id = :key_id)
+        AND ledger.created_at >= coalesce(CAST(:start AS timestamptz), '-infinity')
+    """,
+    tokens="ledger.input_tokens + ledger.output_tokens",
+    money="ledger.cost_micros * 1000000.0 + ledger.cost_picos",
+)
+
+# Of leased chunks, by their index: as many as the fleet runs.
+_RESERVED = _by_unit(
+    """
+    SELECT sum({amount}) FROM chunk JOIN batch ON batch.id = chunk.batch_id
+    WHERE chunk.state = 'leased' AND chunk.tenant_id = :tenant_id
+        AND (CAST(:key_id AS text) IS NULL OR batch.api_key_id = :key_id)
+    """,
+    tokens="chunk.covered_tokens",
+    money="chunk.covered_picos",
+)
