@@ -22,6 +22,8 @@ STACK = {
     "`--external-servers`.",
     "TOKENMILL_EMBEDDED_SERVERS": "`wheels`, the default: Postgres and Valkey out of their pinned packages; `path`: "
     "what stands on `PATH` comes first.",
+    "TOKENMILL_TORCH": "Which build of PyTorch `scripts/setup` takes, `cpu` or `cuda`; without it the CPU's where no "
+    "`nvidia-smi` is.",
 }
 COMPOSE = {
     "TOKENMILL_PORT": "Port of the host on which the API listens; 8000 without it.",
