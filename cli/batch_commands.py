@@ -172,6 +172,23 @@ def change(
 
 
 @app.command()
+def decisions(batch_id: BatchId, as_json: AsJson = False) -> None:
+    """Show what was decided about a batch within the last day, and by whom."""
+    from typing import Any
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_table, when
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        found = client.get(f"/batches/{batch_id}/decisions", cast_to=dict[str, Any])["data"]
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print_table(("last", "what"), [(when(one["last_at"]), one["message"]) for one in found])
+
+
+@app.command()
 def retry(
     batch_id: BatchId,
     window: Annotated[str | None, typer.Option(help="[default: that of the batch]")] = None,

@@ -538,6 +538,24 @@ class Forecast(Base):
     made_at: Mapped[datetime] = _created_at()
 
 
+class Decision(Base):
+    """What was decided about a batch, and how often: see `jobs.decisions`."""
+
+    __tablename__ = "decision"
+    __table_args__ = (
+        Index("decision_last_at_idx", "last_at", postgresql_using="brin"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)  # a worker's id; empty: none
+    num: Mapped[int]
+    detail: Mapped[str | None]  # of the last time
+    first_at: Mapped[datetime]
+    last_at: Mapped[datetime]
+
+
 class Worker(Base):
     """A live GPU worker: its heartbeat is its liveness."""
 

@@ -87,7 +87,7 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "settings", "tables"],
-        ["chores", "deletions", "pagination", "partitions", "served_models", "storage"],
+        ["chores", "decisions", "deletions", "pagination", "partitions", "served_models", "storage"],
         ["accounts", "lines", "store_owner"],
         ["chunks", "files"],
         ["forecasts"],

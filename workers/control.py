@@ -17,7 +17,7 @@ from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import chores, history
+from jobs import chores, decisions, history
 from jobs.batches.deletion import delete_left
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import DueBatch
@@ -99,6 +99,9 @@ class Control:
             ),
             "old batches": lambda: self._in_turn(
                 "roll up", lambda: history.roll_up(self._sessions, age=detail), again=_ROLL_UP_AGAIN
+            ),
+            "decisions": lambda: self._in_turn(
+                "forget decisions", lambda: decisions.forget(self._sessions), again=_ROLL_UP_AGAIN
             ),
             "workers": lambda: self._in_turn(
                 "forget workers", lambda: history.forget_workers(self._sessions), again=_ROLL_UP_AGAIN

@@ -12,10 +12,12 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from jobs import decisions
 from jobs.accounts.limits import check_priority
 from jobs.batches.lifecycle import get_batch, lock_batch
 from jobs.batches.submission import parse_window
 from jobs.chunks import fairshare, ready_queues
+from jobs.decisions import Kind
 from jobs.errors import ConflictError, InputError
 from jobs.states import BatchState, Priority
 from jobs.tables import Batch, Tenant
@@ -49,6 +51,7 @@ def change_batch(
             f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
             code="batch_not_changeable",
         )
+    before = (batch.priority, batch.completion_window)
     if completion_window is not None:
         _set_window(session, batch, completion_window)
     if priority is not None and priority.value != batch.priority:
@@ -57,6 +60,10 @@ def change_batch(
     session.execute(_CHANGE_CHUNKS, _values(batch))
     if batch.model is not None:
         ready_queues.mark(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
+    names = zip(("class", "window"), before, (batch.priority, batch.completion_window), strict=True)
+    changes = [f"{name} {was} → {now}" for name, was, now in names if was != now]
+    if changes:
+        decisions.note(session, batch.id, Kind.CHANGED, detail=" and ".join(changes))
     log.info("batch changed batch_id=%s priority=%s window=%s", batch.id, batch.priority, batch.completion_window)
     return batch
 

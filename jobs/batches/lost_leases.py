@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import decisions
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks import ready_queues
@@ -24,6 +25,7 @@ from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, end_cover, lines_done, lock_batch_state
 from jobs.chunks.recording import LineResult, record
 from jobs.database import transaction
+from jobs.decisions import Kind
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.output_lines import error_line
 from jobs.lines.reading import RawLine, custom_id_of
@@ -73,7 +75,7 @@ def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
     for lost in _read(session, _LOST, _times(lease) | {"limit": _REAP_LIMIT}):
         ended.append(lost)
         outcomes.append(_return(session, lost))
-        _log(lost, outcomes[-1])
+        _note(session, lost, outcomes[-1])
     _correct_shares(session, ended)
     return outcomes
 
@@ -138,7 +140,8 @@ def _times(lease: timedelta) -> dict[str, object]:
     return {"lease": lease, "suspect": SUSPECT_LOST_LEASES, "poison": POISON_LOST_LEASES}
 
 
-def _log(lost: LostLease, outcome: Reaped) -> None:
+def _note(session: Session, lost: LostLease, outcome: Reaped) -> None:
+    decisions.note(session, lost.batch_id, Kind.LOST_LEASE, subject=lost.worker_id, detail=outcome.value)
     log.warning("lease lost chunk_id=%s worker_id=%s outcome=%s", lost.chunk_id, lost.worker_id, outcome)
 
 
@@ -166,7 +169,7 @@ def _reap_suspect(
     values = _times(lease) | {"chunk_id": suspect.chunk_id, "fence": suspect.fence}
     for lost in _read(session, _SUSPECT, values):
         outcome = _decide(session, lost, lines)
-        _log(lost, outcome)
+        _note(session, lost, outcome)
         _correct_shares(session, [lost])
         return outcome
     return None

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import decisions
 from jobs.accounts import budgets
 from jobs.batches import claims, planned
 from jobs.batches.claims import BatchWork
@@ -18,6 +19,7 @@ from jobs.batches.lifecycle import move_batch
 from jobs.batches.planned import Plan
 from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
 from jobs.chunks import fairshare, fleet, ready_queues
+from jobs.decisions import Kind
 from jobs.errors import NotFoundError
 from jobs.lines.reading import iter_lines
 from jobs.served_models import list_models
@@ -99,9 +101,15 @@ def _fail(work: BatchWork, scan: Scan, errors: Sequence[dict[str, Any]]) -> Batc
         batch.errors = list(errors)
         batch.num_unlisted_errors = scan.num_problems - len(scan.listed)
         move_batch(session, batch, BatchState.FAILED)
+        _note(session, batch, scan)
         budgets.release(session, batch)
         _count_refused(session, batch, scan)
     return BatchState.FAILED
+
+
+def _note(session: Session, batch: Batch, scan: Scan) -> None:
+    found = f"{scan.num_requests:,} lines, {scan.num_problems:,} of them refused"
+    decisions.note(session, batch.id, Kind.VALIDATED, detail=found)
 
 
 def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
@@ -126,5 +134,6 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState:
             move_batch(session, batch, BatchState.IN_PROGRESS)
         else:
             move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
+        _note(session, batch, scan)
         _count_refused(session, batch, scan)
         return BatchState(batch.state)

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs import decisions
 from jobs.accounts import budgets
 from jobs.accounts.prices import Prices
 from jobs.chunks import fairshare, ready_queues
@@ -24,6 +25,7 @@ from jobs.chunks.fair_order import LOWERED
 from jobs.chunks.recording import LineResult, Recorded, record
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
+from jobs.decisions import Kind
 from jobs.errors import FencedOutError, TokenmillError
 from jobs.states import BatchState, ChunkState, sources_of
 
@@ -187,6 +189,7 @@ def release(session: Session, claim: ClaimedChunk) -> None:
     hold(session, claim)
     state = lock_batch_state(session, claim.batch_id)
     leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
+    decisions.note(session, claim.batch_id, Kind.GIVEN_BACK, subject=claim.worker_id)
 
 
 def withdraw_open(session: Session, batch_id: str) -> int:
@@ -238,6 +241,7 @@ def _claim_first(
     fairshare.charge(
         session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id, tokens=claim.estimated_tokens
     )
+    decisions.note(session, claim.batch_id, Kind.CLAIMED, subject=worker_id)
     return claim
 
 

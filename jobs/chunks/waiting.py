@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs import decisions
 from jobs.accounts import budgets
 from jobs.accounts.budgets import Quota
 from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.decisions import Kind
 from jobs.states import BatchState, BudgetUnit, ChunkState, sources_of
 from jobs.tables import Batch
 
@@ -48,6 +50,7 @@ def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int, picos: int 
     session.execute(_NOTE_NEED, values)
     session.execute(_LAY_OTHERS_ASIDE, values)
     session.execute(_NOTE_LEAST, values)
+    decisions.note(session, claim.batch_id, Kind.WAITS_FOR_BUDGET, detail=f"{tokens:,} tokens")
 
 
 @dataclass(slots=True)
@@ -80,8 +83,10 @@ def wake(session: Session, in_round: Round | None = None) -> int:
             "after": ChunkState.READY.value,
             "sources": sources_of(ChunkState.READY),
         }
-        num_woken += _count_marked(session, session.scalars(_WAKE, values).all())
+        num_of_batch = _count_marked(session, session.scalars(_WAKE, values).all())
         session.execute(_NOTE_LEAST, values)
+        decisions.note(session, batch.id, Kind.WENT_ON, num=num_of_batch)
+        num_woken += num_of_batch
     idle = session.execute(_IDLE, {"batch_ids": batch_ids}).all()
     num_woken += _wake_untried(session, batch_ids)
     for batch in idle:  # last: it locks budgets

@@ -69,6 +69,20 @@ def test_a_batch_is_cancelled_and_has_no_results_yet(server: Tokenmill, batch_fi
     assert server("batch", "cancel", batch_id).stdout in ("cancelling\n", "cancelled\n")
 
 
+def test_a_batch_is_changed_and_says_what_was_decided_and_why_it_cannot_be_retried_yet(
+    server: Tokenmill, batch_file: Path
+) -> None:
+    batch_id = server("batch", "create", batch_file).stdout.strip()
+    changed = server("batch", "change", batch_id, "--priority", "bulk", "--window", "2h").stdout
+    assert changed.startswith("class bulk, to end by 20")
+    shown = server("batch", "decisions", batch_id).stdout
+    assert "Its owner changed it: class normal → bulk and window 24h → 2h." in shown
+    with pytest.raises(InputError, match="Cannot retry a batch with status 'validating'"):
+        server("batch", "retry", batch_id)
+    with pytest.raises(InputError, match="Nothing to change is given"):
+        server("batch", "change", batch_id)
+
+
 def test_results_that_are_refused_leave_an_earlier_copy_of_them_alone(server: Tokenmill, tmp_path: Path) -> None:
     copy = tmp_path / "out.jsonl"
     copy.write_text("earlier")

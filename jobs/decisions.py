@@ -1,0 +1,93 @@
+"""What was decided about batches, for their owners to read: a row a kind and subject, counted, kept for a day.
+
+However often a worker takes up chunks of a batch, that is one row: what is kept grows with the workers that were at it
+and not with its lines. Knows neither chunks nor batches, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import transaction
+from jobs.tables import Decision
+
+KEPT_FOR = timedelta(days=1)
+"""After the last time."""
+MAX_SHOWN = 200
+_ROWS = 10_000  # a transaction
+
+
+class Kind(StrEnum):
+    """What was decided; the subject of those about workers is a worker's id."""
+
+    VALIDATED = "validated"  # its input was read: the detail says what was found
+    CLAIMED = "claimed"  # a worker took up chunks
+    GIVEN_BACK = "given_back"  # a worker gave chunks back, unfinished and on purpose
+    LOST_LEASE = "lost_lease"  # a worker fell silent over chunks: the detail says what became of the last one
+    WAITS_FOR_BUDGET = "waits_for_budget"  # chunks were laid aside
+    WENT_ON = "went_on"  # chunks that were laid aside are back in the queue
+    CHANGED = "changed"  # its owner gave it another class or window
+
+
+_SENTENCES = {
+    Kind.VALIDATED: "Its input was validated: {detail}.",
+    Kind.CLAIMED: "Worker {subject} took up {chunks}.",
+    Kind.GIVEN_BACK: "Worker {subject} gave {chunks} back.",
+    Kind.LOST_LEASE: "Worker {subject} fell silent over {chunks}; the last one is {detail}.",
+    Kind.WAITS_FOR_BUDGET: "The budget had no room for what {chunks} needed; {detail} last.",
+    Kind.WENT_ON: "The budget had room for {chunks} that had waited.",
+    Kind.CHANGED: "Its owner changed it: {detail}.",
+}
+
+
+def note(
+    session: Session, batch_id: str, kind: Kind, *, subject: str = "", detail: str | None = None, num: int = 1
+) -> None:
+    """Note that something was decided, `num` times; call it late, for it locks a row until the transaction ends."""
+    if num:
+        values = {"batch_id": batch_id, "kind": kind.value, "subject": subject, "detail": detail, "num": num}
+        session.execute(_NOTE, values)
+
+
+def read(session: Session, batch_id: str) -> Sequence[Decision]:
+    """Return what was decided about a batch, the latest first."""
+    mine = select(Decision).where(Decision.batch_id == batch_id)
+    ordered = mine.order_by(Decision.last_at.desc(), Decision.kind, Decision.subject).limit(MAX_SHOWN)
+    return session.scalars(ordered, execution_options={"populate_existing": True}).all()
+
+
+def sentence(decision: Decision) -> str:
+    """Say what was decided, in words for the batch's owner."""
+    chunks = f"{decision.num:,} chunk{'' if decision.num == 1 else 's'}"
+    return _SENTENCES[Kind(decision.kind)].format(subject=decision.subject, detail=decision.detail, chunks=chunks)
+
+
+def forget(maker: sessionmaker[Session]) -> int:
+    """Delete what is kept no longer; return how many rows it were."""
+    total = 0
+    while True:
+        with transaction(maker) as session:
+            num = len(session.execute(_FORGET, {"kept": KEPT_FOR, "limit": _ROWS}).all())
+        if not num:
+            return total
+        total += num
+
+
+_NOTE = text("""
+    INSERT INTO decision AS known (batch_id, kind, subject, num, detail, first_at, last_at)
+    VALUES (:batch_id, :kind, :subject, :num, :detail, clock_timestamp(), clock_timestamp())
+    ON CONFLICT (batch_id, kind, subject) DO UPDATE
+    SET num = known.num + excluded.num, detail = excluded.detail, last_at = excluded.last_at
+""")
+
+_FORGET = text("""
+    DELETE FROM decision WHERE (batch_id, kind, subject) IN (
+        SELECT batch_id, kind, subject FROM decision WHERE last_at < now() - CAST(:kept AS interval) LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    ) RETURNING 1
+""")
