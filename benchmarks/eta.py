@@ -17,7 +17,7 @@ from benchmarks.simulation.batches import BatchSimulator, SimulatedBatch
 from benchmarks.traces import TraceRow
 from engine.config import PolicyName, SchedulerConfig
 from jobs.forecasts.finish_times import BatchLoad, forecast
-from jobs.forecasts.rates import Rate, measured, tokens_of_a_line
+from jobs.forecasts.rates import Look, Rate, measured, tokens_of_a_line
 from jobs.states import Priority
 
 LOOK_SECONDS = 5.0
@@ -101,27 +101,32 @@ class _Watcher:
         self._simulator = simulator
         self._found = found
         self._rate = Rate()
+        self._num_seen_tokens = 0
 
     def look(self, now: float) -> None:
         """Measure the workers and forecast every open batch."""
         batches = self._simulator.batches
         used = sum(batch.used for batch in batches)
         estimated = sum(_estimated(batch) * batch.num_finished for batch in batches)
-        self._rate = measured(
-            self._rate,
-            self._simulator.tokens_of_workers(),
+        finished = self._simulator.num_finished_tokens
+        running = sum(batch.num_claimed - batch.num_finished for batch in batches)
+        look = Look(
             seconds=LOOK_SECONDS,
-            is_busy=any(batch.num_claimed > batch.num_finished for batch in batches),
+            tokens=finished - self._num_seen_tokens,
+            num_workers=NUM_WORKERS,
             is_saturated=any(batch.num_claimed < len(batch.lines) for batch in batches),
+            is_warm=sum(batch.num_finished for batch in batches) >= running > 0,
             token_ratio=used / estimated if used else self._rate.token_ratio,
         )
+        self._num_seen_tokens = finished
+        self._rate = measured(self._rate, look)
         if self._rate.tokens_per_second is None:
             return
         speed = NUM_WORKERS * self._rate.tokens_per_second
-        for expected in forecast([self._load(batch) for batch in batches]):
+        for expected in forecast([self._load(batch, now, speed) for batch in batches]):
             self._found.by_batch[int(expected.batch_id)].append((now, now + expected.tokens / speed))
 
-    def _load(self, batch: SimulatedBatch) -> BatchLoad:
+    def _load(self, batch: SimulatedBatch, now: float, speed: float) -> BatchLoad:
         of_a_line = tokens_of_a_line(
             estimated=_estimated(batch),
             token_ratio=self._rate.token_ratio,
@@ -139,6 +144,7 @@ class _Watcher:
             ready_tokens=(len(batch.lines) - batch.num_claimed) * of_a_line,
             leased_tokens=leased * of_a_line,
             leased_lines=leased,
+            served_since_claim=speed * max(0.0, now - batch.claimed_at),
         )
 
 

@@ -521,7 +521,7 @@ class ServingRate(Base):
     model: Mapped[str] = mapped_column(primary_key=True)
     tokens_per_second: Mapped[float | None] = mapped_column(Float)  # of one worker; null: not measured yet
     token_ratio: Mapped[float] = mapped_column(Float)  # used ÷ estimated
-    counters: Mapped[dict[str, Any]]  # tokens of each live worker since its engine started
+    counters: Mapped[dict[str, Any]]  # `ledger_id`: the last ledger entry that was looked at
     is_saturated: Mapped[bool]  # chunks waited then for a free worker
     measured_at: Mapped[datetime]
 

@@ -41,6 +41,8 @@ class SimulatedBatch:
     used: int = 0
     """Tokens of the finished lines."""
     num_claimed: int = 0
+    claimed_at: float = 0.0
+    """When its last chunk was, in seconds."""
     end_seconds: float = math.inf
 
     @property
@@ -84,12 +86,13 @@ class BatchSimulator:
     def __init__(self, cost: CostModel, config: SchedulerConfig, *, num_workers: int, num_kv_blocks: int) -> None:
         self.batches: list[SimulatedBatch] = []
         """Those that have come and not ended."""
+        self.num_finished_tokens = 0
+        """Of lines that have ended."""
         self._shares: dict[tuple[Priority, str], _Share] = defaultdict(_Share)
         self._weights: dict[str, float] = {}
         self._chunks: dict[int, tuple[int, _Chunk]] = {}  # by the identity of a request that runs
         self._requests: dict[int, SimulatedRequest] = {}
         self._num_open = [0] * num_workers
-        self._num_tokens = [0] * num_workers
         self._workers = [
             Simulator(cost, config, num_kv_blocks=num_kv_blocks, on_end=self._end_line) for _ in range(num_workers)
         ]
@@ -105,10 +108,6 @@ class BatchSimulator:
                 next_look += every_seconds
             while arrivals and arrivals[0].arrival_seconds <= now:
                 self._submit(arrivals.popleft())
-
-    def tokens_of_workers(self) -> dict[str, int]:
-        """Return the tokens of each worker's finished lines."""
-        return {str(number): tokens for number, tokens in enumerate(self._num_tokens)}
 
     def virtual_time(self, batch: SimulatedBatch) -> float:
         """Return that of its tenant, in its class."""
@@ -184,6 +183,7 @@ class BatchSimulator:
     def _start(self, number: int, chunk: _Chunk) -> None:
         self._num_open[number] += 1
         chunk.batch.num_claimed += len(chunk.lines)
+        chunk.batch.claimed_at = self._now(number)
         for prompt, output in chunk.lines:
             request = SimulatedRequest(
                 arrival_seconds=self._now(number),
@@ -202,7 +202,7 @@ class BatchSimulator:
         number, chunk = self._chunks.pop(id(request))
         del self._requests[id(request)]
         tokens = request.num_prompt_tokens + request.num_output_tokens
-        self._num_tokens[number] += tokens
+        self.num_finished_tokens += tokens
         chunk.used += tokens
         chunk.num_left -= 1
         batch = chunk.batch

@@ -16,6 +16,9 @@ from datetime import datetime
 from jobs.chunks.fair_order import CLASSES
 from jobs.states import Priority
 
+_LEAST_LEFT = 0.1
+"""Of what its lines were expected to take, for a batch that has had all of that and has not ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLoad:
@@ -33,6 +36,8 @@ class BatchLoad:
     leased_tokens: float
     """Of lines that workers have and that are not finished."""
     leased_lines: int
+    served_since_claim: float = 0.0
+    """Tokens of whomever that workers have served since the last chunk of this batch was claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +92,17 @@ def _counted(better: Mapping[Priority, float], priority: Priority, own: float) -
 def _tokens_to_end(load: BatchLoad, loads: Sequence[BatchLoad], *, num_leased: int, is_full: bool) -> float:
     """Return what is served until a batch ends whose every line is with a worker: all lines there advance alike.
 
-    Where others wait, each that ends makes room for another; else the workers have fewer and fewer.
+    Where others wait, each that ends makes room for another; else the workers have fewer and fewer. Those of the last
+    chunk have had their part since it was claimed; lines that are longer than expected go on for a while.
     """
     if not load.leased_lines:
         return 0.0
     of_a_line = load.leased_tokens / load.leased_lines
     if is_full:
-        return of_a_line * num_leased
-    return sum(min(other.leased_tokens, of_a_line * other.leased_lines) for other in loads)
+        tokens = of_a_line * num_leased
+    else:
+        tokens = sum(min(other.leased_tokens, of_a_line * other.leased_lines) for other in loads)
+    return max(tokens - load.served_since_claim, _LEAST_LEFT * tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,7 @@ def _values(batches: Sequence[Batch]) -> dict[str, object]:
 
 # One that should have ended by now ends at any moment.
 _FORECASTS = text("""
-    SELECT batch_id, position, waits_for, greatest(made_at + make_interval(secs => seconds), now()) AS ends_at
+    SELECT batch_id, position, waits_for,
+        CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), now()) END AS ends_at
     FROM forecast WHERE batch_id = ANY(CAST(:ids AS text[])) AND made_at > now() - CAST(:kept AS interval)
 """)

@@ -6,8 +6,7 @@ Pure: counts in, rates out; no SQL, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _MEMORY_SECONDS = 60.0
 """Of busy time: what was measured so long ago counts for a third."""
@@ -20,32 +19,43 @@ class Rate:
     """What was measured of a model's workers."""
 
     tokens_per_second: float | None = None
-    """Of one worker, prompt and output together; None until it was measured."""
+    """Of one worker: those of the lines that it finished, prompt and output together. None until it was measured."""
     token_ratio: float = 1.0
     """Tokens that finished lines used, for each that was estimated."""
-    counters: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of each live worker since its engine started, when it was looked at last."""
     is_saturated: bool = False
-    """Chunks waited then for a free worker."""
+    """Chunks waited for a free worker when it was looked at last."""
 
 
-def measured(
-    before: Rate, counters: Mapping[str, int], *, seconds: float, is_busy: bool, is_saturated: bool, token_ratio: float
-) -> Rate:
-    """Return the rate after another look at the workers' counters, `seconds` after the one before.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is found between one look and the next."""
 
-    Idle time says nothing. Where no chunk waited the workers could have done more: that counts only while nothing
-    better is known.
+    seconds: float
+    tokens: int
+    """Of lines that were finished since the look before."""
+    num_workers: int
+    is_saturated: bool
+    is_warm: bool
+    """Of the open batches as many lines are finished as run now: before that the short ones among the first lines end,
+    and nobody sees what the others have had."""
+    token_ratio: float
+
+
+def measured(before: Rate, look: Look) -> Rate:
+    """Return the rate after another look at the workers.
+
+    The time in which a queue comes or goes says nothing. Where no chunk waited the workers could have done more: that
+    counts only while nothing better is known.
     """
     known = before.tokens_per_second
-    # A counter that fell is one of an engine that was restarted; a worker that was not there tells nothing yet.
-    gains = [tokens - before.counters[name] for name, tokens in counters.items() if name in before.counters]
-    rate = sum(gains) / len(gains) / seconds if gains and min(gains) >= 0 and seconds > 0 else 0.0
-    is_full = is_saturated and before.is_saturated
-    if rate > 0 and is_busy and (known is None or is_full or rate > known):
-        weight = 1.0 if known is None else 1.0 - math.exp(-seconds / _MEMORY_SECONDS)
-        known = rate if known is None else known + weight * (rate - known)
-    return Rate(tokens_per_second=known, token_ratio=token_ratio, counters=dict(counters), is_saturated=is_saturated)
+    is_steady = look.is_warm and look.is_saturated == before.is_saturated
+    if is_steady and look.tokens and look.num_workers and look.seconds > 0:
+        rate = look.tokens / look.seconds / look.num_workers
+        if known is None:
+            known = rate
+        elif look.is_saturated or rate > known:
+            known += (1.0 - math.exp(-look.seconds / _MEMORY_SECONDS)) * (rate - known)
+    return Rate(tokens_per_second=known, token_ratio=look.token_ratio, is_saturated=look.is_saturated)
 
 
 def tokens_of_a_line(*, estimated: float, token_ratio: float, num_finished: int, used: float) -> float:

@@ -5,8 +5,9 @@ Costs what is open, as the count for `/metrics` does; what is kept is a row a ba
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -17,67 +18,77 @@ from jobs.chunks.fleet import live_workers
 from jobs.chunks.recording import copy_rows
 from jobs.database import advisory_lock
 from jobs.forecasts.finish_times import BatchLoad, forecast
-from jobs.forecasts.rates import Rate, measured, tokens_of_a_line
+from jobs.forecasts.rates import Look, Rate, measured, tokens_of_a_line
 from jobs.forecasts.sentences import standing
 from jobs.states import Priority
-from jobs.tables import ServingRate, Worker
-
-_COUNTERS = ("prompt_tokens_total", "generation_tokens_total")
+from jobs.tables import ServingRate
 
 
 def take(session: Session) -> int:
     """Measure the workers, forecast every batch in progress, and keep both; return the number of batches."""
     advisory_lock(session, "forecast")
     by_model: dict[str, list[Any]] = defaultdict(list)
-    for row in session.execute(_OPEN_BATCHES).all():
+    for row in session.execute(_OPEN_BATCHES, {"model": None}).all():
         by_model[row.model].append(row)
-    workers: dict[str, list[Worker]] = defaultdict(list)
-    for worker in live_workers(session):
-        workers[worker.model].append(worker)
+    num_workers = Counter(worker.model for worker in live_workers(session))
+    ledger_id = session.scalar(_LAST_ENTRY) or 0
     kept: list[tuple[Any, ...]] = []
-    for model in sorted(by_model.keys() | workers.keys()):
-        rate = _measure(session, model, workers[model], by_model[model])
-        kept.extend(_rows(by_model[model], rate, num_workers=len(workers[model])))
+    for model in sorted(by_model.keys() | num_workers.keys()):
+        rate = _measure(session, model, by_model[model], num_workers=num_workers[model], ledger_id=ledger_id)
+        kept.extend(_rows(by_model[model], rate, num_workers=num_workers[model]))
     session.execute(text("DELETE FROM forecast"))
     copy_rows(session, "COPY forecast (batch_id, position, seconds, waits_for) FROM STDIN", kept)
     return len(kept)
 
 
-def _measure(session: Session, model: str, workers: Iterable[Worker], rows: Sequence[Any]) -> Rate:
-    """Return the model's rate, after this look at its workers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQueue:
+    """What a model's workers have before them, and how fast they were when they were looked at last."""
+
+    loads: Sequence[BatchLoad]
+    rate: Rate
+    num_workers: int
+
+
+def queue_of(session: Session, model: str) -> ModelQueue:
+    """Read one model's queue now; it costs what is open of that model. Keeps nothing."""
+    found = session.execute(_RATE, {"model": model}).one_or_none()
+    rate = Rate() if found is None else _rate(found)
+    num_workers = len(live_workers(session, model=model))
+    rows = session.execute(_OPEN_BATCHES, {"model": model}).all()
+    speed = (rate.tokens_per_second or 0.0) * num_workers
+    loads = [_load(row, rate, tokens_per_second=speed) for row in rows]
+    return ModelQueue(loads=loads, rate=rate, num_workers=num_workers)
+
+
+def _measure(session: Session, model: str, rows: Sequence[Any], *, num_workers: int, ledger_id: int) -> Rate:
+    """Return the model's rate after this look, which ends with the ledger entry `ledger_id`."""
     found = session.execute(_RATE, {"model": model}).one_or_none()
     before = Rate() if found is None else _rate(found)
-    after = measured(
-        before,
-        {worker.id: _tokens(worker.engine_stats) for worker in workers if worker.engine_stats},
+    values = {"model": model, "after": ledger_id if found is None else found.ledger_id, "until": ledger_id}
+    look = Look(
         seconds=0.0 if found is None else float(found.seconds),
-        is_busy=any(row.leased_lines for row in rows),
+        tokens=session.execute(_FINISHED, values).scalar_one(),
+        num_workers=num_workers,
         is_saturated=any(row.ready_lines for row in rows),
+        is_warm=sum(row.num_finished for row in rows) >= sum(row.leased_lines for row in rows) > 0,
         token_ratio=_token_ratio(rows, otherwise=before.token_ratio),
     )
-    values = {
+    after = measured(before, look)
+    kept = {
         "tokens_per_second": after.tokens_per_second,
         "token_ratio": after.token_ratio,
-        "counters": dict(after.counters),
+        "counters": {"ledger_id": ledger_id},
         "is_saturated": after.is_saturated,
+        "measured_at": text("clock_timestamp()"),
     }
-    row = insert(ServingRate).values(model=model, measured_at=text("clock_timestamp()"), **values)
-    changed = {**values, "measured_at": text("clock_timestamp()")}
-    session.execute(row.on_conflict_do_update(index_elements=[ServingRate.model], set_=changed))
+    row = insert(ServingRate).values(model=model, **kept)
+    session.execute(row.on_conflict_do_update(index_elements=[ServingRate.model], set_=kept))
     return after
 
 
 def _rate(row: Any) -> Rate:
-    return Rate(
-        tokens_per_second=row.tokens_per_second,
-        token_ratio=row.token_ratio,
-        counters=row.counters,
-        is_saturated=row.is_saturated,
-    )
-
-
-def _tokens(engine_stats: Mapping[str, Any] | None) -> int:
-    return sum(int((engine_stats or {}).get(name, 0)) for name in _COUNTERS)
+    return Rate(tokens_per_second=row.tokens_per_second, token_ratio=row.token_ratio, is_saturated=row.is_saturated)
 
 
 def _token_ratio(rows: Iterable[Any], *, otherwise: float) -> float:
@@ -96,6 +107,7 @@ def _rows(rows: Sequence[Any], rate: Rate, *, num_workers: int) -> list[tuple[An
     """Return what is kept of each batch of a model: (id, position, seconds to its end or None, sentence or None)."""
     speed = None if rate.tokens_per_second is None or not num_workers else rate.tokens_per_second * num_workers
     is_waiting = {row.id for row in rows if row.waits_for_tokens is not None}
+    loads = [_load(row, rate, tokens_per_second=speed or 0.0) for row in rows]
     return [
         (
             found.batch_id,
@@ -103,11 +115,11 @@ def _rows(rows: Sequence[Any], rate: Rate, *, num_workers: int) -> list[tuple[An
             None if speed is None or found.batch_id in is_waiting else found.tokens / speed,
             standing(found, num_workers=num_workers, tokens_per_second=speed),
         )
-        for found in forecast([_load(row, rate) for row in rows])
+        for found in forecast(loads)
     ]
 
 
-def _load(row: Any, rate: Rate) -> BatchLoad:
+def _load(row: Any, rate: Rate, *, tokens_per_second: float) -> BatchLoad:
     of_a_line = tokens_of_a_line(
         estimated=_estimated(row),
         token_ratio=rate.token_ratio,
@@ -129,6 +141,7 @@ def _load(row: Any, rate: Rate) -> BatchLoad:
         ready_tokens=ready * of_a_line,
         leased_tokens=leased * of_a_line,
         leased_lines=int(leased),
+        served_since_claim=tokens_per_second * float(row.seconds_since_claim or 0.0),
     )
 
 
@@ -140,21 +153,36 @@ _OPEN_BATCHES = text("""
         coalesce(file.num_requests, 0) AS file_requests,
         coalesce(file.estimated_input_tokens, 0) + coalesce(file.estimated_output_tokens, 0) AS estimated_tokens,
         tenant.weight, coalesce(share.virtual_time, 0) AS virtual_time,
-        open.ready_lines, open.leased_lines
+        open.ready_lines, open.leased_lines,
+        extract(epoch FROM clock_timestamp() - claimed.last_at) AS seconds_since_claim
     FROM (
         SELECT batch_id, coalesce(sum(num_requests) FILTER (WHERE state = 'ready'), 0) AS ready_lines,
             coalesce(sum(num_requests) FILTER (WHERE state = 'leased'), 0) AS leased_lines
-        FROM chunk WHERE state IN ('ready', 'leased') GROUP BY batch_id
+        FROM chunk WHERE state IN ('ready', 'leased') AND (CAST(:model AS text) IS NULL OR model = :model)
+        GROUP BY batch_id
     ) AS open
     JOIN batch ON batch.id = open.batch_id AND batch.state = 'in_progress'
     JOIN file ON file.id = batch.input_file_id
     JOIN tenant ON tenant.id = batch.tenant_id
     LEFT JOIN fair_share AS share ON share.model = batch.model AND share.priority = batch.priority
         AND share.tenant_id = batch.tenant_id
+    LEFT JOIN (
+        SELECT batch_id, max(last_at) AS last_at FROM decision WHERE kind = 'claimed' GROUP BY batch_id
+    ) AS claimed ON claimed.batch_id = batch.id
 """)
 
 _RATE = text("""
-    SELECT tokens_per_second, token_ratio, counters, is_saturated,
+    SELECT tokens_per_second, token_ratio, is_saturated,
+        CAST(coalesce(counters->>'ledger_id', '0') AS bigint) AS ledger_id,
         extract(epoch FROM clock_timestamp() - measured_at) AS seconds
-    FROM serving_rate WHERE model = :model FOR UPDATE
+    FROM serving_rate WHERE model = :model
+""")
+
+_LAST_ENTRY = text("SELECT max(id) FROM ledger")
+
+# By the key, so it reads what is new. What was rolled up since is older; what is committed after a later entry was
+# read is missed, a flush at most.
+_FINISHED = text("""
+    SELECT coalesce(sum(input_tokens + output_tokens), 0)::bigint FROM ledger
+    WHERE id > :after AND id <= :until AND model = :model AND created_at > now() - interval '1 hour'
 """)

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import budgets
 from jobs.batches.validation import validate_batch
 from jobs.chunks import fleet, leasing
+from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.forecasts import snapshot
 from jobs.states import Priority
@@ -334,13 +335,21 @@ def test_a_list_of_many_batches_costs_a_few_queries_and_says_when_each_ends(
         validate_batch(maker, storage, batch_id, settings=deployment.settings)
     with maker.begin() as session:
         fleet.register(session, worker_id="w", model="org/tiny", max_chunks=1, max_model_len=64)
-    for tokens in (1000, 2000):
-        with maker.begin() as session:
-            stats = {"prompt_tokens_total": tokens, "generation_tokens_total": 0}
-            fleet.heartbeat(session, "w", engine_stats=stats)
-            claimed = leasing.claim_next(session, model="org/tiny", worker_id="w", lease=timedelta(hours=1))
-            snapshot.take(session)
-            session.execute(text("UPDATE serving_rate SET measured_at = measured_at - interval '10 seconds'"))
+    lease = timedelta(hours=1)
+    with maker.begin() as session:
+        claimed = leasing.claim_next(session, model="org/tiny", worker_id="w", lease=lease)
+        snapshot.take(session)
+    assert claimed is not None
+    with maker.begin() as session:
+        session.execute(text("UPDATE serving_rate SET measured_at = measured_at - interval '10 seconds'"))
+        answers = [
+            LineResult(line_no=number, line=b"{}", status_code=200, input_tokens=400, output_tokens=100)
+            for number in range(2)
+        ]
+        leasing.flush(session, claimed, answers, flush_no=1, lease=lease)
+        snapshot.take(session)
+        assert leasing.claim_next(session, model="org/tiny", worker_id="w", lease=lease) is not None
+        snapshot.take(session)
     num_queries: list[int] = []
 
     def count_query(*_: object) -> None:
@@ -356,7 +365,6 @@ def test_a_list_of_many_batches_costs_a_few_queries_and_says_when_each_ends(
         event.remove(Engine, "before_cursor_execute", count_query)
     assert num_queries[0] == num_queries[1] <= 6
     told = [batch.model_extra for batch in pages[1]]
-    assert claimed is not None
     assert [batch["position"] for batch in told if batch] == [3, 2, 0, 0]
     assert all(batch and batch["eta"] for batch in told)
     assert told[0] is not None

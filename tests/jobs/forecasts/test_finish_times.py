@@ -26,6 +26,7 @@ def load(
     ready: float = 0,
     leased: float = 0,
     leased_lines: int = 0,
+    served: float = 0,
     priority: Priority = Priority.NORMAL,
     weight: float = 1.0,
     virtual_time: float = 0.0,
@@ -41,6 +42,7 @@ def load(
         ready_tokens=ready,
         leased_tokens=leased,
         leased_lines=leased_lines,
+        served_since_claim=served,
     )
 
 
@@ -97,6 +99,14 @@ def test_running_lines_advance_together_and_what_waits_comes_after_them() -> Non
     assert (both["s"].tokens, both["r"].tokens) == (50, 130)
 
 
+def test_lines_that_were_claimed_a_while_ago_have_had_their_part() -> None:
+    waits = load("w", tenant="y", ready=50)
+    found = by_id([load("r", leased=120, leased_lines=4, served=100), waits])
+    assert (found["r"].tokens, found["w"].tokens) == (20, 170)
+    overdue = by_id([load("r", leased=120, leased_lines=4, served=500), waits])
+    assert overdue["r"].tokens == 12, "longer than expected: nobody knows by how much"
+
+
 def test_a_batch_that_runs_stands_behind_nobody_though_others_are_first() -> None:
     loads = [load("u", priority=Priority.URGENT, ready=100), load("n", ready=10, leased=5, leased_lines=1)]
     found = by_id(loads)["n"]
@@ -126,10 +136,12 @@ def test_a_forecast_is_where_the_real_order_of_chunks_ends_but_for_a_chunk_a_ten
     picked = order(_queues(loads, owners), now=NOON, limit=len(owners))
     for number, chunk_id in enumerate(picked, start=1):
         ends[owners[chunk_id]] = number
-    num_tenants = len({one.tenant_id for one in loads})
-    # A tenant's chunk of one token may be picked while its virtual time is below that of the end, never from it on.
-    slack = sum(max(1.0, one.weight) for one in {one.tenant_id: one for one in loads}.values()) + num_tenants
+    weights = {one.tenant_id: one.weight for one in loads}.values()
+    own = {one.batch_id: one.weight for one in loads}
     for found in forecast(loads):
+        # A chunk of one token is 1 / weight of virtual time, in which each other tenant has its weight of it, and it is
+        # picked whole.
+        slack = sum(weight / own[found.batch_id] + 1 for weight in weights)
         assert abs(found.tokens - ends[found.batch_id]) <= slack
 
 

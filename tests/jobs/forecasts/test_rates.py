@@ -1,55 +1,58 @@
-"""What two looks at the workers' counters say of their speed."""
+"""What two looks at finished lines say of the workers' speed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from jobs.forecasts.rates import Rate, measured, tokens_of_a_line
+from jobs.forecasts.rates import Look, Rate, measured, tokens_of_a_line
+
+FULL = Rate(tokens_per_second=100.0, is_saturated=True)
+LOOK = Look(seconds=10.0, tokens=2000, num_workers=1, is_saturated=True, is_warm=True, token_ratio=0.5)
 
 
-def look(before: Rate, tokens: int, *, seconds: float = 10.0, busy: bool = True, full: bool = True) -> Rate:
-    return measured(
-        before, {"w": tokens}, seconds=seconds, is_busy=busy, is_saturated=full, token_ratio=before.token_ratio
-    )
+def after(before: Rate, look: Look) -> float | None:
+    return measured(before, look).tokens_per_second
 
 
-FULL = Rate(tokens_per_second=100.0, counters={"w": 1000}, is_saturated=True)
+def test_the_first_steady_look_knows_the_speed_of_one_worker() -> None:
+    assert after(Rate(is_saturated=True), LOOK) == 200.0
+    assert after(Rate(is_saturated=True), replace(LOOK, num_workers=4)) == 50.0
+    assert measured(FULL, LOOK).token_ratio == 0.5
 
 
-def test_the_first_look_knows_no_speed_and_the_second_one_does() -> None:
-    first = look(Rate(), 500)
-    assert first.tokens_per_second is None
-    assert look(first, 1500).tokens_per_second == 100.0
+def test_a_steady_look_moves_the_rate_towards_what_was_measured() -> None:
+    rate = after(FULL, LOOK)
+    assert rate is not None
+    assert 100 < rate < 200
+    slower = after(FULL, replace(LOOK, tokens=500))
+    assert slower is not None
+    assert 50 < slower < 100
 
 
-def test_idle_time_says_nothing() -> None:
-    assert look(FULL, 1000, busy=False).tokens_per_second == 100.0
-    assert look(FULL, 1001, busy=False).tokens_per_second == 100.0
-
-
-def test_what_waits_for_a_free_worker_moves_the_rate_towards_what_was_measured() -> None:
-    after = look(FULL, 3000).tokens_per_second
-    assert after is not None
-    assert 100 < after < 200
+@pytest.mark.parametrize(
+    ("before", "look"),
+    [
+        (FULL, replace(LOOK, is_warm=False)),
+        (FULL, replace(LOOK, tokens=0)),
+        (FULL, replace(LOOK, num_workers=0)),
+        (FULL, replace(LOOK, seconds=0.0)),
+        (FULL, replace(LOOK, is_saturated=False)),
+        (replace(FULL, is_saturated=False), LOOK),
+    ],
+)
+def test_the_time_in_which_a_queue_comes_or_goes_says_nothing(before: Rate, look: Look) -> None:
+    assert after(before, look) == 100.0
+    assert after(replace(before, tokens_per_second=None), look) is None
 
 
 def test_workers_that_could_have_done_more_are_not_taken_for_slow() -> None:
-    assert look(FULL, 1100, full=False).tokens_per_second == 100.0
-    faster = look(FULL, 3000, full=False).tokens_per_second
+    before, look = replace(FULL, is_saturated=False), replace(LOOK, is_saturated=False)
+    assert after(before, replace(look, tokens=100)) == 100.0
+    faster = after(before, look)
     assert faster is not None
     assert faster > 100
-
-
-def test_an_engine_that_was_restarted_and_a_worker_that_came_do_not_count() -> None:
-    assert look(FULL, 10).tokens_per_second == 100.0
-    new = measured(FULL, {"v": 9}, seconds=10.0, is_busy=True, is_saturated=True, token_ratio=1.0)
-    assert (new.tokens_per_second, new.counters) == (100.0, {"v": 9})
-
-
-def test_a_rate_is_one_workers() -> None:
-    before = Rate(counters={"v": 0, "w": 0}, is_saturated=True)
-    both = measured(before, {"v": 100, "w": 300}, seconds=1.0, is_busy=True, is_saturated=True, token_ratio=1.0)
-    assert both.tokens_per_second == 200.0
 
 
 def test_a_line_is_as_long_as_estimated_until_lines_of_its_batch_have_ended() -> None:
