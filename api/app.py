@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from api import files, health, models, quota, usage
-from api.batches import changing, creating, decisions, retries, routes
+from api.batches import changing, creating, decisions, estimates, retries, routes
 from api.errors import install_error_handlers
 from api.in_flight import InFlight
 from api.middleware.layers import install_layers
@@ -67,6 +67,6 @@ def create_app(settings: Settings) -> FastAPI:
     )
     install_error_handlers(app)
     install_layers(app, metrics, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
-    for module in (files, creating, routes, changing, retries, decisions, models, usage, quota, health):
+    for module in (files, creating, routes, changing, retries, decisions, estimates, models, usage, quota, health):
         app.include_router(module.router)
     return app

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,6 +41,7 @@ def create(
     metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
     fail_on_errors: FailOnErrors = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would take, and submit nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a batch and print its id.
@@ -53,10 +54,17 @@ def create(
     pairs = _pairs(metadata or [])
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        path = Path(source)
+        path, is_uploaded = Path(source), False
         if path.exists() or not source.startswith("file"):
             endpoint = endpoint or _first_url(path)
             source = upload_file(client, path, purpose="batch").id
+            is_uploaded = True
+        if dry_run:
+            call = {"input_file_id": source, "completion_window": window, "priority": priority.value}
+            _print_estimate(client, call | ({"endpoint": endpoint} if endpoint else {}), as_json=as_json)
+            if is_uploaded:
+                client.files.delete(source)
+            return
         batch = client.batches.create(
             input_file_id=source,
             endpoint=endpoint or "/v1/chat/completions",  # type: ignore[arg-type]  # the server knows its endpoints
@@ -174,8 +182,6 @@ def change(
 @app.command()
 def decisions(batch_id: BatchId, as_json: AsJson = False) -> None:
     """Show what was decided about a batch within the last day, and by whom."""
-    from typing import Any
-
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.table import print_table, when
 
@@ -247,6 +253,20 @@ def _report(tally: LineTally, output: Path | None) -> None:
         print(f"  failed lines: {by_code(tally.codes)}", file=sys.stderr)
     if cut := truncated(tally.num_truncated):
         print(f"  {cut}", file=sys.stderr)
+
+
+def _print_estimate(client: OpenAI, call: dict[str, Any], *, as_json: bool) -> None:
+    """Ask what a create call would take, and print it."""
+    from cli.batch_fields import estimate_fields
+    from cli.table import print_fields
+
+    found = client.post("/estimates", cast_to=dict[str, Any], body=call)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print_fields(estimate_fields(found))
+    for error in (found["errors"] or {"data": []})["data"]:
+        print(f"line {error['line']}: {error['message']}")
 
 
 def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:

@@ -1,4 +1,7 @@
-"""A batch as people read it, field by field: times as dates, counts and amounts with their units. No HTTP."""
+"""A batch, or the estimate of one, as people read it, field by field: times as dates, counts and amounts with units.
+
+No HTTP.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
 
 def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the lines of one field; one that we do not know is shown as it came."""
-    if name.endswith("_at"):
+    if name.endswith("_at") or name == "eta":
         yield name, when(value)
     elif name == "request_counts":
         yield "lines", f"{value['completed']} done, {value['failed']} failed of {value['total']}"
@@ -35,3 +38,21 @@ def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, " ".join(f"{key}={word}" for key, word in value.items())
     else:
         yield name, str(value)
+
+
+def estimate_fields(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return an estimate of the wire; its `errors` are left to the caller."""
+    seconds, available = found["worker_seconds"], found["available_tokens"]
+    room = "no limit" if available is None else f"{available:,} tokens left"
+    return {
+        "model": found["model"] or "unknown",
+        "lines": f"{found['requests']:,}",
+        "invalid": f"{found['invalid_lines']:,} of the first {found['checked_lines']:,} lines",
+        "tokens": f"{found['input_tokens']:,} in, at most {found['output_tokens']:,} out",
+        "counted": found["tokens_basis"],
+        "cost": f"at most {found['cost_micros'] / 1e6:,.6f} units of currency",
+        "worker time": "unknown" if seconds is None else f"{seconds:,.0f} s of one worker",
+        "end": "unknown" if found["eta"] is None else f"{when(found['eta'])}, if submitted now",
+        "basis": found["basis"],
+        "budget": f"{room}: {'it fits' if found['fits_budget'] else 'it does not fit'}",
+    }

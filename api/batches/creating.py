@@ -87,7 +87,7 @@ async def create(
     retry_count: RetryCount = 0,
 ) -> BatchObject:
     """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
-    _check_source(body)
+    check_source(body)
     expiry = body.output_expires_after
     wanted = CreateBatch(
         input_file_id=body.input_file_id or "",
@@ -112,7 +112,8 @@ async def create(
         return await run_sync(create_one)
 
 
-def _check_source(body: CreateBatchBody) -> None:
+def check_source(body: CreateBatchBody) -> None:
+    """Raise InputError unless a file or requests are given, and not both."""
     if body.input_file_id is None and body.requests is None:
         raise InputError(
             "Missing required parameter: 'input_file_id', or 'requests' in its place.",

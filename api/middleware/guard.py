@@ -15,7 +15,7 @@ from api.errors import error_response
 
 MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
 MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests: parsed on the event loop
-INLINE_PATH = "/v1/batches"
+INLINE_PATHS = frozenset({"/v1/batches", "/v1/estimates"})
 UPLOAD_PATH = "/v1/files"  # bounds its own body, by max_file_bytes
 OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
@@ -23,8 +23,8 @@ OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 class RequestGuard:
     """Answer 400 to NUL in path or query, and 401 to strangers where there is an `operator_key`.
 
-    Bound every body but an upload's to MAX_JSON_BYTES, a create's to MAX_INLINE_BYTES, and `stall_seconds`; an upload
-    may only not pause for as long.
+    Bound every body but an upload's to MAX_JSON_BYTES, those with requests to MAX_INLINE_BYTES, and `stall_seconds`; an
+    upload may only not pause for as long.
     """
 
     def __init__(self, app: ASGIApp, *, stall_seconds: float, operator_key: str) -> None:
@@ -43,7 +43,7 @@ class RequestGuard:
         else:
             headers, is_upload = Headers(scope=scope), scope["path"] == UPLOAD_PATH
             bounded = _timely(receive, self._stall_seconds, is_extended=is_upload)
-            allowed = MAX_INLINE_BYTES if scope["path"] == INLINE_PATH else MAX_JSON_BYTES
+            allowed = MAX_INLINE_BYTES if scope["path"] in INLINE_PATHS else MAX_JSON_BYTES
             await self.app(scope, bounded if is_upload else _short(bounded, headers, allowed), send)
 
     def _is_operator(self, scope: Scope) -> bool:

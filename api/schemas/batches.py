@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
@@ -26,6 +27,11 @@ class BatchErrors(WireModel):
     data: list[BatchError]
     num_unlisted: int
     """How many more there are than `data` lists."""
+
+    @classmethod
+    def of(cls, listed: Sequence[Mapping[str, Any]], *, num_unlisted: int) -> Self | None:
+        """Return what is wrong, None where nothing is."""
+        return cls(data=[BatchError(**error) for error in listed], num_unlisted=num_unlisted) if listed else None
 
 
 class RequestCounts(WireModel):
@@ -145,10 +151,7 @@ class BatchPage(Page[BatchObject]):
 
 
 def _errors_of(batch: Batch) -> BatchErrors | None:
-    if not batch.errors:
-        return None
-    data = [BatchError(**error) for error in batch.errors]
-    return BatchErrors(data=data, num_unlisted=batch.num_unlisted_errors)
+    return BatchErrors.of(batch.errors or [], num_unlisted=batch.num_unlisted_errors)
 
 
 def _usage_of(batch: Batch) -> BatchUsage:

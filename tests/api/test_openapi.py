@@ -34,7 +34,7 @@ OPENAI_NAMES = {
     "retrieveModel",
 }
 
-REQUESTS = {"CreateBatchBody", "ExpiresAfter", "RetryBatchBody", "ChangeBatchBody"}
+REQUESTS = {"CreateBatchBody", "ExpiresAfter", "RetryBatchBody", "ChangeBatchBody", "EstimateBody"}
 MORE_FORMS = {"readUsage": ["text/csv"]}
 
 

@@ -69,6 +69,16 @@ def test_a_batch_is_cancelled_and_has_no_results_yet(server: Tokenmill, batch_fi
     assert server("batch", "cancel", batch_id).stdout in ("cancelling\n", "cancelled\n")
 
 
+def test_a_dry_run_says_what_a_batch_would_take_and_leaves_nothing(server: Tokenmill, batch_file: Path) -> None:
+    before = (server("batch", "list").stdout, server("files", "list").stdout)
+    shown = server("batch", "create", batch_file, "--dry-run").stdout
+    assert "0 of the first 3 lines" in shown
+    assert "at most 12 out" in shown
+    assert "No running worker serves the model 'tiny'." in shown
+    assert "no limit: it fits" in shown
+    assert (server("batch", "list").stdout, server("files", "list").stdout) == before
+
+
 def test_a_batch_is_changed_and_says_what_was_decided_and_why_it_cannot_be_retried_yet(
     server: Tokenmill, batch_file: Path
 ) -> None:

@@ -1,0 +1,120 @@
+"""What a batch would take, told before it is submitted, of a file and of requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs import served_models
+from jobs.chunks import fleet
+
+MODEL = "org/priced"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def priced(deployment: Any) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        served_models.add_model(
+            session, MODEL, "/models/p", input_price_micros=1_000_000, output_price_micros=3_000_000
+        )
+
+
+@pytest.fixture
+def worker(deployment: Any) -> Iterator[None]:
+    """A live worker of the model that does 50 tokens/s, and lines that use half of what is estimated."""
+    with Session(deployment.engine) as session, session.begin():
+        fleet.register(session, worker_id="priced", model=MODEL, max_chunks=1, max_model_len=64)
+        session.execute(
+            text("""
+                INSERT INTO serving_rate (model, tokens_per_second, token_ratio, counters, is_saturated, measured_at)
+                VALUES (:model, 50, 0.5, '{}', TRUE, now())
+            """),
+            {"model": MODEL},
+        )
+    yield
+    with Session(deployment.engine) as session, session.begin():
+        fleet.stop(session, "priced")
+        session.execute(text("DELETE FROM serving_rate"))
+
+
+def estimate(client: OpenAI, **body: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = client.post("/estimates", cast_to=dict[str, Any], body=body)
+    return answer
+
+
+def test_a_file_is_estimated_and_its_bad_lines_are_listed(
+    client: OpenAI, deployment: Any, input_lines: Callable[..., bytes]
+) -> None:
+    content = input_lines(100, model=MODEL) + b"no json\n"
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    objects = deployment.object_names()
+    found = estimate(client, input_file_id=file.id)
+    assert (found["object"], found["model"], found["requests"]) == ("estimate", MODEL, 101)
+    assert (found["checked_lines"], found["invalid_lines"]) == (101, 1)
+    assert [error["code"] for error in found["errors"]["data"]] == ["invalid_json_line"]
+    # 8 tokens of a prompt, 8 of a message, 2 of "hello" for each line; the bad one by its bytes, and 1,024 by default.
+    assert (found["input_tokens"], found["output_tokens"]) == (100 * 18 + 2, 100 * 8 + 1024)
+    assert found["cost_micros"] == found["input_tokens"] + 3 * found["output_tokens"]
+    assert "±40 %" in found["tokens_basis"]
+    assert (found["worker_seconds"], found["eta"]) == (None, None)
+    assert found["basis"] == "No running worker serves the model 'org/priced'."
+    assert (found["available_tokens"], found["fits_budget"]) == (None, True)
+    assert client.batches.list().data == []
+    assert deployment.object_names() == objects
+
+
+def test_the_end_is_behind_what_is_there(
+    client: OpenAI, deployment: Any, input_lines: Callable[..., bytes], worker: None
+) -> None:
+    requests = [json.loads(line) for line in input_lines(100, model=MODEL).splitlines()]
+    alone = estimate(client, requests=requests)
+    assert alone["input_tokens"] + alone["output_tokens"] == 2600
+    assert alone["worker_seconds"] == pytest.approx(2600 * 0.5 / 50)
+    assert "0 tokens would be served before its end and 1,300 of its own, by 1 worker at 50 tokens/s" in alone["basis"]
+    assert "50% of what was estimated" in alone["basis"]
+
+
+def test_what_the_budget_has_no_room_for_is_told_and_not_refused(
+    new_client: Callable[..., OpenAI], input_lines: Callable[..., bytes]
+) -> None:
+    client = new_client(limit_tokens=100)
+    requests = [json.loads(line) for line in input_lines(10).splitlines()]
+    found = estimate(client, requests=requests, priority="bulk", metadata={"a": "b"})
+    assert (found["available_tokens"], found["fits_budget"]) == (100, False)
+
+
+def test_an_input_without_a_known_model_has_no_price_and_no_end(client: OpenAI) -> None:
+    found = estimate(client, requests=[{"body": {"model": "nobody's", "messages": []}}])
+    assert (found["model"], found["cost_micros"], found["eta"]) == (None, 0, None)
+    assert found["invalid_lines"] == 1
+    assert "No line names a model that is known" in found["basis"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input_file_id"),
+        ({"input_file_id": "file-none"}, "id"),
+        ({"requests": [{}], "completion_window": "soon"}, "completion_window"),
+        ({"requests": [{}], "colour": "red"}, "colour"),
+    ],
+)
+def test_what_is_no_create_call_is_refused_by_name(client: OpenAI, body: dict[str, Any], param: str) -> None:
+    with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as caught:
+        estimate(client, **body)
+    assert caught.value.param == param
+
+
+def test_another_tenants_file_is_not_found(
+    client: OpenAI, new_client: Callable[..., OpenAI], input_lines: Callable[..., bytes]
+) -> None:
+    file = client.files.create(file=("in.jsonl", input_lines(1)), purpose="batch")
+    with pytest.raises(openai.NotFoundError):
+        estimate(new_client(), input_file_id=file.id)
