@@ -172,14 +172,15 @@ class _Turn:
     position: int
     virtual_time: float
     rank: int
-    waiting_since: datetime | None  # only of queues that waiting has lifted: they go first in their new class
+    waiting_since: datetime | None  # only of queues that waiting has lifted, also in their own class: they go first
 
     @classmethod
     def first(cls, queue: Queue, now: datetime, *, is_after: bool) -> _Turn:
         # A hint under way is service to come: without this an aged queue would get a hint on every call.
         waited = timedelta(0) if queue.hinted_tokens else now - queue.waiting_since
         rank = effective_rank(queue.priority, waited)
-        is_lifted = rank < CLASSES.index(queue.priority)
+        # Urgent work that waited as long takes its turn among what was lifted: that alone may be more than is served.
+        is_lifted = rank < CLASSES.index(queue.priority) or (rank == 0 and waited >= AGE_OF_NORMAL)
         return cls(
             queue=queue,
             is_after=is_after,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -157,6 +157,7 @@ def test_shares_converge_to_the_weights(weights: list[float], sizes: list[int], 
 
 
 @given(st.lists(st.sampled_from(list(Priority)), min_size=1, max_size=8), st.integers(5, 60))
+@example(classes=[Priority.URGENT, *[Priority.NORMAL] * 5], seconds=60)  # others always aged
 @hypothesis_settings(deadline=None, max_examples=30)
 def test_nobody_starves_under_endless_urgent_load(classes: list[Priority], seconds: int) -> None:
     """One chunk ends every `seconds`; each other queue is served at least once within its age plus one turn of all."""
