@@ -38,7 +38,9 @@ MODES: dict[str, dict[str, Any]] = {
     "static": {},
     "speculation": {"speculation": Speculation.NGRAM},
 }
-MODEL = SimpleNamespace(path=Path("none"), vocab_size=VOCAB_SIZE, eos_token_ids=(), max_model_len=1_000_000)
+MODEL = SimpleNamespace(
+    path=Path("none"), vocab_size=VOCAB_SIZE, eos_token_ids=(), max_model_len=1_000_000, angles_change_after=None
+)
 
 
 @dataclass
