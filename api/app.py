@@ -59,6 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Tokenmill",
         responses=failures(400, 405, 500),
         line_models=[ResultLine],
+        body_models=[creating.CreateBatchBody, estimates.EstimateBody],
         lifespan=lifespan,
         docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
         redoc_url=None,

@@ -6,10 +6,11 @@ Decides nothing: each route names the failures that it may answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from api.schemas.errors import ErrorEnvelope
 from api.schemas.wire import WireModel
@@ -89,11 +90,16 @@ def headers(descriptions: Mapping[str, str]) -> dict[str, Any]:
 
 
 class DescribedApp(FastAPI):
-    """An application whose schema has every failure in the envelope, and the `line_models` that no endpoint returns."""
+    """An application whose schema has every failure in the envelope, and models that FastAPI does not see.
 
-    def __init__(self, *, line_models: Sequence[type[WireModel]], **options: Any) -> None:
+    No endpoint returns `line_models`, and endpoints read `body_models` themselves.
+    """
+
+    def __init__(
+        self, *, line_models: Sequence[type[BaseModel]], body_models: Sequence[type[BaseModel]], **options: Any
+    ) -> None:
         super().__init__(**options)
-        self._line_models = line_models
+        self._line_models, self._body_models = line_models, body_models
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -101,7 +107,7 @@ class DescribedApp(FastAPI):
             components = schema["components"]["schemas"]
             for unsent in _UNSENT:
                 components.pop(unsent, None)
-            components |= _schemas_of(self._line_models)
+            components |= _schemas_of(self._line_models, "serialization") | _schemas_of(self._body_models, "validation")
             for path in schema["paths"].values():
                 for operation in path.values():
                     _complete(operation["responses"])
@@ -109,8 +115,8 @@ class DescribedApp(FastAPI):
         return self.openapi_schema
 
 
-def _schemas_of(models: Sequence[type[WireModel]]) -> dict[str, Any]:
-    modes: list[tuple[type[WireModel], Literal["serialization"]]] = [(model, "serialization") for model in models]
+def _schemas_of(models: Sequence[type[BaseModel]], mode: JsonSchemaMode) -> dict[str, Any]:
+    modes = [(model, mode) for model in models]
     schemas: dict[str, Any] = models_json_schema(modes, ref_template=_REF)[1]["$defs"]
     return schemas
 

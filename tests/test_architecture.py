@@ -99,7 +99,7 @@ FLOORS = {
         ["middleware", "uploads"],
         ["services"],
         ["auth"],
-        ["sessions", "spending"],
+        ["bodies", "sessions", "spending"],
         ["*"],
         ["app", "server"],
     ],

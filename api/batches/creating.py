@@ -8,13 +8,14 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.answers import shown
 from api.batches.fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
 from api.batches.making import make_batch
+from api.bodies import described, signed_in_body
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
 from api.openapi import failures
 from api.schemas.batches import BatchObject
@@ -75,9 +76,14 @@ class CreateBatchBody(StrictModel):
     """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
 
 
-@router.post("", operation_id="createBatch", responses=failures(403, 404, 408, 409, 413, 429))
+@router.post(
+    "",
+    operation_id="createBatch",
+    responses=failures(403, 404, 408, 409, 413, 429),
+    openapi_extra=described(CreateBatchBody),
+)
 async def create(
-    body: CreateBatchBody,
+    body: Annotated[CreateBatchBody, Depends(signed_in_body(CreateBatchBody))],
     spending: SpendingDep,
     *,
     tenant: TenantDep,

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from api.auth import TenantDep
 from api.batches.creating import CreateBatchBody, check_source
 from api.batches.fields import CompletionWindow
+from api.bodies import described, signed_in_body
 from api.fields import Storable
 from api.openapi import failures
 from api.schemas.batches import BatchErrors
@@ -74,8 +75,12 @@ class EstimateObject(WireModel):
     fits_budget: bool
 
 
-@router.post("", operation_id="createEstimate", responses=failures(404, 408, 413))
-async def estimate(body: EstimateBody, *, tenant: TenantDep, services: ServicesDep) -> EstimateObject:
+@router.post(
+    "", operation_id="createEstimate", responses=failures(404, 408, 413), openapi_extra=described(EstimateBody)
+)
+async def estimate(
+    body: Annotated[EstimateBody, Depends(signed_in_body(EstimateBody))], *, tenant: TenantDep, services: ServicesDep
+) -> EstimateObject:
     """Say at once what a batch would take; nothing is stored and nothing reserved."""
     check_source(body)
     async with services.session_slots:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import error_response
 
 MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
-MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests: parsed on the event loop
+MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests
 INLINE_PATHS = frozenset({"/v1/batches", "/v1/estimates"})
 UPLOAD_PATH = "/v1/files"  # bounds its own body, by max_file_bytes
 OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})

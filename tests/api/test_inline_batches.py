@@ -104,3 +104,29 @@ def test_a_create_has_a_bound_of_its_own(http: httpx.Client) -> None:
     answer = http.post("/v1/batches", json={**CALL, "requests": large * 90})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     assert "8,388,608" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["batches", "estimates"])
+def test_a_strangers_body_is_not_parsed(client: OpenAI, path: str) -> None:
+    headers = {"authorization": "Bearer tm-nobody", "content-type": "application/json"}
+    answer = httpx.post(f"{client.base_url}{path}", content=b"{" * 1000, headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "code"),
+    [
+        (b"{", "application/json", "invalid_json"),
+        (b"\xff", "application/json", "invalid_json"),
+        (b"[" * 100_000, "application/json", "invalid_json"),
+        (b"", "application/json", "invalid_body"),
+        (b"[]", "application/json", "invalid_body"),
+        (b"{}", "text/plain", "invalid_body"),
+        (b"{}", "application/json", "missing_required_parameter"),
+    ],
+)
+def test_a_body_of_another_form_is_refused(client: OpenAI, content: bytes, kind: str, code: str) -> None:
+    headers = {"authorization": f"Bearer {client.api_key}", "content-type": kind}
+    answer = httpx.post(f"{client.base_url}batches", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
