@@ -18,6 +18,8 @@ BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 MAX_SHOWN = 80
 """Characters of a wrong value that an error message quotes."""
+MAX_MESSAGE, MAX_PARAM = 500, 200
+"""Characters of what is said of a line, and of the name of what is wrong in it: both may quote keys of the line."""
 MAX_LEVELS = 1024
 """Of objects and arrays in one another, the line itself included: what orjson reads."""
 
@@ -51,7 +53,9 @@ class LineProblem(InputError):
     def __init__(
         self, code: str, message: str, *, line_no: int, param: str | None = None, custom_id: str | None = None
     ) -> None:
-        super().__init__(message, param=param, code=code)
+        super().__init__(
+            _stored(message, MAX_MESSAGE), param=None if param is None else _stored(param, MAX_PARAM), code=code
+        )
         self.line_no = line_no
         self.custom_id = custom_id
 
@@ -61,6 +65,12 @@ class LineProblem(InputError):
     def wire(self) -> dict[str, Any]:
         """Return the entry of a Batch's `errors.data`."""
         return {"code": self.code, "message": self.message, "param": self.param, "line": self.line_no + 1}
+
+
+def _stored(text: str, most: int) -> str:
+    """Return a text as Postgres' JSON takes it, which knows no NUL, and shortened."""
+    text = text if len(text) <= most else text[:most] + "…"
+    return text.replace("\0", "\\u0000")
 
 
 class LineSplitter:

@@ -134,6 +134,18 @@ def test_wrong_parameters_are_found_before_anything_runs(
     assert (batch.errors or [])[0]["message"] == "temperature is 7; it must be a number from 0 to 2"
 
 
+@pytest.mark.parametrize("key", ["a\0b", "k" * 700])
+def test_a_key_that_no_message_can_hold_is_told_shortened(submit: Submit, validate: Validate, key: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], key: 1}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    batch = submit([json.dumps(line)])
+    assert validate(batch) is BatchState.FAILED
+    (error,) = batch.errors or []
+    assert "\0" not in error["message"] + error["param"]
+    assert len(error["message"]) < 600
+    assert len(error["param"]) < 300
+
+
 @pytest.mark.parametrize(("max_tokens", "content", "param"), [(64, "x", "max_tokens"), (4, "x" * 9000, "messages")])
 def test_what_is_surely_too_long_for_every_worker_is_found_before_it_runs(
     session: Session, submit: Submit, validate: Validate, request_line: Line, max_tokens: int, content: str, param: str
