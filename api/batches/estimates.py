@@ -67,7 +67,7 @@ class EstimateObject(WireModel):
     worker_seconds: float | None
     """Of one worker, at the rate that the live ones were measured at; null where none was."""
     eta: int | None
-    """When it would end if it were submitted now; null where nobody knows."""
+    """When it would end if it were submitted now; null where nobody knows, or in more than ten years."""
     basis: str
     """What the last two rest on."""
     available_tokens: int | None
@@ -91,12 +91,19 @@ async def estimate(
         content = b"\n".join(lines)
         tokens = await run_sync(_count, content, services.settings.default_max_tokens)
         pieces: Iterable[bytes] = [content]
+        is_cut = False
     else:
         async with services.session_slots:
-            tokens, key = await run_sync(_of_file, services, tenant, str(body.input_file_id))
+            tokens, key, size_bytes = await run_sync(_of_file, services, tenant, str(body.input_file_id))
         pieces = services.store.storage.iter_chunks(key, end=estimating.CHECKED_BYTES)
+        is_cut = size_bytes > estimating.CHECKED_BYTES
     check = partial(
-        estimating.check_lines, _found(pieces), endpoint=body.endpoint, models=models, settings=services.settings
+        estimating.check_lines,
+        _found(pieces),
+        endpoint=body.endpoint,
+        models=models,
+        settings=services.settings,
+        is_cut=is_cut,
     )
     checked = await run_sync(check, limiter=services.store.upload_threads)
     async with services.session_slots:
@@ -108,7 +115,8 @@ def _known_models(services: Services) -> list[str]:
         return [model.name for model in served_models.list_models(session)]
 
 
-def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str]:
+def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str, int]:
+    """Return what was counted of a file, its key and its size in bytes."""
     with transaction(services.sessions) as session:
         file = get_file(session, tenant.id, file_id)
         check_file(file, services.settings)
@@ -117,7 +125,7 @@ def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEst
             estimated_input_tokens=file.estimated_input_tokens or 0,
             estimated_output_tokens=file.estimated_output_tokens or 0,
         )
-        return counted, file.object_key
+        return counted, file.object_key, file.size_bytes
 
 
 def _count(content: bytes, default_max_tokens: int) -> InputEstimate:

@@ -18,7 +18,7 @@ from jobs.accounts.money import PICOS_A_MICRO
 from jobs.accounts.prices import Prices
 from jobs.batches.scan import Scan
 from jobs.forecasts import snapshot
-from jobs.forecasts.finish_times import BatchLoad, forecast
+from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
 from jobs.lines.input_estimate import InputEstimate
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB, Settings
@@ -53,10 +53,13 @@ class Outcome:
     """What the last two rest on, as a sentence."""
 
 
-def check_lines(pieces: Iterable[bytes], *, endpoint: str, models: Iterable[str], settings: Settings) -> Checked:
-    """Check the first lines of an input as validation will."""
+def check_lines(
+    pieces: Iterable[bytes], *, endpoint: str, models: Iterable[str], settings: Settings, is_cut: bool = False
+) -> Checked:
+    """Check the first lines of an input as validation will; `is_cut`: the input goes on where the pieces end."""
     scan = Scan(endpoint=endpoint, models=set(models), settings=settings)
-    for line in islice(iter_lines(pieces, max_line_bytes=settings.max_line_bytes), CHECKED_LINES):
+    lines = iter_lines(pieces, max_line_bytes=settings.max_line_bytes, is_cut=is_cut)
+    for line in islice(lines, CHECKED_LINES):
         scan.check(line)
         scan.planner.pop_closed()
     return Checked(num_lines=scan.num_requests, num_invalid=scan.num_problems, listed=scan.listed, model=scan.model)
@@ -79,7 +82,7 @@ def outcome(
     queue = snapshot.queue_of(session, model.name)
     rate = queue.rate.tokens_per_second
     expected = queue.rate.token_ratio * (tokens.estimated_input_tokens + tokens.estimated_output_tokens)
-    worker_seconds = None if rate is None else expected / rate
+    worker_seconds = expected / rate if rate else None
     ends_at, basis = _end(session, tenant, queue, expected, priority=priority, window=window, model=model.name)
     return Outcome(cost_micros=-(-picos // PICOS_A_MICRO), worker_seconds=worker_seconds, ends_at=ends_at, basis=basis)
 
@@ -120,7 +123,10 @@ def _end(
         f"of its own, by {workers} at {speed:,.0f} tokens/s; lines of this model used {queue.rate.token_ratio:.0%} of "
         "what was estimated for them. Later submits of others are not in it."
     )
-    return now + timedelta(seconds=found.tokens / speed), basis
+    seconds = seconds_to_serve(found.tokens, tokens_per_second=speed)
+    if seconds is None:
+        return None, f"{basis} That is more than ten years from now."
+    return now + timedelta(seconds=seconds), basis
 
 
 def _virtual_time(queue: snapshot.ModelQueue, tenant_id: str, priority: Priority) -> float:

@@ -18,6 +18,8 @@ from jobs.states import Priority
 
 _LEAST_LEFT = 0.1
 """Of what its lines were expected to take, for a batch that has had all of that and has not ended."""
+FARTHEST_SECONDS = 10 * 365 * 86_400
+"""Ten years. A later end is not told: no rate stays for so long, and calendars end with the year 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,11 @@ def _in_order(loads: Sequence[BatchLoad]) -> list[tuple[BatchLoad, _Spot]]:
         for load in loads
     ]
     return sorted(spots, key=lambda spot: (spot[1].starts_at, spot[0].expires_at, spot[0].batch_id))
+
+
+def seconds_to_serve(tokens: float, *, tokens_per_second: float) -> float | None:
+    """Return how long so many tokens take; None where that is more than `FARTHEST_SECONDS`."""
+    return tokens / tokens_per_second if tokens < FARTHEST_SECONDS * tokens_per_second else None
 
 
 def _ready(queue: Iterable[BatchLoad]) -> float:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from jobs.chunks.fleet import live_workers
 from jobs.chunks.recording import copy_rows
 from jobs.database import advisory_lock
-from jobs.forecasts.finish_times import BatchLoad, forecast
+from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
 from jobs.forecasts.rates import Look, Rate, measured, tokens_of_a_line
 from jobs.forecasts.sentences import standing
 from jobs.states import Priority
@@ -112,7 +112,7 @@ def _rows(rows: Sequence[Any], rate: Rate, *, num_workers: int) -> list[tuple[An
         (
             found.batch_id,
             found.position,
-            None if speed is None or found.batch_id in is_waiting else found.tokens / speed,
+            None if found.batch_id in is_waiting else seconds_to_serve(found.tokens, tokens_per_second=speed or 0.0),
             standing(found, num_workers=num_workers, tokens_per_second=speed),
         )
         for found in forecast(loads)

@@ -132,12 +132,13 @@ class LineSplitter:
         self._line_no, self._byte_start, self._held_size = line_no + 1, end, 0
 
 
-def iter_lines(blocks: Iterable[bytes], *, max_line_bytes: int) -> Iterator[RawLine]:
-    """Split a stream as `LineSplitter` does."""
+def iter_lines(blocks: Iterable[bytes], *, max_line_bytes: int, is_cut: bool = False) -> Iterator[RawLine]:
+    """Split a stream as `LineSplitter` does; of one that `is_cut`, what follows its last line end is no line."""
     splitter = LineSplitter(max_line_bytes=max_line_bytes)
     for block in blocks:
         yield from splitter.feed(block)
-    yield from splitter.finish()
+    if not is_cut:
+        yield from splitter.finish()
 
 
 def split_lines(content: bytes, *, first_line: int = 0, byte_start: int = 0) -> list[RawLine]:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import served_models
+from jobs.batches import estimating
 from jobs.chunks import fleet
 
 MODEL = "org/priced"
@@ -79,6 +80,31 @@ def test_the_end_is_behind_what_is_there(
     assert alone["worker_seconds"] == pytest.approx(2600 * 0.5 / 50)
     assert "0 tokens would be served before its end and 1,300 of its own, by 1 worker at 50 tokens/s" in alone["basis"]
     assert "50% of what was estimated" in alone["basis"]
+
+
+def test_the_line_in_which_a_large_file_is_cut_is_not_checked(
+    client: OpenAI, input_lines: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = input_lines(5, model=MODEL)
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    size = len(content) // 5
+    monkeypatch.setattr(estimating, "CHECKED_BYTES", 3 * size + size // 2)
+    found = estimate(client, input_file_id=file.id)
+    assert (found["requests"], found["checked_lines"], found["invalid_lines"]) == (5, 3, 0)
+    monkeypatch.setattr(estimating, "CHECKED_BYTES", len(content.rstrip()))
+    file = client.files.create(file=("in.jsonl", content.rstrip()), purpose="batch")
+    assert estimate(client, input_file_id=file.id)["checked_lines"] == 5, "a whole file needs no last line end"
+
+
+@pytest.mark.parametrize("rate", [1e-12, 0.0])
+def test_an_end_beyond_all_calendars_is_not_told(
+    client: OpenAI, deployment: Any, input_lines: Callable[..., bytes], worker: None, rate: float
+) -> None:
+    with deployment.engine.begin() as connection:
+        connection.execute(text("UPDATE serving_rate SET tokens_per_second = :rate"), {"rate": rate})
+    found = estimate(client, requests=[json.loads(line) for line in input_lines(1, model=MODEL).splitlines()])
+    assert found["eta"] is None
+    assert "more than ten years" in found["basis"]
 
 
 def test_what_the_budget_has_no_room_for_is_told_and_not_refused(

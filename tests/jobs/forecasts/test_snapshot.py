@@ -82,6 +82,13 @@ def test_without_finished_lines_there_is_a_place_and_no_end(session: Session, ru
     assert (outlook.ends_at, outlook.position, outlook.waits_for) == (None, 1, None)
 
 
+def test_an_end_beyond_all_calendars_is_not_kept(session: Session, measured: list[Batch]) -> None:
+    session.execute(text("UPDATE serving_rate SET tokens_per_second = 1e-9"))
+    look_after(session, 0)
+    outlook = told(session, measured[0])
+    assert (outlook.ends_at, outlook.position) == (None, 0)
+
+
 def test_the_other_tenants_share_is_told(session: Session, run: Run, measured: list[Batch]) -> None:
     other = tenants.create_tenant(session, "other", weight=2.0)
     session.commit()
