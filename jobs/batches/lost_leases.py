@@ -75,8 +75,9 @@ def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
     for lost in _read(session, _LOST, _times(lease) | {"limit": _REAP_LIMIT}):
         ended.append(lost)
         outcomes.append(_return(session, lost))
-        _note(session, lost, outcomes[-1])
     _correct_shares(session, ended)
+    for lost, outcome in zip(ended, outcomes, strict=True):
+        _note(session, lost, outcome)
     return outcomes
 
 
@@ -169,8 +170,8 @@ def _reap_suspect(
     values = _times(lease) | {"chunk_id": suspect.chunk_id, "fence": suspect.fence}
     for lost in _read(session, _SUSPECT, values):
         outcome = _decide(session, lost, lines)
-        _note(session, lost, outcome)
         _correct_shares(session, [lost])
+        _note(session, lost, outcome)
         return outcome
     return None
 

@@ -3,7 +3,8 @@
 Their states are written here, in `waiting` and in `lost_leases`.
 
 A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
-is not. Locks are taken in the order chunk → batch → budget. Leases run on the database's clock.
+is not. Locks are taken in the order chunk → batch → fair share → decision → budget, whoever holds one of
+a later place passes over chunks that are locked. Leases run on the database's clock.
 """
 
 from __future__ import annotations
@@ -131,13 +132,16 @@ def flush(
     covered: int = 0,
     covered_picos: int = 0,
     worker_microseconds: int = 0,
+    is_last: bool = False,
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
+    With `is_last` every line has its result now, and the chunk is complete with it where its batch is wanted.
     `covered` and `covered_picos` are the cover of the lines that still run; that of the others ends here.
     `worker_microseconds` are the chunk's share of its worker's time since its last flush.
     Repeat it as it is, `flush_no` included, when the outcome of a commit is unknown: what was inserted before is not
-    inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError.
+    inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError, and with `is_last`
+    MissingResultsError.
     """
     _check_lines(claim, results)
     uncovered = _extend(session, claim, lease, covered=covered, covered_picos=covered_picos)
@@ -145,6 +149,9 @@ def flush(
     if recorded.num_results:
         entry = _ledger_entry(claim, recorded, flush_no) | {"worker_microseconds": worker_microseconds}
         session.execute(_LEDGER, entry)
+    wanted = recorded.batch_state is BatchState.IN_PROGRESS
+    if is_last and wanted:
+        complete(session, claim)  # before the budget: it locks the tenant's fair share, and reads the ledger for it
     if recorded.num_results or uncovered:
         budgets.settle(
             session,
@@ -155,7 +162,6 @@ def flush(
             uncovered=uncovered,
             is_limited=claim.is_limited,
         )
-    wanted = recorded.batch_state is BatchState.IN_PROGRESS
     return FlushOutcome(num_inserted=recorded.num_results, batch_wanted=wanted)
 
 

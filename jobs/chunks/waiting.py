@@ -1,7 +1,7 @@
 """Chunks that wait for room in their tenant's budget: laid aside by the worker that found none, woken by a sweep.
 
-A waiting chunk is neither hinted nor claimed, so it costs nobody a turn. Locks are taken in the order chunk → batch →
-budget; whoever holds a batch passes over chunks that are locked.
+A waiting chunk is neither hinted nor claimed, so it costs nobody a turn. Locks are taken in the order of
+`leasing`; whoever holds a batch passes over chunks that are locked.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def wake(session: Session, in_round: Round | None = None) -> int:
     batch_ids = _next_batches(session, in_round or Round())
     if not batch_ids:
         return 0
-    num_woken = 0
+    num_woken: dict[str, int] = {}
     for batch in session.execute(_WAKEABLE, {"batch_ids": batch_ids}).all():
         # A tenant whose chunks have all waited comes back as one that was idle.
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
@@ -83,15 +83,15 @@ def wake(session: Session, in_round: Round | None = None) -> int:
             "after": ChunkState.READY.value,
             "sources": sources_of(ChunkState.READY),
         }
-        num_of_batch = _count_marked(session, session.scalars(_WAKE, values).all())
+        num_woken[batch.id] = _count_marked(session, session.scalars(_WAKE, values).all())
         session.execute(_NOTE_LEAST, values)
-        decisions.note(session, batch.id, Kind.WENT_ON, num=num_of_batch)
-        num_woken += num_of_batch
     idle = session.execute(_IDLE, {"batch_ids": batch_ids}).all()
-    num_woken += _wake_untried(session, batch_ids)
-    for batch in idle:  # last: it locks budgets
+    num_untried = _wake_untried(session, batch_ids)
+    for batch_id, num in num_woken.items():  # when all shares are locked, before budgets
+        decisions.note(session, batch_id, Kind.WENT_ON, num=num)
+    for batch in idle:
         budgets.release_free(session, batch.id, batch.tenant_id)
-    return num_woken
+    return sum(num_woken.values()) + num_untried
 
 
 def _next_batches(session: Session, in_round: Round) -> list[str]:

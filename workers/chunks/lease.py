@@ -96,7 +96,7 @@ class ChunkLease:
 
         def store(session: Session, claim: ClaimedChunk) -> FlushOutcome:
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
-            outcome = leasing.flush(
+            return leasing.flush(
                 session,
                 claim,
                 results,
@@ -105,10 +105,8 @@ class ChunkLease:
                 covered=covered,
                 covered_picos=covered_picos,
                 worker_microseconds=worker_microseconds,
+                is_last=is_last,
             )
-            if is_last and outcome.batch_wanted:
-                leasing.complete(session, claim)
-            return outcome
 
         outcome = self.run(store)
         self._num_flushes += 1
