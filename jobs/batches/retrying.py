@@ -94,18 +94,26 @@ def source_of(session: Session, batch: Batch) -> RetrySource:
 def failed_lines(storage: Storage, source: RetrySource) -> Iterator[bytes]:
     """Yield the failed lines of the input as they stand there, in order; those that validation refused are left out.
 
-    Raises ConflictError where none is left, ServiceError, or GoneError where the store has lost a file.
+    Both files are read side by side, in memory of a piece of each: the error file has the order of the input. Raises
+    ConflictError where none is left, ServiceError, or GoneError where the store has lost a file.
     """
+    num_found = 0
     try:
         failed = _failed_ids(storage, source)
-        num_found = 0
-        for line in iter_lines(storage.iter_chunks(source.input_key), max_line_bytes=_MAX_LINE_BYTES):
-            if line.content is not None and line_id(source.batch_id, line.line_no) in failed:
+        awaited = next(failed, None)
+        lines = iter_lines(storage.iter_chunks(source.input_key), max_line_bytes=_MAX_LINE_BYTES)
+        while awaited is not None and (line := next(lines, None)) is not None:
+            if line.content is not None and line_id(source.batch_id, line.line_no) == awaited:
                 num_found += 1
                 yield line.content
+                awaited = next(failed, None)
     except NotFoundError as error:
         message = f"The files of batch {source.batch_id!r} are lost: {error.message}. Submit its lines as a new batch."
         raise GoneError(message, code="file_lost") from None
+    if awaited is not None:
+        raise RuntimeError(
+            f"{awaited} of the error file is not in the input of {source.batch_id} after those before it"
+        )
     if not num_found:
         raise ConflictError(
             f"None of the {source.num_failed:,} failed lines of batch {source.batch_id!r} can run as it is: each was "
@@ -114,10 +122,10 @@ def failed_lines(storage: Storage, source: RetrySource) -> Iterator[bytes]:
         )
 
 
-def _failed_ids(storage: Storage, source: RetrySource) -> set[str]:
-    """Return the ids of the error file's lines that may run; a million take about 130 MB."""
+def _failed_ids(storage: Storage, source: RetrySource) -> Iterator[str]:
+    """Yield the ids of the error file's lines that may run, by line number."""
     lines = iter_lines(storage.iter_chunks(source.errors_key), max_line_bytes=_MAX_LINE_BYTES)
-    return set(_may_run(line.content for line in lines if line.content is not None))
+    return _may_run(line.content for line in lines if line.content is not None)
 
 
 def _may_run(lines: Iterable[bytes]) -> Iterator[str]:
@@ -131,6 +139,8 @@ def _may_run(lines: Iterable[bytes]) -> Iterator[str]:
 def _nothing(batch: Batch) -> ConflictError:
     if batch.state == BatchState.FAILED:
         why = "failed as a whole, before any line ran: `errors` says why. Correct the file and submit it"
+    elif not batch.num_requests:
+        why = "has no line that is known. Look at its input file, and submit one that has lines"
     else:
         why = f"has no failed lines: all {batch.num_completed:,} are completed. Submit its input again to run them all"
     return ConflictError(f"Batch {batch.id!r} {why} as a new batch.", code="nothing_to_retry")

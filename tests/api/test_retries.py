@@ -145,6 +145,11 @@ def test_a_batch_that_runs_or_has_nothing_to_retry_is_refused_with_the_reason(
     validate(deployment, bad.id)
     assert refusal(client, bad.id)[1] == "nothing_to_retry"
 
+    empty = submit(b"\n\n")
+    client.batches.cancel(empty.id)
+    run(deployment, empty.id)
+    assert "has no line that is known" in refusal(client, empty.id)[2]
+
     objects = deployment.object_names()
     refused = submit(b"no json", extra_body={"invalid_lines": "skip"})
     validate(deployment, refused.id)
