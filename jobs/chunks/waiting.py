@@ -138,6 +138,10 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
             f"waiting_budget: the batch goes on when there is room for {found.amount(needed, currency)}: "
             f"{found.described(currency)}."
         )
+    if quota.limit is None or batch.waits_for_tokens <= (quota.available or 0):
+        both = _unmatched(batch, quota, allowances, currency)
+        if both is not None:
+            return both
     if quota.limit is None:
         return None  # it was lifted just now: the next sweep wakes them
     return (
@@ -145,6 +149,22 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
         f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
         f"{quota.reserved:,} are reserved. Room comes when lines end below their max_tokens, when other batches "
         "end, or when the limit is raised."
+    )
+
+
+def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], currency: str) -> str | None:
+    """Return the sentence for a batch that has room for the fewest tokens and for the least money, of different lines.
+
+    None where only one of the two is limited: then it has room indeed.
+    """
+    holding = {found.unit: found for found in allowances if found.key_id in (None, batch.api_key_id)}
+    money = holding.get(BudgetUnit.MONEY)
+    if money is None or (quota.limit is None and BudgetUnit.TOKENS not in holding):
+        return None
+    return (
+        "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
+        f"the smallest needs {batch.waits_for_tokens or 0:,} tokens, another one, the cheapest, "
+        f"{money.amount(int(batch.waits_for_picos or 0), currency)}."
     )
 
 
@@ -208,8 +228,18 @@ _ROOM = f"""
     ) AS tokens, {_room_of_windows(BudgetUnit.MONEY, "covered_picos")} AS picos
 """
 _WITH_ROOM = f"batch JOIN budget ON budget.tenant_id = batch.tenant_id CROSS JOIN LATERAL ({_ROOM}) AS room"
+# For one chunk in every unit. What the batch notes is the least of each unit, of different chunks perhaps: where there
+# is no room for one of them no chunk is read. Where none waits any more the next wake notes it.
 _HAS_ROOM = """(
     coalesce(room.tokens >= batch.waits_for_tokens, TRUE) AND coalesce(room.picos >= batch.waits_for_picos, TRUE)
+    AND (
+        EXISTS (
+            SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state = 'waiting'
+                AND coalesce(chunk.waits_for_tokens <= room.tokens, TRUE)
+                AND coalesce(chunk.waits_for_picos <= room.picos, TRUE)
+        )
+        OR NOT EXISTS (SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state = 'waiting')
+    )
 )"""
 _HAS_SOME_ROOM = "(coalesce(room.tokens > 0, TRUE) AND coalesce(room.picos > 0, TRUE))"
 

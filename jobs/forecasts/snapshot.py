@@ -65,9 +65,10 @@ def _measure(session: Session, model: str, rows: Sequence[Any], *, num_workers: 
     """Return the model's rate after this look, which ends with the ledger entry `ledger_id`."""
     found = session.execute(_RATE, {"model": model}).one_or_none()
     before = Rate() if found is None else _rate(found)
-    values = {"model": model, "after": ledger_id if found is None else found.ledger_id, "until": ledger_id}
+    last_id = None if found is None else found.ledger_id
+    values = {"model": model, "after": ledger_id if last_id is None else last_id, "until": ledger_id}
     look = Look(
-        seconds=0.0 if found is None else float(found.seconds),
+        seconds=0.0 if found is None or last_id is None else float(found.seconds),
         tokens=session.execute(_FINISHED, values).scalar_one(),
         num_workers=num_workers,
         is_saturated=any(row.ready_lines for row in rows),
@@ -166,14 +167,16 @@ _OPEN_BATCHES = text("""
     JOIN tenant ON tenant.id = batch.tenant_id
     LEFT JOIN fair_share AS share ON share.model = batch.model AND share.priority = batch.priority
         AND share.tenant_id = batch.tenant_id
-    LEFT JOIN (
-        SELECT batch_id, max(last_at) AS last_at FROM decision WHERE kind = 'claimed' GROUP BY batch_id
-    ) AS claimed ON claimed.batch_id = batch.id
+    LEFT JOIN LATERAL (
+        SELECT max(last_at) AS last_at FROM decision WHERE decision.batch_id = batch.id AND kind = 'claimed'
+    ) AS claimed ON TRUE
 """)
 
+# The entry to go on after: null where none was noted, or so long ago that `_FINISHED` would not count all since then.
 _RATE = text("""
     SELECT tokens_per_second, token_ratio, is_saturated,
-        CAST(coalesce(counters->>'ledger_id', '0') AS bigint) AS ledger_id,
+        CASE WHEN measured_at > clock_timestamp() - interval '1 hour' THEN CAST(counters->>'ledger_id' AS bigint) END
+            AS ledger_id,
         extract(epoch FROM clock_timestamp() - measured_at) AS seconds
     FROM serving_rate WHERE model = :model
 """)

@@ -14,6 +14,7 @@ from jobs import history, metrics, retention
 from jobs.batches import deletion, lost_leases, planned, sweeps
 from jobs.chunks import fleet, waiting
 from jobs.database import connect, sessions
+from jobs.forecasts import snapshot
 
 FEW = 60
 """Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
@@ -36,6 +37,8 @@ BUILD = """
         SELECT id, tenant_id, 'm', priority, expires_at, number, 1, 1, 0, 9, 1,
             CASE WHEN state = 'in_progress' THEN 'ready' ELSE 'done' END
         FROM batch, generate_series(0, 9) AS number;
+    INSERT INTO decision (batch_id, kind, subject, num, first_at, last_at)
+        SELECT id, 'claimed', 'worker_1', 1, now(), now() FROM batch;
     INSERT INTO tenant (id, name) VALUES ('tenant_2', 'two');
     INSERT INTO budget (tenant_id, limit_tokens) VALUES ('tenant_2', 10);
     INSERT INTO batch (id, tenant_id, input_file_id, endpoint, completion_window, fingerprint, model, state,
@@ -119,6 +122,13 @@ WORK: dict[str, Callable[[Session], object]] = {
 def test_few_rows_are_looked_at_for(crowded: Engine, name: str) -> None:
     too_many = {where: rows for where, rows in most_read(crowded, WORK[name]).items() if rows > FEW}
     assert too_many == {}
+
+
+def test_a_look_at_the_queue_reads_the_decisions_of_open_batches_only(crowded: Engine) -> None:
+    found = most_read(crowded, lambda session: snapshot.queue_of(session, "m"))
+    of_decisions = [rows for where, rows in found.items() if " on decision:" in where]
+    assert len(of_decisions) == 1
+    assert of_decisions[0] <= 200, "3,010 have some"
 
 
 # 400 batches among 4,000, each with a chunk that waits for more than the tenant has.

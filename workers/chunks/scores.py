@@ -13,20 +13,49 @@ from jobs.lines.body_checks import MAX_PROMPT_SCORES
 
 
 class ScoreRoom:
-    """What the chunks of one worker share. Safe to use from several threads."""
+    """What the chunks of one worker share. Safe to use from several threads.
+
+    Who was refused has room before those who came later: a line that needs nearly all of it has its turn, too.
+    """
 
     def __init__(self, max_scores: int = MAX_PROMPT_SCORES) -> None:
         self._max_scores = max_scores
         self._num_scores = 0
+        self._waiting: dict[tuple[object, int], int] = {}  # scores wanted, by ticket; the oldest first
         self._changed = threading.Condition()
 
-    def enter(self, num_scores: int) -> bool:
-        """Hold room for so many, or return False; who is alone always has it."""
+    def enter(self, num_scores: int, ticket: tuple[object, int] | None = None) -> bool:
+        """Hold room for so many, or return False; who is alone always has it.
+
+        `ticket` is (owner, line number): with one, who is refused keeps a place until it has room or its owner gives
+        up. What older ones wait for is kept free.
+        """
         with self._changed:
-            if self._num_scores and self._num_scores + num_scores > self._max_scores:
+            if not self._has_room(num_scores, ticket):
+                if ticket is not None:
+                    self._waiting.setdefault(ticket, num_scores)
                 return False
+            if ticket is not None:
+                self._waiting.pop(ticket, None)
             self._num_scores += num_scores
             return True
+
+    def _has_room(self, num_scores: int, ticket: tuple[object, int] | None) -> bool:
+        num_taken = self._num_scores
+        for older, num_wanted in self._waiting.items():
+            if older == ticket:
+                break
+            num_taken += num_wanted
+            if num_taken + num_scores > self._max_scores:
+                return False
+        return not num_taken or num_taken + num_scores <= self._max_scores
+
+    def stop_waiting(self, owner: object) -> None:
+        """Let those who came later pass what an owner waits for."""
+        with self._changed:
+            for ticket in [ticket for ticket in self._waiting if ticket[0] is owner]:
+                del self._waiting[ticket]
+            self._changed.notify_all()
 
     def leave(self, num_scores: int) -> None:
         """Give room back."""
@@ -53,7 +82,7 @@ class ChunkScores:
     def enter(self, line_no: int, num_scores: int) -> bool:
         """Let a line hold room for so many until it leaves; False where there is none. None are always given."""
         if num_scores and line_no not in self._held:
-            if not self._room.enter(num_scores):
+            if not self._room.enter(num_scores, (self, line_no)):
                 return False
             self._held[line_no] = num_scores
         return True
@@ -66,8 +95,9 @@ class ChunkScores:
                 self._room.leave(num_scores)
 
     def leave_all(self) -> None:
-        """Give back everything: the chunk is over."""
+        """Give back everything, and wait for nothing more: the chunk is over."""
         self.leave(list(self._held))
+        self._room.stop_waiting(self)
 
     def holds(self, line_no: int) -> bool:
         return line_no in self._held

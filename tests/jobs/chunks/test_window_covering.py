@@ -17,7 +17,7 @@ from jobs.accounts.window_budgets import Allowance, NewBudget
 from jobs.audit import audit
 from jobs.chunks import covering, leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.states import BudgetUnit, BudgetWindow
+from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.tables import Batch, Tenant
 from tests.jobs.chunks.builders import Run
 from tests.jobs.chunks.covers import LEASE, answer, claim_next, reap, states
@@ -302,3 +302,55 @@ def test_a_batch_is_shown_what_it_waits_for_in_money(session: Session, run: Run,
     said = waits_for(session, batch)
     assert said is not None
     assert "room for 0.20 EUR: your budget of the day is 1.00 EUR, 0.90 EUR are spent and 0.00 EUR reserved" in said
+
+
+def lay_two_aside(session: Session, run: Run, tenant: Tenant, **more: Any) -> Batch:
+    """Make a batch of two chunks, one without room for its money, one for its tokens."""
+    budgets.set_limit(session, tenant.id, 10_000)
+    limit(session, tenant, TOKENS, 500)
+    limit(session, tenant, MONEY, 500_000_000_000)
+    batch: Batch = run(8, reserved_tokens=300, **more)
+    claims = [claim_next(session) for _ in range(2)]
+    for claim, (tokens, euros) in zip(claims, [(10, 1.0), (1000, 0.25)], strict=True):
+        waiting.lay_aside(session, claim, tokens=tokens, picos=int(euros * 1_000_000_000_000))
+    session.commit()
+    return batch
+
+
+def test_room_for_the_tokens_of_one_chunk_and_the_money_of_another_is_room_for_neither(
+    session: Session, maker: sessionmaker[Session], run: Run, tenant: Tenant
+) -> None:
+    batch = lay_two_aside(session, run, tenant)
+    assert (waiting.wake(session), states(session)) == (0, ["waiting"] * 2)
+    assert budgets.quota(session, tenant.id).reserved == 0, "others may need it"
+    session.refresh(batch)
+    assert waits_for(session, batch) == (
+        "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
+        "the smallest needs 10 tokens, another one, the cheapest, 0.25 EUR."
+    )
+    limit(session, tenant, MONEY, 1_000_000_000_000)
+    assert (waiting.wake(session), states(session)) == (1, ["ready", "waiting"])
+    assert is_clean(maker)
+
+
+def test_a_chunk_nobody_has_tried_is_tried_where_room_for_tokens_and_for_money_is_of_different_ones(
+    session: Session, run: Run, tenant: Tenant
+) -> None:
+    lay_two_aside(session, run, tenant)
+    session.execute(text("UPDATE chunk SET needed_tokens = NULL, needed_picos = NULL WHERE waits_for_tokens = 1000"))
+    assert (waiting.wake(session), states(session)) == (1, ["waiting", "ready"])
+
+
+def test_lines_that_are_to_fail_do_so_where_room_for_tokens_and_for_money_is_of_different_ones(
+    session: Session, run: Run, tenant: Tenant
+) -> None:
+    lay_two_aside(session, run, tenant, uncovered_lines=UncoveredLines.FAIL)
+    assert (waiting.wake(session), states(session)) == (2, ["ready"] * 2)
+
+
+def test_a_batch_whose_waiting_chunks_are_gone_waits_for_nothing(session: Session, run: Run, tenant: Tenant) -> None:
+    batch = lay_two_aside(session, run, tenant)
+    session.execute(text("UPDATE chunk SET state = 'withdrawn'"))
+    assert waiting.wake(session) == 0
+    session.refresh(batch)
+    assert waits_for(session, batch) is None

@@ -47,6 +47,19 @@ def measured(session: Session, run: Run) -> list[Batch]:
     return batches
 
 
+@pytest.mark.parametrize(
+    ("counters", "seconds"), [("{}", 1.0), ('{"ledger_id": 0}', 7200.0)], ids=["none noted", "noted long ago"]
+)
+def test_a_look_that_follows_no_recent_one_measures_nothing_and_forgets_nothing(
+    session: Session, measured: list[Batch], counters: str, seconds: float
+) -> None:
+    before = session.scalar(text("SELECT tokens_per_second FROM serving_rate"))
+    session.execute(text("UPDATE serving_rate SET counters = CAST(:counters AS jsonb)"), {"counters": counters})
+    look_after(session, seconds)
+    last = "SELECT tokens_per_second, (counters->>'ledger_id')::bigint = (SELECT max(id) FROM ledger) FROM serving_rate"
+    assert session.execute(text(last)).one() == (before, True)
+
+
 def told(session: Session, batch: Batch) -> Outlook:
     session.refresh(batch)
     return outlooks(session, [batch])[batch.id]

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from jobs.batches import lifecycle
 from jobs.tables import Tenant
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
-from workers.chunks.scores import ScoreRoom
+from workers.chunks.scores import ChunkScores, ScoreRoom
 
 
 @pytest.fixture(params=[True, False], ids=["with a budget", "without a limit"])
@@ -71,6 +71,8 @@ def test_a_chunk_that_waits_for_room_is_given_back_by_a_worker_that_stops(
     bench.parts.drain.begin(grace_seconds=0)
     bench.join()
     assert bench.rows("SELECT state FROM chunk") == [("ready",)]
+    bench.parts.scores.leave(250)
+    assert bench.parts.scores.enter(300), "it waits no more"
 
 
 def test_a_chunk_that_waits_for_room_ends_with_its_batch(
@@ -84,3 +86,41 @@ def test_a_chunk_that_waits_for_room_ends_with_its_batch(
         lifecycle.cancel_batch(session, tenant.id, batch_id)
     bench.join()
     assert bench.rows("SELECT state FROM chunk") == [("withdrawn",)]
+    bench.parts.scores.leave(250)
+    assert bench.parts.scores.enter(300), "it waits no more"
+
+
+def test_who_needs_nearly_all_the_room_has_it_before_those_who_came_later() -> None:
+    room = ScoreRoom(300)
+    first, large, later = (ChunkScores(room) for _ in range(3))
+    assert first.enter(0, 100)
+    assert not large.enter(0, 250)
+    assert not first.enter(1, 100), "it would go on for ever with lines like this"
+    assert not later.enter(0, 100)
+    first.leave([0])
+    assert not later.enter(0, 100), "an older one has not looked yet"
+    assert later.enter(1, 50) is False, "nor does a smaller line pass its elders"
+    assert large.enter(0, 250)
+    large.leave_all()
+    assert later.enter(0, 100), "beside what the first one still waits for"
+    assert first.enter(1, 100)
+
+
+def test_whose_chunk_is_over_waits_no_more() -> None:
+    room = ScoreRoom(300)
+    first, large, later = (ChunkScores(room) for _ in range(3))
+    assert first.enter(0, 100)
+    assert not large.enter(0, 250)
+    assert not later.enter(0, 100)
+    large.leave_all()
+    assert later.enter(0, 100)
+
+
+def test_what_an_older_one_does_not_need_is_free_for_others() -> None:
+    room = ScoreRoom(300)
+    first, large, later = (ChunkScores(room) for _ in range(3))
+    assert first.enter(0, 100)
+    assert not large.enter(0, 250)
+    first.leave([0])
+    assert later.enter(0, 50)
+    assert large.enter(0, 250)
