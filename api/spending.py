@@ -17,6 +17,9 @@ from api.services import ServicesDep
 from jobs.accounts.limits import limits_of
 from jobs.errors import RateLimitError
 
+_AT_ONCE = 2
+"""Sums, and estimates, that one tenant may have under way in one API process: each holds a session or the CPU long."""
+
 
 @dataclass(slots=True)
 class Spending:
@@ -60,5 +63,18 @@ async def hold_download(services: ServicesDep, tenant: TenantDep) -> AsyncIterat
         yield
 
 
+async def hold_sum(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "sums", allowed=_AT_ONCE):
+        yield
+
+
+async def hold_estimate(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "estimates", allowed=_AT_ONCE):
+        yield
+
+
 ONE_UPLOAD = Depends(hold_upload)
 ONE_DOWNLOAD = Depends(hold_download)
+# Until the answer is made. They come before the session, since an endpoint's `dependencies` are resolved first.
+ONE_SUM = Depends(hold_sum, scope="function")
+ONE_ESTIMATE = Depends(hold_estimate, scope="function")

@@ -22,6 +22,8 @@ _CALLS = 64
 """Pieces under way at once, of 1 MiB each."""
 _UPLOAD_THREADS = 32
 """What parses and writes uploads; the pool of all other endpoints has 40 more."""
+_ESTIMATE_THREADS = 4
+"""What checks the first lines of an input while its owner waits, which is all CPU: more would be no faster."""
 _LOOK_SECONDS = 2.0
 """A store that is silent for longer does not count as ready; also the pause between two looks."""
 
@@ -32,6 +34,7 @@ class RequestStore:
     def __init__(self, settings: Settings) -> None:
         self.storage = Storage.of(settings)
         self.upload_threads = CapacityLimiter(_UPLOAD_THREADS)
+        self.estimate_threads = CapacityLimiter(_ESTIMATE_THREADS)
         self.is_answering = True  # as the first look finds it, before any request
         self._calls = Semaphore(_CALLS)
         self._wait_seconds = settings.storage_timeout_seconds

@@ -15,6 +15,7 @@ from api.openapi import csv_of, failures
 from api.schemas.usage import UsageObject, UsagePageObject, as_csv
 from api.services import ServicesDep
 from api.sessions import SessionDep
+from api.spending import ONE_SUM
 from jobs.accounts.usage import MAX_PAGE, parse_group_by, period, read_usage
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"], responses=failures(401, 429, 503))
@@ -42,6 +43,7 @@ class UsageQuery(StrictModel):
     operation_id="readUsage",
     response_model=UsagePageObject,
     responses={200: csv_of("`x-next-page` has the `page` of the next one, if there is one."), **failures(413)},
+    dependencies=[ONE_SUM],
 )
 def read(
     session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[UsageQuery, Query()]

@@ -19,6 +19,7 @@ from api.openapi import failures
 from api.schemas.batches import BatchErrors
 from api.schemas.wire import WireModel, unix_seconds_or_none
 from api.services import Services, ServicesDep
+from api.spending import ONE_ESTIMATE
 from jobs import served_models
 from jobs.accounts import budgets
 from jobs.batches import estimating, inline_lines
@@ -71,12 +72,17 @@ class EstimateObject(WireModel):
     basis: str
     """What the last two rest on."""
     available_tokens: int | None
-    """What the tenant's budget has left; null: it has no limit."""
+    """What the tenant's token limit has left; null: it has none. Budgets of windows are not in it."""
     fits_budget: bool
+    """Whether that has room for the input. Budgets of windows are met by its lines as they run."""
 
 
 @router.post(
-    "", operation_id="createEstimate", responses=failures(404, 408, 413), openapi_extra=described(EstimateBody)
+    "",
+    operation_id="createEstimate",
+    responses=failures(404, 408, 413),
+    openapi_extra=described(EstimateBody),
+    dependencies=[ONE_ESTIMATE],
 )
 async def estimate(
     body: Annotated[EstimateBody, Depends(signed_in_body(EstimateBody))], *, tenant: TenantDep, services: ServicesDep
@@ -87,9 +93,10 @@ async def estimate(
         models = await run_sync(_known_models, services)
     if body.requests is not None:
         write = partial(inline_lines.lines_of, body.requests, endpoint=body.endpoint)
-        lines = await run_sync(write, limiter=services.store.upload_threads)
+        lines = await run_sync(write, limiter=services.store.estimate_threads)
         content = b"\n".join(lines)
-        tokens = await run_sync(_count, content, services.settings.default_max_tokens)
+        count = partial(_count, content, services.settings.default_max_tokens)
+        tokens = await run_sync(count, limiter=services.store.estimate_threads)
         pieces: Iterable[bytes] = [content]
         is_cut = False
     else:
@@ -105,7 +112,7 @@ async def estimate(
         settings=services.settings,
         is_cut=is_cut,
     )
-    checked = await run_sync(check, limiter=services.store.upload_threads)
+    checked = await run_sync(check, limiter=services.store.estimate_threads)
     async with services.session_slots:
         return await run_sync(_answer, services, tenant, body, tokens, checked)
 
