@@ -61,9 +61,11 @@ def create(
             is_uploaded = True
         if dry_run:
             call = {"input_file_id": source, "completion_window": window, "priority": priority.value}
-            _print_estimate(client, call | ({"endpoint": endpoint} if endpoint else {}), as_json=as_json)
-            if is_uploaded:
-                client.files.delete(source)
+            try:
+                _print_estimate(client, call | ({"endpoint": endpoint} if endpoint else {}), as_json=as_json)
+            finally:
+                if is_uploaded:
+                    client.files.delete(source)
             return
         batch = client.batches.create(
             input_file_id=source,
@@ -306,12 +308,16 @@ def _pairs(given: list[str]) -> dict[str, str] | None:
 
 def _first_url(path: Path) -> str | None:
     """Return the url of the first line that has one; the server judges all of them."""
+    import orjson
+
     from cli.disk.input_file import opened
 
     with opened(path, give="a JSONL file or a file id") as file:
+        if not file.seekable():
+            raise InputError(f"{path} can be read only once; give --endpoint, which its first line would have told")
         for raw in file:
             try:
-                url = json.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")
+                url = orjson.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")
             except (ValueError, AttributeError):
                 continue
             if isinstance(url, str):

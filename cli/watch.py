@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +72,19 @@ def error_codes(client: OpenAI, batch: Any) -> Counter[str]:
     tally = LineTally()
     if batch.error_file_id:
         with suppress(NotFoundError), client.files.with_streaming_response.content(batch.error_file_id) as answer:
-            for line in answer.iter_lines():
-                tally.add(line.encode())
+            for line in _lines(answer.iter_bytes()):
+                tally.add(line)
     return tally.codes
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Split at line feeds alone: a JSON string may hold what other ways take for the end of a line."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 def num_truncated(batch: Any) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Write `<target>.part`; it takes the place of `target` at the end, and is gone where anything fails before.
+    """Write a new file beside `target` that takes its place at the end, and is gone where anything fails before.
 
     A device or a pipe is written as it is: nothing can take its place. Where writing fails, the OSError names `target`.
     """
@@ -22,15 +24,27 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
             yield stream
         return
     target = target.resolve()  # what a link leads to is replaced, and not the link
-    unfinished = target.with_name(target.name + ".part")
+    with _named_after(target):
+        number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    unfinished = Path(name)
     try:
         with _named_after(target):
-            with unfinished.open("wb") as file:
+            with os.fdopen(number, "wb") as file:
                 yield file
+            unfinished.chmod(_mode_of(target))
             unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _mode_of(target: Path) -> int:
+    """Return the permissions of a file, or those that a new one would have."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 @contextmanager

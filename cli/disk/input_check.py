@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,8 @@ class FoundProblems:
             self.shown.append(problem)
             return
         if self._stream is None:
-            self.file = _beside(self.input_path)
-            self._stream = self._stack.enter_context(self.file.open("w", encoding="utf-8"))
+            self._stream = self._stack.enter_context(_beside(self.input_path))
+            self.file = Path(self._stream.name)
             self._stream.writelines(map(_json_line, self.shown))
         self._stream.write(_json_line(problem))
 
@@ -81,11 +81,12 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
 def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     """Return what a good file holds. Raises InputError listing bad lines where a batch of it would fail validation."""
     from jobs.batches.scan import Scan
-    from jobs.batches.submission import CreateBatch, check_request
+    from jobs.lines.bodies import ENDPOINTS
     from jobs.lines.reading import iter_lines
     from jobs.settings import load_settings
 
-    check_request(CreateBatch(input_file_id=path.name, endpoint=endpoint, completion_window="24h"))
+    if endpoint not in ENDPOINTS:
+        raise InputError(f"endpoint is {endpoint!r}; give one of {', '.join(ENDPOINTS)}")
     settings = load_settings()
     scan = Scan(endpoint=endpoint, models=models, settings=settings)
     found = FoundProblems(path)
@@ -106,11 +107,17 @@ def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     return scan
 
 
-def _beside(path: Path) -> Path:
-    """Return where the list of all bad lines goes: beside the input, or where temporary files go."""
-    name = f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.invalid.jsonl"
+def _beside(path: Path) -> TextIO:
+    """Open a new file for the list of all bad lines: beside the input, or where temporary files go."""
     folder = path.absolute().parent
-    return (folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())) / name
+    name = f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.invalid"
+    if os.access(folder, os.W_OK):
+        for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
+            with suppress(FileExistsError):
+                return (folder / f"{name}{suffix}.jsonl").open("x", encoding="utf-8")
+    number, place = tempfile.mkstemp(prefix=f"{name}-", suffix=".jsonl")
+    os.close(number)
+    return Path(place).open("w", encoding="utf-8")
 
 
 def _json_line(problem: dict[str, Any]) -> str:

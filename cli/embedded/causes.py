@@ -7,13 +7,15 @@ import shutil
 from pathlib import Path
 
 _FULL_BYTES = 1 << 20
+_LAST_LINES = 20
+"""What a program wrote long before its end is not why it ended."""
 _PATTERNS = (
     ("the disk is full", r"No space left on device|os error 28\b|ENOSPC"),
     ("the disk quota is used up", r"Disk quota exceeded|os error 122\b"),
     (
         "the network was lost, or a host in it cannot be reached",
         r"Name or service not known|Temporary failure in name resolution|Failed to resolve|Network is unreachable"
-        r"|No route to host|couldn't connect to 'https|LocalEntryNotFoundError|Connection reset by peer",
+        r"|No route to host|couldn't connect to 'https|LocalEntryNotFoundError",
     ),
 )
 _COMPILED = tuple((cause, re.compile(pattern)) for cause, pattern in _PATTERNS)
@@ -24,8 +26,9 @@ def cause_of(written: str, folder: Path) -> str | None:
     free = _free_bytes(folder)
     if free is not None and free < _FULL_BYTES:
         return f"the disk of {folder} is full; make room there"
-    cause = next((cause for cause, pattern in _COMPILED if pattern.search(written)), None)
-    return None if cause is None else f"{cause} ({_line_with(cause, written)})"
+    last = "\n".join(written.splitlines()[-_LAST_LINES:])
+    cause = next((cause for cause, pattern in _COMPILED if pattern.search(last)), None)
+    return None if cause is None else f"{cause} ({_line_with(cause, last)})"
 
 
 def _line_with(cause: str, written: str) -> str:

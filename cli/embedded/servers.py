@@ -82,8 +82,8 @@ def _is_in(place: Path, url: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without the password that it may hold."""
+    """Return a URL without a password, which may stand in its query, too."""
     parts = urlsplit(url)
     at = f"@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
     user = f"{parts.username}" if parts.username and "@" in parts.netloc else ""
-    return parts._replace(netloc=f"{user}{at}").geturl()
+    return parts._replace(netloc=f"{user}{at}", query="").geturl()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_every_package_of_an_extra_is_named_when_it_is_missing(extra: str) -> No
     for module in modules_of(extra):
         sentence = what_to_install(f"{module}.part")
         assert sentence is not None, module
-        assert extra in sentence or module in {"msgspec", "psutil"}
+        assert extra in sentence or module == "msgspec"
 
 
 def test_a_missing_module_of_no_extra_is_not_explained_away() -> None:
@@ -66,6 +67,17 @@ def test_the_clients_commands_need_no_extra(command: list[str]) -> None:
     outcome = run_without_extras(*command)
     assert outcome.returncode == 1
     assert "cannot reach http://127.0.0.1:9" in outcome.stderr
+
+
+def test_a_file_is_checked_and_a_server_looked_at_without_an_extra(tmp_path: Path) -> None:
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    assert "is valid" in run_without_extras("batch", "check", str(path)).stdout
+    outcome = run_without_extras("status")
+    assert "not installed" not in outcome.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 @pytest.mark.parametrize(("command", "extra"), [("up", "server"), ("worker", "server"), ("api", "server")])
