@@ -72,9 +72,9 @@ class EstimateObject(WireModel):
     basis: str
     """What the last two rest on."""
     available_tokens: int | None
-    """What the tenant's token limit has left; null: it has none. Budgets of windows are not in it."""
+    """What the tenant's token limit has left; null: it has none."""
     fits_budget: bool
-    """Whether that has room for the input. Budgets of windows are met by its lines as they run."""
+    """Whether that has room for the input. Other budgets are not in it: one in total may refuse the submit, too."""
 
 
 @router.post(
