@@ -155,6 +155,7 @@ class Dispatcher:
 
     def _true_up_if_due(self) -> None:
         if self._monotonic() - self._trued_up_at >= _TRUE_UP_SECONDS:
+            ready_queues.follow_batches(self._sessions)
             ready_queues.true_up(self._sessions)
             self._trued_up_at = self._monotonic()
 

@@ -1,7 +1,8 @@
 """Change a batch that has not ended: its class, and the window that it has to finish in.
 
-Chunks carry both for the queue's index, so those that no worker has yet change with their batch. Lines that run keep
-what they were started with until their chunk ends. Locks in the order chunk → batch → fair share.
+Chunks carry both for the queue's index, so those that wait or are ready change with their batch. What a worker has
+keeps its class, and counts there, until it comes back; what is planned gets both when the batch starts. The batch is
+locked first, so chunks that others hold are passed over: `ready_queues.follow_batches` sees to those being hinted.
 """
 
 from __future__ import annotations
@@ -40,25 +41,23 @@ def change_batch(
     Raises NotFoundError, ForbiddenError as a submit does, InputError where the window is over already, ConflictError
     where the batch has ended or is ending.
     """
-    get_batch(session, tenant.id, batch_id)
+    seen = get_batch(session, tenant.id, batch_id)
     if priority is not None:
         check_priority(tenant, priority)
-    session.execute(_LOCK_CHUNKS, {"batch_id": batch_id})
+    _check_changeable(seen)
+    if priority in (None, seen.priority) and completion_window in (None, seen.completion_window):
+        return seen
     batch = lock_batch(session, batch_id)
     assert batch is not None, "rows of batches stay, deleted or not"
-    if batch.state not in _CHANGEABLE:
-        raise ConflictError(
-            f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
-            code="batch_not_changeable",
-        )
+    _check_changeable(batch)
     before = (batch.priority, batch.completion_window)
     if completion_window is not None:
         _set_window(session, batch, completion_window)
     if priority is not None and priority.value != batch.priority:
         _set_priority(session, batch, priority)
     session.flush()
-    session.execute(_CHANGE_CHUNKS, _values(batch))
-    if batch.model is not None:
+    if batch.state == BatchState.IN_PROGRESS and batch.model is not None:
+        session.execute(_CHANGE_CHUNKS, _values(batch))
         ready_queues.mark(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
     names = zip(("class", "window"), before, (batch.priority, batch.completion_window), strict=True)
     changes = [f"{name} {was} → {now}" for name, was, now in names if was != now]
@@ -66,6 +65,14 @@ def change_batch(
         decisions.note(session, batch.id, Kind.CHANGED, detail=" and ".join(changes))
     log.info("batch changed batch_id=%s priority=%s window=%s", batch.id, batch.priority, batch.completion_window)
     return batch
+
+
+def _check_changeable(batch: Batch) -> None:
+    if batch.state not in _CHANGEABLE:
+        raise ConflictError(
+            f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
+            code="batch_not_changeable",
+        )
 
 
 def _set_window(session: Session, batch: Batch, completion_window: str) -> None:
@@ -96,15 +103,11 @@ def _values(batch: Batch) -> dict[str, Any]:
     return {"batch_id": batch.id, "priority": batch.priority, "expires_at": batch.expires_at}
 
 
-# Workers hold a chunk for the time of a flush; and lock the batch after it, so the chunks come first here as well.
-_LOCK_CHUNKS = text("""
-    SELECT id FROM chunk WHERE batch_id = :batch_id AND state IN ('planned', 'ready', 'leased', 'waiting')
-    ORDER BY id FOR NO KEY UPDATE
-""")
-
-# Leased ones too: they come back with their batch's class. What they are charged to was noted at their claim.
 _CHANGE_CHUNKS = text("""
     UPDATE chunk SET priority = :priority, expires_at = :expires_at, hinted_at = NULL
-    WHERE batch_id = :batch_id AND state IN ('planned', 'ready', 'leased', 'waiting')
-        AND (priority, expires_at) IS DISTINCT FROM (:priority, CAST(:expires_at AS timestamptz))
+    WHERE id IN (
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND (state = 'ready' OR state = 'waiting')
+            AND (priority, expires_at) IS DISTINCT FROM (:priority, CAST(:expires_at AS timestamptz))
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
 """)

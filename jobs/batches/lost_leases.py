@@ -22,7 +22,14 @@ from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks import ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.leasing import SUSPECT_LOST_LEASES, correct_share, end_cover, lines_done, lock_batch_state
+from jobs.chunks.leasing import (
+    CLASS_OF_BATCH,
+    SUSPECT_LOST_LEASES,
+    correct_share,
+    end_cover,
+    lines_done,
+    lock_batch_state,
+)
 from jobs.chunks.recording import LineResult, record
 from jobs.database import transaction
 from jobs.decisions import Kind
@@ -75,9 +82,8 @@ def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
     for lost in _read(session, _LOST, _times(lease) | {"limit": _REAP_LIMIT}):
         ended.append(lost)
         outcomes.append(_return(session, lost))
+        _note(session, lost, outcomes[-1])  # before the shares, of which a tick locks more later
     _correct_shares(session, ended)
-    for lost, outcome in zip(ended, outcomes, strict=True):
-        _note(session, lost, outcome)
     return outcomes
 
 
@@ -170,8 +176,8 @@ def _reap_suspect(
     values = _times(lease) | {"chunk_id": suspect.chunk_id, "fence": suspect.fence}
     for lost in _read(session, _SUSPECT, values):
         outcome = _decide(session, lost, lines)
-        _correct_shares(session, [lost])
         _note(session, lost, outcome)
+        _correct_shares(session, [lost])
         return outcome
     return None
 
@@ -212,13 +218,13 @@ def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> 
 
 def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfinished: Sequence[RawLine]) -> None:
     """Replace a chunk by two over the halves of its unfinished lines; by one where a single line is left."""
+    _move(session, lost, ChunkState.SPLIT)  # first: the parts inherit its class, which is the batch's from here on
     middle = len(unfinished) // 2
     for half in (unfinished[:middle], unfinished[middle:]):
         if half:
             first, last = half[0], half[-1]
             span = [line for line in lines if first.line_no <= line.line_no <= last.line_no]
             session.execute(_INSERT_CHILD, _child(lost, span, num_unfinished=len(half)))
-    _move(session, lost, ChunkState.SPLIT)
 
 
 def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
@@ -280,8 +286,9 @@ _LEASED = text(f"""
     WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
 """)
 
-_MOVE = text("""
-    UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+_MOVE = text(f"""
+    UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL,
+        {CLASS_OF_BATCH}
     WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING covered_tokens
 """)
 

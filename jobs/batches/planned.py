@@ -56,7 +56,14 @@ class Plan:
         """Write what is left and make all chunks ready, in the transaction that starts the batch."""
         self._write(session, batch, planner.finish(), model=model, state=ChunkState.READY)
         after = ChunkState.READY
-        session.execute(_PUBLISH, {"batch_id": batch.id, "after": after.value, "sources": sources_of(after)})
+        values = {
+            "batch_id": batch.id,
+            "after": after.value,
+            "sources": sources_of(after),
+            "priority": batch.priority,  # it may have been changed since a block was written
+            "expires_at": batch.expires_at,
+        }
+        session.execute(_PUBLISH, values)
 
     def _write(
         self, session: Session, batch: Batch, chunks: Sequence[PlannedChunk], *, model: str | None, state: ChunkState
@@ -95,7 +102,8 @@ def _copy_chunks(
 
 
 _PUBLISH = text("""
-    UPDATE chunk SET state = :after WHERE batch_id = :batch_id AND state = 'planned' AND state = ANY(:sources)
+    UPDATE chunk SET state = :after, priority = :priority, expires_at = :expires_at
+    WHERE batch_id = :batch_id AND state = 'planned' AND state = ANY(:sources)
 """)
 
 # An array and no join: right after a COPY, without statistics, each of 20,000 rows was compared with each.

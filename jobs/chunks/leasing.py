@@ -3,8 +3,9 @@
 Their states are written here, in `waiting` and in `lost_leases`.
 
 A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
-is not. Locks are taken in the order chunk → batch → fair share → decision → budget, whoever holds one of
-a later place passes over chunks that are locked. Leases run on the database's clock.
+is not. Locks are taken in the order chunk → batch → fair share → decision → budget; whoever holds one
+of a later place passes over chunks that are locked. The decisions on lost leases, which only those who end them lock,
+come before the shares. Leases run on the database's clock.
 """
 
 from __future__ import annotations
@@ -377,8 +378,13 @@ _START = text(f"""
     UPDATE chunk SET started_fence = fence WHERE {ChunkRef.IS_HELD} RETURNING id
 """)
 
+CLASS_OF_BATCH = """
+    (priority, expires_at) = (SELECT batch.priority, batch.expires_at FROM batch WHERE batch.id = chunk.batch_id)
+"""
+"""What a statement sets that ends a lease: a batch may be changed while workers have chunks of it."""
+
 _LEAVE = text(f"""
-    UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL
+    UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL, {CLASS_OF_BATCH}
     WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens
 """)
 

@@ -84,6 +84,14 @@ def mark_chunks(session: Session, chunk_ids: Sequence[int]) -> None:
     session.execute(_MARK_CHUNKS, {"ids": list(chunk_ids)})
 
 
+def follow_batches(maker: sessionmaker[Session]) -> None:
+    """Give hinted chunks the class and deadline of their batch: its change passed over those that were being hinted."""
+    with transaction(maker) as session:
+        changed = session.scalars(_CHANGE_HINTED).all()
+        if changed:
+            mark_chunks(session, changed)
+
+
 def true_up(maker: sessionmaker[Session]) -> None:
     """Mark queues that were not when their chunks became ready, and no longer those that are empty.
 
@@ -286,6 +294,18 @@ _MARK_MISSED = text(
         """
     )
 )
+
+# They stay hinted, so that the next call sees them again where the batch was changed once more meanwhile.
+_CHANGE_HINTED = text("""
+    UPDATE chunk SET priority = batch.priority, expires_at = batch.expires_at FROM batch
+    WHERE batch.id = chunk.batch_id AND chunk.id IN (
+        SELECT hinted.id FROM chunk AS hinted JOIN batch AS its ON its.id = hinted.batch_id
+        WHERE hinted.state = 'ready' AND hinted.hinted_at IS NOT NULL
+            AND (hinted.priority, hinted.expires_at) IS DISTINCT FROM (its.priority, its.expires_at)
+        FOR NO KEY UPDATE OF hinted SKIP LOCKED
+    )
+    RETURNING chunk.id
+""")
 
 _LOCK_EMPTY = text(f"""
     SELECT model, priority, tenant_id FROM fair_share AS share

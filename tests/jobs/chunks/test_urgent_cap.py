@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from jobs import served_models
 from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
+from jobs.batches.changing import change_batch
 from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
 from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
@@ -166,6 +167,16 @@ def test_a_chunk_gives_back_where_it_was_charged_last(session: Session, tenant: 
         assert claim.priority == ("urgent" if urgent_tokens else "normal")
         assert return_leases(session) == 1
         assert set(virtual_times(session, tenant).values()) == {0}
+
+
+def test_work_that_runs_as_urgent_counts_as_such_whatever_its_batch_becomes(
+    session: Session, tenant: Tenant, add_work: AddWork
+) -> None:
+    first = add_work(tenant, 2, URGENT)
+    assert shown(claims(session, 2), tenant) == ["mine urgent", "mine urgent"]
+    change_batch(session, tenant, first.id, priority=NORMAL)
+    add_work(tenant, 1, URGENT)
+    assert shown(claims(session, 1), tenant) == ["mine normal"]
 
 
 def virtual_times(session: Session, tenant: Tenant) -> dict[str, float]:
