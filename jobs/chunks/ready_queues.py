@@ -166,7 +166,7 @@ _IN_TURN = f"""
                 ORDER BY waiting_since OFFSET 0
             ) AS share
             WHERE {HAS_READY.format("share")} ORDER BY waiting_since LIMIT (SELECT num FROM wide)
-        ) AS first WHERE class.priority <> 'urgent'
+        ) AS first
         UNION
         SELECT priority, tenant_id FROM fair_share AS share
         WHERE model = :model AND priority = 'urgent' AND 'urgent' = ANY(CAST(:classes AS text[]))
