@@ -17,7 +17,7 @@ import pytest
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
-NUM_LINES = 14
+NUM_LINES = 60  # more than are finished between two looks
 
 
 def _start(folder: Path) -> subprocess.Popen[str]:

@@ -183,9 +183,9 @@ def test_a_line_that_would_be_a_batch_and_a_file_of_bad_lines_are_refused_with_t
     large = first.submit([line], endpoint="/v1/completions")
     bad = first.submit(b"1\n" * 200_000, invalid_lines="skip")
     second.answers(second.submit(innocent_lines()), num_lines=NUM_INNOCENT)
-    (refused,) = first.content(first.wait(large).error_file_id)
-    assert refused["response"]["status_code"] == 400
-    assert "262,144 answers; 2,048 are allowed" in refused["response"]["body"]["error"]["message"]
+    refused = first.wait(large)
+    assert refused.status == "failed"
+    assert "262,144 answers; 2,048 are allowed" in refused.errors.data[0].message
     batch = first.wait(bad)
     assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
     assert stack.query(f"SELECT count(*)::int FROM result WHERE batch_id = '{bad}'") == [(0,)]
