@@ -190,7 +190,7 @@ def greedy(model: Any, prompts: list[list[int]], limits: list[int]) -> list[tupl
     fills its row up behind it. With models this small that takes a fifth of `generate`, which goes token by token.
     Only longrope takes its angles from the longest row, and so goes prompt by prompt.
     """
-    if len(prompts) > 1 and (model.config.rope_parameters or {}).get("rope_type") == "longrope":
+    if len(prompts) > 1 and (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") == "longrope":
         return [greedy(model, [prompt], [limit])[0] for prompt, limit in zip(prompts, limits, strict=True)]
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
