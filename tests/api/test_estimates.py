@@ -20,11 +20,15 @@ MODEL = "org/priced"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def priced(deployment: Any) -> None:
+def priced(deployment: Any) -> Iterator[None]:
+    """A model with prices, which the tests of other modules know nothing of."""
     with Session(deployment.engine) as session, session.begin():
         served_models.add_model(
             session, MODEL, "/models/p", input_price_micros=1_000_000, output_price_micros=3_000_000
         )
+    yield
+    with Session(deployment.engine) as session, session.begin():
+        session.execute(text("DELETE FROM model WHERE name = :name"), {"name": MODEL})
 
 
 @pytest.fixture
