@@ -81,12 +81,11 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
 def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     """Return what a good file holds. Raises InputError listing bad lines where a batch of it would fail validation."""
     from jobs.batches.scan import Scan
-    from jobs.lines.bodies import ENDPOINTS
+    from jobs.lines.bodies import require_endpoint
     from jobs.lines.reading import iter_lines
     from jobs.settings import load_settings
 
-    if endpoint not in ENDPOINTS:
-        raise InputError(f"endpoint is {endpoint!r}; give one of {', '.join(ENDPOINTS)}")
+    require_endpoint(endpoint)
     settings = load_settings()
     scan = Scan(endpoint=endpoint, models=models, settings=settings)
     found = FoundProblems(path)

@@ -13,7 +13,7 @@ import orjson
 
 from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
-from jobs.lines.bodies import ENDPOINTS
+from jobs.lines.bodies import require_endpoint
 from jobs.settings import Settings
 from jobs.states import InvalidLines, Priority, UncoveredLines
 from jobs.tables import File
@@ -80,12 +80,7 @@ def parse_window(text: str) -> timedelta:
 def check_request(wanted: CreateBatch) -> None:
     """Raise InputError where a field of the call is not allowed; the file is looked at by `check_file`."""
     parse_window(wanted.completion_window)
-    if wanted.endpoint not in ENDPOINTS:
-        raise InputError(
-            f"Invalid endpoint: {wanted.endpoint[:80]!r}. Supported are {' and '.join(ENDPOINTS)}.",
-            param="endpoint",
-            code="invalid_value",
-        )
+    require_endpoint(wanted.endpoint)
     seconds = wanted.output_expires_after_seconds
     if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
         raise InputError(

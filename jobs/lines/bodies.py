@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.errors import InputError
 from jobs.lines.body_checks import (
     MAX_ANSWERS,
     MAX_LOGPROBS,
@@ -61,6 +62,16 @@ class CompletionRequest:
     structure: Structure | None = None
     echo: bool = False
     """Whether an answer begins with its prompt."""
+
+
+def require_endpoint(endpoint: str) -> None:
+    """Raise InputError for an endpoint whose requests no batch may have."""
+    if endpoint not in ENDPOINTS:
+        raise InputError(
+            f"Invalid endpoint: {endpoint[:80]!r}. Supported are {' and '.join(ENDPOINTS)}.",
+            param="endpoint",
+            code="invalid_value",
+        )
 
 
 def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:
