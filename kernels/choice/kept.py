@@ -50,7 +50,8 @@ def keep(
     weights and this machine, or names what cannot be used, is written anew; where nothing can be written, the choice is
     this process's own.
     """
-    about = {"machine": machine(), "weights": [[shape.width, shape.depth, shape.is_in_layers] for shape in shapes]}
+    weights = [[shape.width, shape.depth, shape.is_in_layers] for shape in shapes]
+    about = {"machine": machine(), "weighed_by": weighed_by(), "weights": weights}
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"products-{name}.json"
 
@@ -84,6 +85,15 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "numba": numba.__version__,
     }
+
+
+@functools.cache
+def weighed_by() -> str:
+    """Return a digest of the sources that measure and weigh; those of the kernels name the folder."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _cpu_model() -> str:

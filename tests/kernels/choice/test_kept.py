@@ -46,6 +46,12 @@ def test_other_weights_or_another_machine_have_a_choice_of_their_own(
     assert keep(tmp_path, SHAPES, never)[0] == choose(Product.DOTS)()
 
 
+def test_a_release_that_weighs_otherwise_measures_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path, SHAPES, choose(Product.DOTS))
+    monkeypatch.setattr(kept, "weighed_by", lambda: "another")
+    assert keep(tmp_path, SHAPES, choose(Product.TILES)) == (choose(Product.TILES)(), False)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
