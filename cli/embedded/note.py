@@ -37,12 +37,12 @@ def forget_note(data_dir: DataDir) -> None:
 def running_stack_of(root: Path) -> StackNote | None:
     """Return the note of the stack that runs on `root`; None where none does, whatever a killed one left behind."""
     data_dir = DataDir(root=root.expanduser().absolute())
-    if not _is_locked(data_dir.lock_file):
-        return None
     try:
-        return StackNote(**json.loads(_path(data_dir).read_text()))
-    except FileNotFoundError:  # it is starting or stopping, or `tokenmill run`'s own
+        noted = _path(data_dir).read_text()
+    except FileNotFoundError:  # nothing runs, or it is starting or stopping, or is `tokenmill run`'s own
         return None
+    # After the note: asking holds the lock for a moment, in which a stack that starts there would be refused.
+    return StackNote(**json.loads(noted)) if _is_locked(data_dir.lock_file) else None
 
 
 def _is_locked(lock_file: Path) -> bool:

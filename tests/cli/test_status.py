@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.embedded import note
 from cli.status.report import Sample, ServiceReport
 from jobs.errors import InputError
 from tests.cli.service import Service, clean_environment, run
@@ -79,3 +80,10 @@ def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path
             assert process.stdout.readline() == "anew\n"
         finally:
             process.kill()
+
+
+def test_looking_at_a_folder_where_nothing_was_noted_takes_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(note, "_is_locked", lambda _: pytest.fail("a stack that starts would be refused meanwhile"))
+    assert note.running_stack_of(tmp_path) is None
