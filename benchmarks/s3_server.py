@@ -29,18 +29,23 @@ _bucket_numbers = itertools.count()
 
 
 class Mood(StrEnum):
-    """What a request meets."""
+    """What a request meets instead of its answer."""
 
-    PASS = "pass"
     REFUSE = "refuse"  # 503 SlowDown, at once
     FORBID = "forbid"  # 403, which no client tries again
     HANG = "hang"  # no answer until it recovers; then the connection breaks
     BREAK_OFF = "break off"  # half of the body, then silence as under HANG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_REFUSALS = {
+    Mood.REFUSE: (HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown"),
+    Mood.FORBID: (HTTPStatus.FORBIDDEN, "AccessDenied"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trouble:
-    """A mood for some of the requests."""
+    """A mood for some of the requests; two of the same kind are not the same trouble."""
 
     mood: Mood
     methods: frozenset[str]
@@ -58,7 +63,6 @@ class S3Server:
     port: int = 0
     _troubles: list[Trouble] = field(default_factory=list)
     _num_hanging: int = 0
-    _num_recoveries: int = 0
 
     @property
     def url(self) -> str:
@@ -111,7 +115,6 @@ class S3Server:
         """Answer everything again; what hangs breaks."""
         with self.changed:
             self._troubles.clear()
-            self._num_recoveries += 1
             self.changed.notify_all()
 
     def wait_for_hanging(self, num_requests: int = 1) -> None:
@@ -127,24 +130,23 @@ class S3Server:
     def num_requests(self, method: str, key: str = "") -> int:
         return sum(number for (one, name), number in self.requests.items() if one == method and name.endswith(key))
 
-    def hang(self) -> None:
-        """Keep a request without an answer until the next `recover`."""
+    def hang(self, trouble: Trouble) -> None:
+        """Keep a request without an answer until the trouble that it met is over."""
         with self.changed:
             self._num_hanging += 1
             self.changed.notify_all()
-            before = self._num_recoveries
-            self.changed.wait_for(lambda: self._num_recoveries > before)
+            self.changed.wait_for(lambda: trouble not in self._troubles)
             self._num_hanging -= 1
 
-    def mood_of(self, method: str, key: str) -> Mood:
-        """Note the request and return what it meets."""
+    def meet(self, method: str, key: str) -> Trouble | None:
+        """Note the request and return the trouble that it meets."""
         with self.changed:
             self.requests[method, key] += 1
             self.changed.notify_all()
             for trouble in reversed(self._troubles):
                 if method in trouble.methods and key.startswith(trouble.key_prefix):
-                    return trouble.mood
-            return Mood.PASS
+                    return trouble
+            return None
 
 
 @contextmanager
@@ -200,18 +202,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         url = urlsplit(self.path)
         key = unquote(url.path).removeprefix(f"/{self.s3.bucket}").lstrip("/")
-        mood = self.s3.mood_of(self.command, key)
-        if mood is Mood.HANG:
-            self.s3.hang()
+        trouble = self.s3.meet(self.command, key)
+        if trouble is not None and trouble.mood is Mood.HANG:
+            self.s3.hang(trouble)
             self.close_connection = True
-        elif mood is Mood.REFUSE:
-            self._fail(HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown")
-        elif mood is Mood.FORBID:
-            self._fail(HTTPStatus.FORBIDDEN, "AccessDenied")
+        elif trouble is not None and trouble.mood in _REFUSALS:
+            self._fail(*_REFUSALS[trouble.mood])
         elif self.command == "POST" and url.query == "delete":
             self._delete_many(body)
         else:
-            self._relay(body, breaks_off=mood is Mood.BREAK_OFF)
+            self._relay(body, breaks_off=trouble)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
 
@@ -219,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Have deleted what a `?delete` names; each key meets the mood that its own DELETE would meet."""
         objects = re.findall(rb"<Object>.*?</Object>", body, re.DOTALL)
         keys = [re.findall(rb"<Key>(.*?)</Key>", one)[0].decode() for one in objects]
-        kept = [key for key in keys if self.s3.mood_of("DELETE", key) is not Mood.PASS]
+        kept = [key for key in keys if self.s3.meet("DELETE", key) is not None]
         for key, one in zip(keys, objects, strict=True):
             if key in kept:
                 body = body.replace(one, b"")
@@ -231,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._relay(body, errors=errors.encode())
 
-    def _relay(self, body: bytes, *, breaks_off: bool = False, errors: bytes = b"") -> None:
+    def _relay(self, body: bytes, *, breaks_off: Trouble | None = None, errors: bytes = b"") -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         headers = {name: value for name, value in headers.items() if name not in _OF_A_CONNECTION | _OF_A_CONTENT}
         status, answered, content = self.s3.forward(self.command, self.path, headers, body)
@@ -242,7 +242,9 @@ class _Handler(BaseHTTPRequestHandler):
         content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
         self._answer(status, {"content-type": "application/xml"}, content)
 
-    def _answer(self, status: int, headers: dict[str, str], content: bytes, *, breaks_off: bool = False) -> None:
+    def _answer(
+        self, status: int, headers: dict[str, str], content: bytes, *, breaks_off: Trouble | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in headers.items():
             if name not in _OF_A_CONNECTION:
@@ -252,10 +254,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if is_head:
             return
-        if breaks_off:
+        if breaks_off is not None:
             self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
-            self.s3.hang()
+            self.s3.hang(breaks_off)
             self.close_connection = True
         else:
             self.wfile.write(content)
