@@ -41,6 +41,8 @@ class BatchProgress:
     """When the server expects the end, in Unix seconds."""
     position: int | None = None
     """How many batches have their next lines before it; 0 for one that runs."""
+    running_lines: int | None = None
+    """Lines that workers have and that are not finished."""
     cost_micros: int | None = None
 
     @classmethod
@@ -60,6 +62,7 @@ class BatchProgress:
             waits_for=getattr(batch, "waits_for", None),
             eta=getattr(batch, "eta", None),
             position=getattr(batch, "position", None),
+            running_lines=getattr(batch, "running_lines", None),
             cost_micros=getattr(batch, "cost_micros", None),
         )
 
@@ -224,6 +227,8 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
     if left is not None and progress.done < progress.total and not has_ended:
         parts.append(f"ETA {clock(left)}")
     parts.append(shown_rate(progress.average if has_ended else rate.tokens_per_second))
+    if progress.running_lines and not has_ended:
+        parts.append(f"{progress.running_lines:,} running")
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.input_tokens or progress.output_tokens:

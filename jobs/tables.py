@@ -535,6 +535,7 @@ class Forecast(Base):
     position: Mapped[int]
     seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
     waits_for: Mapped[str | None]
+    running_lines: Mapped[int | None]
     made_at: Mapped[datetime] = _created_at()
 
 

@@ -97,6 +97,8 @@ class BatchObject(ListedObject):
     """When it is expected to end, if nothing else comes; null where nobody knows, and once it has ended."""
     position: int | None
     """How many batches have their next lines before it in the fair order, while it is in progress; 0: it runs."""
+    running_lines: int | None
+    """How many lines workers have, and have not finished, while it is in progress; seen every few seconds."""
     waits_for: str | None
     """What it waits for while it is in progress, as a sentence: a worker that serves its model; room in the tenant's
     budgets, with the numbers, the moment when one begins anew, and `waiting_budget` at the beginning; or the work that
@@ -141,6 +143,7 @@ class BatchObject(ListedObject):
             cost_micros=prices.cost_micros(batch),
             eta=unix_seconds_or_none(outlook.ends_at),
             position=outlook.position,
+            running_lines=outlook.running_lines,
             waits_for=outlook.waits_for,
             budget_warning=outlook.budget_warning,
         )

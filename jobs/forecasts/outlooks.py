@@ -27,6 +27,8 @@ class Outlook:
     ends_at: datetime | None = None
     position: int | None = None
     """How many batches have their next chunk before it; 0 for one that workers are at."""
+    running_lines: int | None = None
+    """Lines that workers have and that are not finished."""
     waits_for: str | None = None
     """A sentence."""
     budget_warning: str | None = None
@@ -91,13 +93,13 @@ def _of_running(session: Session, running: Sequence[Batch], spending: _Spending)
 
 def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
     forecast = forecasts.get(batch.id)
-    position = None if forecast is None else forecast.position
+    seen = {} if forecast is None else {"position": forecast.position, "running_lines": forecast.running_lines}
     lacks = fleet.waits_for(batch, live) or waiting.waits_for(
         batch, spending.quota, spending.allowances, currency=spending.currency
     )
     if lacks is not None or forecast is None:
-        return Outlook(position=position, waits_for=lacks)
-    return Outlook(ends_at=forecast.ends_at, position=position, waits_for=forecast.waits_for)
+        return Outlook(waits_for=lacks, **seen)
+    return Outlook(ends_at=forecast.ends_at, waits_for=forecast.waits_for, **seen)
 
 
 def _values(batches: Sequence[Batch]) -> dict[str, object]:
@@ -106,7 +108,7 @@ def _values(batches: Sequence[Batch]) -> dict[str, object]:
 
 # One that should have ended by now ends at any moment.
 _FORECASTS = text("""
-    SELECT batch_id, position, waits_for,
+    SELECT batch_id, position, waits_for, running_lines,
         CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), now()) END AS ends_at
     FROM forecast WHERE batch_id = ANY(CAST(:ids AS text[])) AND made_at > now() - CAST(:kept AS interval)
 """)

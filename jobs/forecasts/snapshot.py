@@ -37,7 +37,7 @@ def take(session: Session) -> int:
         rate = _measure(session, model, by_model[model], num_workers=num_workers[model], ledger_id=ledger_id)
         kept.extend(_rows(by_model[model], rate, num_workers=num_workers[model]))
     session.execute(text("DELETE FROM forecast"))
-    copy_rows(session, "COPY forecast (batch_id, position, seconds, waits_for) FROM STDIN", kept)
+    copy_rows(session, "COPY forecast (batch_id, position, seconds, waits_for, running_lines) FROM STDIN", kept)
     return len(kept)
 
 
@@ -105,16 +105,18 @@ def _estimated(row: Any) -> float:
 
 
 def _rows(rows: Sequence[Any], rate: Rate, *, num_workers: int) -> list[tuple[Any, ...]]:
-    """Return what is kept of each batch of a model: (id, position, seconds to its end or None, sentence or None)."""
+    """Return what is kept of each batch of a model, in the order of the columns."""
     speed = None if rate.tokens_per_second is None or not num_workers else rate.tokens_per_second * num_workers
     is_waiting = {row.id for row in rows if row.waits_for_tokens is not None}
     loads = [_load(row, rate, tokens_per_second=speed or 0.0) for row in rows]
+    leased_lines = {load.batch_id: load.leased_lines for load in loads}
     return [
         (
             found.batch_id,
             found.position,
             None if found.batch_id in is_waiting else seconds_to_serve(found.tokens, tokens_per_second=speed or 0.0),
             standing(found, num_workers=num_workers, tokens_per_second=speed),
+            leased_lines[found.batch_id],
         )
         for found in forecast(loads)
     ]

@@ -93,7 +93,8 @@ def test_seconds_are_rounded_down() -> None:
 def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
     errors = [{"code": "empty_file", "line": None, "param": None, "message": "ö"}]
     batch = a_batch(state="failed", errors=errors, failed_at=MOMENT, request_metadata={"z": "1", "a": "ü"})
-    assert BatchObject.of(batch, Outlook(ends_at=MOMENT, position=3, waits_for="w")).model_dump_json() == (
+    outlook = Outlook(ends_at=MOMENT, position=3, running_lines=64, waits_for="w")
+    assert BatchObject.of(batch, outlook).model_dump_json() == (
         '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
         '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'
         '"completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,'
@@ -103,7 +104,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
         '"uncovered_lines":"wait","retry_of":null,"after":null,"cost_micros":0,'
-        f'"eta":{SECONDS},"position":3,"waits_for":"w","budget_warning":null}}'
+        f'"eta":{SECONDS},"position":3,"running_lines":64,"waits_for":"w","budget_warning":null}}'
     )
 
 

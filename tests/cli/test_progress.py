@@ -117,6 +117,12 @@ def test_what_a_batch_waits_for_is_told_each_time_it_changes_but_in_its_numbers(
     assert stream.getvalue().splitlines() == ["in progress  1/100", *told]
 
 
+def test_lines_that_run_are_shown_until_the_end() -> None:
+    running = replace(progress(20), running_lines=64)
+    assert "64 running" in figures(Rate(), running)
+    assert "64 running" not in figures(Rate(), replace(running, status="completed"))
+
+
 def test_a_pipe_gets_no_control_characters() -> None:
     stream = io.StringIO()
     with progress_display(stream) as display:

@@ -93,6 +93,7 @@ def test_without_finished_lines_there_is_a_place_and_no_end(session: Session, ru
     look_after(session, 10)
     outlook = told(session, batches[1])
     assert (outlook.ends_at, outlook.position, outlook.waits_for) == (None, 1, None)
+    assert (told(session, batches[0]).running_lines, outlook.running_lines) == (4, 0)
 
 
 def test_an_end_beyond_all_calendars_is_not_kept(session: Session, measured: list[Batch]) -> None:
