@@ -1,0 +1,162 @@
+"""Rows through a checked template, in order: each becomes messages or its own error. One bad row costs no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from jobs.errors import InputError
+from pipelines.templates.limits import Limits
+from pipelines.templates.process import RendererDiedError, RenderingProcess
+from pipelines.templates.template import Template
+
+_GROUP_ROWS = 64
+_GROUP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """What a row became."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """Why a row became nothing: a sentence that begins with the place in the template where there is one."""
+
+    message: str
+
+
+class Renderer:
+    """Use as a context manager, by one thread: inside, `render` may be called any number of times.
+
+    Values of a row are what JSON has, times and dates, and numbers of any precision.
+    """
+
+    def __init__(self, template: Template, *, limits: Limits | None = None) -> None:
+        self._template = template
+        self._limits = limits or Limits()
+        self._process: RenderingProcess | None = None
+        self._num_deaths = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def render(self, contexts: Iterable[Mapping[str, Any]]) -> Iterator[Rendered | RowError]:
+        """Yield what each row's names and values become, in order, reading some rows ahead.
+
+        Raises InputError once more rows than `max_deaths` have ended their renderer.
+        """
+        for group in _groups(_encoded(context, self._limits) for context in contexts):
+            yield from self._rendered(group)
+
+    def _rendered(self, group: Sequence[bytes | RowError]) -> Iterator[Rendered | RowError]:
+        outcomes = iter(self._outcomes([row for row in group if isinstance(row, bytes)]))
+        for row in group:
+            yield row if isinstance(row, RowError) else next(outcomes)
+
+    def _outcomes(self, rows: Sequence[bytes]) -> list[Rendered | RowError]:
+        """Ask for all rows; where the process dies of one, a new one goes on after it."""
+        outcomes: list[Rendered | RowError] = []
+        tried_again: int | None = None
+        while len(outcomes) < len(rows):
+            try:
+                process = self._started()
+                process.ask(b"[" + b",".join(rows[len(outcomes) :]) + b"]")
+                while len(outcomes) < len(rows):
+                    outcomes.append(self._outcome(process.answer()))
+            except RendererDiedError as death:
+                self._process = None
+                if not death.is_by_row and tried_again != len(outcomes):
+                    tried_again = len(outcomes)  # somebody ended it, perhaps for want of memory
+                    continue
+                self._count_death(death)
+                outcomes.append(RowError(message=f"the prompt {death.reason} with this row"))
+        return outcomes
+
+    def _outcome(self, found: Mapping[str, Any]) -> Rendered | RowError:
+        parts = self._template.parts
+        if "texts" in found:
+            texts = zip(parts, found["texts"], strict=True)
+            return Rendered(messages=tuple(Message(role=part.role, content=text) for part, text in texts))
+        if "too_large" in found:
+            return RowError(message=f"the prompt is longer than {self._limits.max_output_bytes:,} bytes with this row")
+        if "no_memory" in found:
+            mib = self._limits.memory_bytes >> 20
+            return RowError(message=f"the prompt needs more than {mib} MiB of memory with this row")
+        line = parts[found["part"]].first_line + found.get("line", 1) - 1
+        place = f"line {line}, column {found['column']}" if "column" in found else f"line {line}"
+        return RowError(message=f"{place} of the prompt: {found['error']}")
+
+    def _started(self) -> RenderingProcess:
+        if self._process is None:
+            process = RenderingProcess.start([part.source for part in self._template.parts], self._limits)
+            self._process = process
+            process.answer()  # what `check` has seen
+        return self._process
+
+    def _count_death(self, death: RendererDiedError) -> None:
+        self._num_deaths += 1
+        if self._num_deaths > self._limits.max_deaths:
+            raise InputError(
+                f"the prompt {death.reason} with {self._num_deaths:,} of the rows; no more are tried. Make it simpler.",
+                code="invalid_template",
+            )
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+def _encoded(context: Mapping[str, Any], limits: Limits) -> bytes | RowError:
+    try:
+        row = orjson.dumps(dict(context), default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError) as error:  # orjson's are both
+        return RowError(message=f"the row holds what no prompt can show: {error}")
+    if len(row) > limits.max_row_bytes:
+        return RowError(message=f"the row has {len(row):,} bytes as JSON; {limits.max_row_bytes:,} are allowed")
+    return row
+
+
+def _plain(value: Any) -> Any:
+    """Show what JSON has no form for as people write it."""
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("bytes, which are no text")
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _groups(rows: Iterable[bytes | RowError]) -> Iterator[list[bytes | RowError]]:
+    """Put rows together, so that a process is asked rarely; a large row waits for few others."""
+    group: list[bytes | RowError] = []
+    size = 0
+    for row in rows:
+        group.append(row)
+        size += len(row) if isinstance(row, bytes) else 0
+        if len(group) >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
