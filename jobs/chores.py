@@ -21,8 +21,11 @@ def finish(session: Session, name: str, *, again: timedelta) -> None:
     session.execute(_FINISH, {"name": name, "again": again})
 
 
+# What is not due is only looked at: a row that is locked and left as it is would be a transaction to write down.
 _CLAIM = text("""
-    INSERT INTO chore (name, due_at) VALUES (:name, clock_timestamp() + CAST(:hold AS interval))
+    INSERT INTO chore (name, due_at)
+    SELECT :name, clock_timestamp() + CAST(:hold AS interval)
+    WHERE NOT EXISTS (SELECT FROM chore WHERE name = :name AND due_at > clock_timestamp())
     ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at WHERE chore.due_at <= clock_timestamp()
     RETURNING name
 """)

@@ -1,8 +1,9 @@
 """The dispatcher: returns lost leases, moves batches on, picks the next chunks by fair share, sends hints.
 
-Any number may run; an advisory lock lets one lead each tick. It decides inside one transaction and sends hints after
-the commit: a hint sent before could be answered before there is anything to claim. What needs the object store has a
-thread of its own, so that a store that hangs holds up nothing else.
+Any number may run; each looks several times a second whether there is something to do, and an advisory lock lets one
+lead the tick that does it. It decides inside one transaction and sends hints after the commit: a hint sent before could
+be answered before there is anything to claim. What needs the object store has a thread of its own, so that a store that
+hangs holds up nothing else.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from typing import Protocol
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import chores, metrics
-from jobs.batches import following, sweeps
+from jobs.batches import due, following, sweeps
+from jobs.batches.due import Due
 from jobs.batches.lost_leases import reap_expired, reap_suspects
 from jobs.chunks import fleet, ready_queues, waiting
-from jobs.database import connect, sessions, transaction, try_advisory_lock
+from jobs.database import autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
 from jobs.settings import Settings
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _LEADER_LOCK = "dispatcher"
 _TRUE_UP_SECONDS = 5.0
+"""How often, at most, the queues are trued up while batches are open; so often there is a tick, at least."""
 _COUNT = "count the queue"
 _COUNT_LOOK_SECONDS = 5.0
 _COUNT_SECONDS = 15.0  # from one count to the next, or
@@ -76,27 +79,48 @@ class Dispatcher:
         self._storage = storage
         self._hints = hints
         self._settings = settings
-        self._is_idle = True
+        self._is_any_open = False
+        self._has_opened = threading.Event()
+        self._has_lost_leases = threading.Event()
         self._waiting_round = waiting.Round()
         self._monotonic = monotonic
-        self._trued_up_at = -math.inf
+        self._ticked_at = self._trued_up_at = -math.inf
 
     def run(self, stop: threading.Event) -> None:
-        """Tick until `stop` is set. A database that is away costs a warning per tick, nothing else."""
+        """Look and tick until `stop` is set. A database that is away costs a warning per look, nothing else."""
         # A daemon: the store may hold it up for longer than anybody waits for this process to end.
         threading.Thread(target=self._look_at_suspects, args=(stop,), name="suspects", daemon=True).start()
         threading.Thread(target=self._keep_counting, args=(stop,), name="count", daemon=True).start()
-        while not stop.wait(self._settings.dispatch_seconds):
-            try:
-                self.tick()
-                if self._is_idle:  # what such a tick costs, four times a second, is mostly its transaction
-                    sweeps.wait_until_open(self._sessions, stop, look_seconds=self._settings.dispatch_seconds)
-                    self.tick()
-            except ServiceError as error:
-                log.warning("database unreachable, tick skipped error=%s", error)
+        try:
+            while not stop.is_set():
+                try:
+                    self._keep_looking(stop)
+                except ServiceError as error:
+                    log.warning("database unreachable, tick skipped error=%s", error)
+        finally:
+            self._has_lost_leases.set()
+            self._has_opened.set()
+
+    def _keep_looking(self, stop: threading.Event) -> None:
+        """Look until `stop` is set, on one connection: what a look costs, several times a second, is mostly its way."""
+        again = self._settings.hint_again_seconds
+        with autocommit(self._sessions) as session:
+            while not stop.wait(self._settings.dispatch_seconds):
+                self._act(due.look(session, again_seconds=again))
+
+    def _act(self, found: Due) -> None:
+        if found.is_any_open and not self._is_any_open:
+            self._has_opened.set()
+        self._is_any_open = found.is_any_open
+        if found.has_lost_leases:
+            self._has_lost_leases.set()
+        is_long_ago = self._monotonic() - self._ticked_at >= _TRUE_UP_SECONDS
+        if found.is_any or (found.is_any_open and is_long_ago):
+            self.tick()
 
     def _look_at_suspects(self, stop: threading.Event) -> None:
-        while not stop.wait(self._settings.dispatch_seconds):
+        while self._has_lost_leases.wait() and not stop.is_set():
+            self._has_lost_leases.clear()
             try:
                 self.reap_suspects()
             except ServiceError as error:
@@ -105,10 +129,19 @@ class Dispatcher:
                 log.exception("suspects wait")  # the thread must live on: nobody else would decide on them
 
     def _keep_counting(self, stop: threading.Event) -> None:
-        while not stop.wait(_COUNT_LOOK_SECONDS):
+        """Count now and then; forecast while batches are open, at once when one is, and once when none is any more."""
+        was_any_open = True
+        while True:
+            self._has_opened.wait(_COUNT_LOOK_SECONDS)
+            self._has_opened.clear()
+            if stop.is_set():
+                return
+            is_any_open = self._is_any_open
             try:
                 self.count_queue()
-                self.forecast()
+                if is_any_open or was_any_open:
+                    self.forecast()
+                was_any_open = is_any_open
             except ServiceError as error:
                 log.warning("database unreachable, the queue is not counted error=%s", error)
             except Exception:
@@ -135,18 +168,13 @@ class Dispatcher:
 
     def reap_suspects(self) -> None:
         """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""
-        if self._is_idle:
-            return
         reap_suspects(self._sessions, self._storage, lease=self._settings.lease)
 
     def tick(self) -> Plan:
-        """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads.
-
-        Without an open batch it is one question, asked as often: a new batch waits no longer for it.
-        """
+        """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
+        self._ticked_at = self._monotonic()
         with transaction(self._sessions) as session:
-            self._is_idle = not sweeps.is_any_open(session)
-            if self._is_idle or not try_advisory_lock(session, _LEADER_LOCK):
+            if not try_advisory_lock(session, _LEADER_LOCK):
                 return Plan()
             plan = self._decide(session)
         self._send(plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy import ColumnElement, exists, func, select, text
+from sqlalchemy import ColumnElement, Select, exists, func, select, text
 from sqlalchemy.orm import Session, aliased
 
 from jobs.accounts import budgets
@@ -35,19 +35,7 @@ def fail_followers(session: Session) -> list[str]:
 
     A sweep: it takes a bounded number of batches, the rest is for the next one.
     """
-    earlier = aliased(Batch)
-    has_failed = earlier.state.in_([state.value for state in NEVER_COMPLETES]) | earlier.deleted_at.is_not(None)
-    # One that a worker is at has begun: what was completed then may be deleted.
-    is_unclaimed = Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
-    query = (
-        select(Batch, earlier.state)
-        .join(earlier, earlier.id == Batch.after_batch_id)
-        .where(_IS_WAITING, has_failed, is_unclaimed)
-        .order_by(Batch.id)
-        .limit(_FAILED_AT_ONCE)
-        .with_for_update(of=Batch, skip_locked=True, key_share=True)
-    )
-    rows = session.execute(query, execution_options={"populate_existing": True}).all()
+    rows = session.execute(_LOCK_FAILED, execution_options={"populate_existing": True}).all()
     for batch, state in rows:
         what = "was deleted" if state == BatchState.COMPLETED else f"is {state}"
         message = f"batch {batch.after_batch_id!r}, after which this one was to start, {what}; no line was run"
@@ -56,3 +44,20 @@ def fail_followers(session: Session) -> list[str]:
         budgets.release(session, batch)
         log.info("batch failed, its earlier one did batch_id=%s after=%s", batch.id, batch.after_batch_id)
     return [batch.id for batch, _ in rows]
+
+
+def _failed() -> Select[Batch, str]:
+    """Return the query of batches that are to fail, each with the state of its earlier one."""
+    earlier = aliased(Batch)
+    has_failed = earlier.state.in_([state.value for state in NEVER_COMPLETES]) | earlier.deleted_at.is_not(None)
+    # One that a worker is at has begun: what was completed then may be deleted.
+    is_unclaimed = Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
+    joined = select(Batch, earlier.state).join(earlier, earlier.id == Batch.after_batch_id)
+    return joined.where(_IS_WAITING, has_failed, is_unclaimed)
+
+
+FAILED = _failed()
+"""Batches that the next sweep fails."""
+_LOCK_FAILED = (
+    FAILED.order_by(Batch.id).limit(_FAILED_AT_ONCE).with_for_update(of=Batch, skip_locked=True, key_share=True)
+)

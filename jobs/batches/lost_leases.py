@@ -259,6 +259,7 @@ _IS_COUNTED = """(
     AND chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time()
 )"""
 _IS_OVER = "chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()"
+IS_ANY_OVER = f"EXISTS (SELECT FROM chunk WHERE {_IS_OVER})"
 # A single line goes back to the queue until it is given up; anything longer is bisected before.
 _NEEDS_LINES = f"""
     batch.state = 'in_progress' AND {_IS_COUNTED}

@@ -6,7 +6,6 @@ workers read what is due and choose themselves. Knows no contents of lines.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,43 +18,28 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
-    text,
     tuple_,
     union_all,
     update,
 )
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from jobs.batches.following import may_start
 from jobs.batches.lifecycle import move_batch
 from jobs.chunks import leasing
-from jobs.database import autocommit
 from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
 
-_IS_ANY_OPEN = text(
-    "SELECT EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
-)
+IS_ANY_OPEN = "EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
+"""A batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
 _SWEEP_LIMIT = 100  # batches
 _DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the first ones already
 _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
 
 
-def is_any_open(session: Session) -> bool:
-    """Tell whether a batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
-    return bool(session.scalar(_IS_ANY_OPEN))
-
-
-def wait_until_open(maker: sessionmaker[Session], stop: threading.Event, *, look_seconds: float) -> None:
-    """Return once a batch is open, or `stop` is set; looks on one connection that is kept. Raises ServiceError."""
-    with autocommit(maker) as session:
-        while not stop.wait(look_seconds) and not session.scalar(_IS_ANY_OPEN):
-            pass
-
-
 def expire_overdue(session: Session) -> list[str]:
     """Move batches whose window is over towards expired; their finished lines are written out first."""
-    moved = _lock(session, _OVERDUE)
+    moved = _lock(session, _LOCK_OVERDUE)
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.EXPIRED)
         leasing.withdraw_open(session, batch.id)
@@ -64,7 +48,7 @@ def expire_overdue(session: Session) -> list[str]:
 
 def finish_ready(session: Session) -> list[str]:
     """Move batches in progress whose every line has a result to finalizing."""
-    moved = _lock(session, _ANSWERED)
+    moved = _lock(session, _LOCK_ANSWERED)
     for batch in moved:
         move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)
     return [batch.id for batch in moved]
@@ -72,7 +56,7 @@ def finish_ready(session: Session) -> list[str]:
 
 def pick_for_validation(session: Session, *, again_seconds: float) -> list[str]:
     """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
-    return _pick(session, _TO_VALIDATE, again_seconds=again_seconds)
+    return _pick(session, _LOCK_TO_VALIDATE, again_seconds=again_seconds)
 
 
 def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
@@ -81,9 +65,9 @@ def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
     An expired or cancelled batch waits until its workers have given their chunks back or lost them; chunks that came
     back to the queue since are withdrawn here.
     """
-    for batch_id in session.scalars(_ENDING_WITH_CHUNKS):
+    for batch_id in session.scalars(_IDS_ENDING_WITH_CHUNKS):
         leasing.withdraw_open(session, batch_id)
-    return _pick(session, _TO_WRITE_OUT, again_seconds=again_seconds)
+    return _pick(session, _LOCK_TO_WRITE_OUT, again_seconds=again_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +159,18 @@ def _literals(states: Iterable[BatchState | ChunkState]) -> list[ColumnElement[s
 _WAS_HINTED_LONG_AGO = Batch.hinted_at.is_(None) | (
     Batch.hinted_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, bindparam("again_seconds"))
 )
-_OVERDUE = _idle(
-    select(Batch)
-    .where(_is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS), Batch.expires_at <= func.now())
-    .order_by(Batch.expires_at)
+_OVERDUE = select(Batch).where(
+    _is_in(BatchState.VALIDATING, BatchState.IN_PROGRESS), Batch.expires_at <= func.now()
 )
-_ANSWERED = _idle(select(Batch).where(_is_in(BatchState.IN_PROGRESS), Batch.is_answered, ~_has_open_chunk()))
-_TO_VALIDATE = _idle(
-    select(Batch).where(_is_in(BatchState.VALIDATING), _is_unclaimed(), may_start(), _WAS_HINTED_LONG_AGO)
+_ANSWERED = select(Batch).where(_is_in(BatchState.IN_PROGRESS), Batch.is_answered, ~_has_open_chunk())
+_TO_VALIDATE = select(Batch).where(
+    _is_in(BatchState.VALIDATING), _is_unclaimed(), may_start(), _WAS_HINTED_LONG_AGO
 )
-_TO_WRITE_OUT = _idle(select(Batch).where(_awaits_files(), _is_unclaimed(), _WAS_HINTED_LONG_AGO))
-_ENDING_WITH_CHUNKS = (
-    select(Batch.id)
-    .where(_is_ending(), _has_chunk(ChunkState.READY) | _has_chunk(ChunkState.WAITING))
-    .limit(_SWEEP_LIMIT)
-)
+_TO_WRITE_OUT = select(Batch).where(_awaits_files(), _is_unclaimed(), _WAS_HINTED_LONG_AGO)
+_ENDING_WITH_CHUNKS = select(Batch).where(_is_ending(), _has_chunk(ChunkState.READY) | _has_chunk(ChunkState.WAITING))
+SWEPT = (_OVERDUE, _ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT, _ENDING_WITH_CHUNKS)
+"""Queries of the batches that the sweeps of this module would find; of `again_seconds`."""
+
+_LOCK_OVERDUE = _idle(_OVERDUE.order_by(Batch.expires_at))
+_LOCK_ANSWERED, _LOCK_TO_VALIDATE, _LOCK_TO_WRITE_OUT = map(_idle, (_ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT))
+_IDS_ENDING_WITH_CHUNKS = _ENDING_WITH_CHUNKS.with_only_columns(Batch.id).limit(_SWEEP_LIMIT)

@@ -100,18 +100,33 @@ _IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bin
 
 _LIVE_MODELS = select(Worker.model).where(_IS_LIVE).distinct().order_by(Worker.model)
 
-_FREE_AND_UNANSWERED = text("""
-    WITH held AS (
-        SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id
-    )
-    SELECT (
-        SELECT coalesce(sum(greatest(0, worker.max_chunks - coalesce(held.num, 0))), 0)
-        FROM worker LEFT JOIN held ON held.worker_id = worker.id
-        WHERE worker.model = :model AND worker.stopped_at IS NULL
-            AND worker.heartbeat_at > now() - CAST(:within AS interval)
-    ) AS free_slots, (
-        SELECT count(*) FROM chunk
-        WHERE model = :model AND state = 'ready' AND hinted_at IS NOT NULL
-            AND hinted_at >= now() - CAST(:again AS interval)
-    ) AS unanswered
+_LIVE = "worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)"
+_HELD = "held AS (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id)"
+_FREE_SLOTS = f"""(
+    SELECT coalesce(sum(greatest(0, worker.max_chunks - coalesce(held.num, 0))), 0)
+    FROM worker LEFT JOIN held ON held.worker_id = worker.id
+    WHERE worker.model = {{model}} AND {_LIVE}
+)"""
+_UNANSWERED = """(
+    SELECT count(*) FROM chunk
+    WHERE model = {model} AND state = 'ready' AND hinted_at IS NOT NULL
+        AND hinted_at >= now() - CAST(:again AS interval)
+)"""
+
+_FREE_AND_UNANSWERED = text(f"""
+    WITH {_HELD}
+    SELECT {_FREE_SLOTS.format(model=":model")} AS free_slots, {_UNANSWERED.format(model=":model")} AS unanswered
 """)
+
+HAS_USE_FOR_HINTS = f"""EXISTS (
+    WITH {_HELD}
+    SELECT FROM (SELECT DISTINCT model FROM worker WHERE {_LIVE}) AS served
+    WHERE (
+        SELECT id FROM chunk
+        WHERE state = 'ready' AND model = served.model
+            AND (hinted_at IS NULL OR hinted_at < now() - CAST(:again AS interval))
+        ORDER BY priority, tenant_id, expires_at, id LIMIT 1
+    ) IS NOT NULL
+        AND {_FREE_SLOTS.format(model="served.model")} > {_UNANSWERED.format(model="served.model")}
+)"""
+"""Tells whether `hint_allowance` is there for a model that has chunks to be hinted."""

@@ -265,6 +265,8 @@ _NOTE_LEAST = text("""
     WHERE id = :batch_id
 """)
 
+IS_ANY_WAITING = "EXISTS (SELECT FROM batch WHERE waits_for_tokens IS NOT NULL)"
+
 _NEXT = text("""
     SELECT id, expires_at FROM batch
     WHERE waits_for_tokens IS NOT NULL AND (expires_at, id) > (CAST(:expires_at AS timestamptz), :batch_id)

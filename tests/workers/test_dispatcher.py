@@ -14,10 +14,12 @@ from celery.contrib.testing.worker import start_worker
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import metrics
-from jobs.batches import lifecycle
+from jobs import chores, metrics
+from jobs.batches import due, lifecycle
+from jobs.batches.due import Due
 from jobs.chunks import fleet, leasing
-from jobs.database import try_advisory_lock
+from jobs.chunks.recording import LineResult
+from jobs.database import autocommit, try_advisory_lock
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -52,8 +54,35 @@ def hints() -> RecordedHints:
 
 
 @pytest.fixture
-def dispatcher(maker: sessionmaker[Session], storage: Storage, hints: RecordedHints, settings: Settings) -> Dispatcher:
-    return Dispatcher(maker, storage, hints=hints, settings=settings)
+def look(maker: sessionmaker[Session], settings: Settings) -> Callable[[], Due]:
+    def look() -> Due:
+        with autocommit(maker) as session:
+            return due.look(session, again_seconds=settings.hint_again_seconds)
+
+    return look
+
+
+@pytest.fixture
+def dispatcher(
+    maker: sessionmaker[Session], storage: Storage, hints: RecordedHints, settings: Settings, look: Callable[[], Due]
+) -> Dispatcher:
+    """A dispatcher of which no tick does anything that a look would not have found before."""
+
+    class Watched(Dispatcher):
+        def tick(self) -> Plan:
+            found, before = look(), _states(maker)
+            plan = super().tick()
+            has_acted = plan.validate or plan.finalise or plan.run or _states(maker) != before
+            assert found.is_any or not has_acted, "it would not have ticked by itself"
+            return plan
+
+    return Watched(maker, storage, hints=hints, settings=settings)
+
+
+def _states(maker: sessionmaker[Session]) -> list[Any]:
+    with maker() as session:
+        states = text("SELECT id, state FROM batch UNION ALL SELECT CAST(id AS text), state FROM chunk ORDER BY 1")
+        return list(session.execute(states))
 
 
 @pytest.fixture
@@ -78,26 +107,141 @@ def test_a_new_batch_is_hinted_for_validation_once(
     assert hints.sent == [("validate", batch_id)]
 
 
-def test_with_nothing_open_a_tick_is_one_question_and_a_new_batch_is_hinted_by_the_next(
+def _claim(maker: sessionmaker[Session], worker: str, settings: Settings) -> leasing.ClaimedChunk:
+    with maker.begin() as session:
+        claim = leasing.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
+        assert claim is not None
+        return claim
+
+
+def test_with_nothing_open_nothing_is_due(
+    submit: Callable[..., str], lines: MakeLines, maker: sessionmaker[Session], look: Callable[[], Due]
+) -> None:
+    assert look() == Due()
+    submit(lines(1))
+    assert look() == Due(is_any_open=True, is_any=True)
+    with maker.begin() as session:
+        session.execute(text("UPDATE batch SET state = 'failed', failed_at = now()"))
+    assert look() == Due()
+
+
+def test_while_workers_have_enough_a_dispatcher_asks_one_question_at_a_time(
     dispatcher: Dispatcher,
     hints: RecordedHints,
+    submit_valid: Callable[..., str],
+    lines: MakeLines,
+    worker: str,
+    maker: sessionmaker[Session],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.dispatcher._COUNT_LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("workers.dispatcher._TRUE_UP_SECONDS", 1000.0)
+    batch_id = submit_valid(lines(12))
+    for _ in range(2):
+        _claim(maker, worker, settings)
+    stop, looked, sent = threading.Event(), threading.Semaphore(0), list[str]()
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        sent.append(statement)
+        if "has_lost_leases" in statement:
+            looked.release()
+
+    event.listen(maker.kw["bind"], "before_cursor_execute", note)
+    thread = threading.Thread(target=Dispatcher.run, args=(dispatcher, stop))
+    thread.start()
+    for _ in range(4):
+        assert looked.acquire(timeout=60), "the first look ticks, whatever it finds"
+    sent.clear()
+    for _ in range(4):
+        assert looked.acquire(timeout=60)
+    assert all("has_lost_leases" in statement for statement in sent), sent
+    with maker.begin() as session:
+        session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second' WHERE state = 'leased'"))
+    for _ in range(4):
+        assert looked.acquire(timeout=60)
+    stop.set()
+    thread.join(60)
+    assert len(hints.sent) == 2, "for the slots of the leases that were lost"
+    with maker() as session:
+        assert set(session.scalars(text("SELECT state FROM chunk"))) == {"ready"}, batch_id
+
+
+def _answer(maker: sessionmaker[Session], worker: str, settings: Settings) -> None:
+    claim = _claim(maker, worker, settings)
+    with maker.begin() as session:
+        results = [LineResult(line_no=number, line=b"{}", status_code=200) for number in range(claim.num_lines)]
+        leasing.flush(session, claim, results, flush_no=0, lease=settings.lease, is_last=True)
+
+
+def test_an_answered_batch_is_due_until_it_is_hinted(
+    dispatcher: Dispatcher,
+    hints: RecordedHints,
+    submit_valid: Callable[..., str],
+    lines: MakeLines,
+    worker: str,
+    maker: sessionmaker[Session],
+    settings: Settings,
+    look: Callable[[], Due],
+) -> None:
+    batch_id = submit_valid(lines(2))
+    _answer(maker, worker, settings)
+    assert look().is_any
+    dispatcher.tick()
+    assert hints.sent == [("finalise", batch_id)]
+    assert look() == Due(is_any_open=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "after"),
+    [
+        (
+            "WITH b AS (UPDATE batch SET waits_for_tokens = 1, waits_for_picos = 0) "
+            "UPDATE chunk SET state = 'waiting', waits_for_tokens = 1, waits_for_picos = 0",
+            "ready",
+        ),
+        ("UPDATE batch SET state = 'cancelling', cancelling_at = now()", "withdrawn"),
+    ],
+    ids=["waiting with room", "cancelled with ready chunks"],
+)
+def test_chunks_of_a_batch_that_a_tick_would_move_are_due(
+    dispatcher: Dispatcher,
+    submit_valid: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
+    look: Callable[[], Due],
+    change: str,
+    after: str,
+) -> None:
+    submit_valid(lines(1))
+    assert look() == Due(is_any_open=True), "no worker lives"
+    with maker.begin() as session:
+        session.execute(text(change))
+    assert look().is_any
+    dispatcher.tick()
+    with maker() as session:
+        assert session.scalars(text("SELECT state FROM chunk")).all() == [after]
+    assert look() == Due(is_any_open=True)
+
+
+def test_a_batch_whose_earlier_one_has_failed_is_due(
+    dispatcher: Dispatcher,
     submit: Callable[..., str],
     lines: MakeLines,
     maker: sessionmaker[Session],
+    read_batch: Callable[[str], Batch],
+    look: Callable[[], Due],
 ) -> None:
-    submit(lines(1))
+    earlier = submit(lines(1))
+    follower = submit(lines(1), after=earlier)
+    dispatcher.tick()
+    assert look() == Due(is_any_open=True), "it waits"
     with maker.begin() as session:
-        session.execute(text("UPDATE batch SET state = 'failed', failed_at = now()"))
-    sent: list[str] = []
-    engine = maker.kw["bind"]
-    event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+        session.execute(text("UPDATE batch SET state = 'failed', failed_at = now() WHERE id = :id"), {"id": earlier})
+    assert look().is_any
     dispatcher.tick()
-    dispatcher.reap_suspects()
-    assert len(sent) == 1, sent
-    dispatcher.tick()
-    started = submit(lines(1))
-    dispatcher.tick()
-    assert hints.sent == [("validate", started)]
+    assert read_batch(follower).state == "failed"
+    assert look() == Due()
 
 
 def test_an_idle_dispatcher_looks_on_one_connection_and_sees_a_new_batch(
@@ -114,7 +258,7 @@ def test_an_idle_dispatcher_looks_on_one_connection_and_sees_a_new_batch(
     num_taken = 0
 
     def note(_: object, __: object, statement: str, *___: object) -> None:
-        if "EXISTS (SELECT FROM batch" in statement:
+        if "has_lost_leases" in statement:
             looked.release()
 
     def count(*_: object) -> None:
@@ -197,9 +341,7 @@ def test_an_expired_lease_returns_the_chunk_to_the_queue(
     settings: Settings,
 ) -> None:
     submit_valid(lines(4))
-    with maker.begin() as session:
-        claim = leasing.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
-        assert claim is not None
+    claim = _claim(maker, worker, settings)
     dispatcher.tick()
     assert hints.sent == []
     with maker.begin() as session:
@@ -235,9 +377,7 @@ def test_a_cancelled_batch_waits_for_its_open_chunks(
     tenant: Tenant,
 ) -> None:
     batch_id = submit_valid(lines(8))
-    with maker.begin() as session:
-        claim = leasing.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
-        assert claim is not None
+    claim = _claim(maker, worker, settings)
     with maker.begin() as session:
         lifecycle.cancel_batch(session, tenant.id, batch_id)
     dispatcher.tick()
@@ -379,3 +519,12 @@ def test_one_dispatcher_counts_the_queue_for_all_and_for_whoever_asks(
         session.execute(text("UPDATE chore SET due_at = now()"))
     other.count_queue()
     assert shown() == 2
+
+
+def test_a_chore_that_is_not_due_writes_nothing(maker: sessionmaker[Session]) -> None:
+    hold = timedelta(minutes=1)
+    with maker.begin() as session:
+        assert chores.claim(session, "sweep", hold=hold)
+    with maker.begin() as session:
+        assert not chores.claim(session, "sweep", hold=hold)
+        assert session.scalar(text("SELECT pg_current_xact_id_if_assigned()")) is None, "nothing to write down"

@@ -1,0 +1,49 @@
+"""Whether there is anything for the dispatcher to do: one question, for what a tick asks in a dozen.
+
+Each of its conditions is that of the sweep that acts on it. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Select, literal_column, or_, select, text
+from sqlalchemy.orm import Session
+
+from jobs.batches import following, lost_leases, sweeps
+from jobs.chunks import fleet, waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What one look has found."""
+
+    is_any_open: bool = False
+    """A batch has not ended. While none has, nothing else is looked for."""
+    has_lost_leases: bool = False
+    is_any: bool = False
+    """There is something that a tick would do, lost leases included."""
+
+
+def look(session: Session, *, again_seconds: float) -> Due:
+    """Look once; what was hinted within `again_seconds` is not due."""
+    values = {
+        "again_seconds": again_seconds,
+        "again": timedelta(seconds=again_seconds),
+        "within": fleet.LIVE_WITHIN,
+    }
+    row = session.execute(_LOOK, values).one_or_none()
+    if row is None:
+        return Due()
+    return Due(is_any_open=True, has_lost_leases=row.has_lost_leases, is_any=row.has_lost_leases or row.is_due)
+
+
+_IS_DUE = or_(
+    *(query.with_only_columns(literal_column("1")).exists() for query in (*sweeps.SWEPT, following.FAILED)),
+    text(waiting.IS_ANY_WAITING),
+    text(fleet.HAS_USE_FOR_HINTS),
+)
+_LOOK: Select[bool, bool] = select(
+    literal_column(lost_leases.IS_ANY_OVER).label("has_lost_leases"), _IS_DUE.label("is_due")
+).where(text(sweeps.IS_ANY_OPEN))
