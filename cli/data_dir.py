@@ -39,6 +39,11 @@ class DataDir:
         return self.root / "run"
 
     @property
+    def database_ready(self) -> Path:
+        """There once the database may be used, while a stack runs."""
+        return self.run / "database.ready"
+
+    @property
     def key_file(self) -> Path:
         return self.root / "api_key"
 

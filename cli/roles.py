@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +24,10 @@ DataDirOption = Annotated[
     Path | None, typer.Option(help="Work for the running `tokenmill up` of this folder, not for the URLs that are set.")
 ]
 ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when the role is ready.")]
+StartFile = Annotated[
+    Path | None, typer.Option(hidden=True, help="There once database and object store may be used: waited for.")
+]
+_LOOK_SECONDS = 0.02
 
 
 def register(app: typer.Typer) -> None:
@@ -34,11 +40,13 @@ def api(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     data_dir: DataDirOption = None,
     ready_file: ReadyFile = None,
+    start_file: StartFile = None,
 ) -> None:
     """Serve the HTTP API."""
     from cli.stack import require_free_port
 
     require_free_port(host, port)
+    _load_and_wait("api.app", "api.server", start_file=start_file)
     settings = _checked_settings(data_dir, writes_objects=True)
 
     from api.app import create_app
@@ -51,8 +59,9 @@ def api(
     serve(app, settings, host=host, port=port)
 
 
-def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None) -> None:
+def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
     """Validate new batches and write the files of finished ones (Celery, CPU only)."""
+    _load_and_wait("workers.control", start_file=start_file)
     settings = _checked_settings(data_dir, writes_objects=True)
 
     from workers.control import main
@@ -61,8 +70,9 @@ def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None) -> Non
     main(settings)
 
 
-def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None) -> None:
+def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
     """Pick the next work by fair share and send hints to the workers. Any number may run; one leads."""
+    _load_and_wait("workers.dispatcher", start_file=start_file)
     settings = _checked_settings(data_dir)
 
     from workers.dispatcher import main
@@ -107,6 +117,7 @@ def worker(
     ] = False,
     data_dir: DataDirOption = None,
     ready_file: ReadyFile = None,
+    start_file: StartFile = None,
 ) -> None:
     """Run one model's engine and work off its chunks."""
     from engine.config import EngineConfig
@@ -133,7 +144,9 @@ def worker(
         EngineConfig(model="", **given)
     except InvalidConfigError as error:
         raise InputError(str(error)) from None
-    settings = _checked_settings(data_dir)
+    settings = _settings(data_dir)
+    if start_file is None:
+        _check(settings)  # before seconds of loading a model
 
     from workers.gpu_main import main
 
@@ -144,18 +157,47 @@ def worker(
         path=path,
         engine=lambda folder: EngineConfig(model=folder, **given),
         chat_template=chat_template,
+        before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
     )
+
+
+def _load_and_wait(*modules: str, start_file: Path | None) -> None:
+    """Where a stack that starts makes its database meanwhile, load what the role needs, and wait for that."""
+    if start_file is not None:
+        for module in modules:
+            import_module(module)
+        _wait_for(start_file)
+
+
+def _wait_for(start_file: Path) -> None:
+    while not start_file.exists():  # for ever: whoever writes it takes us along when it ends
+        time.sleep(_LOOK_SECONDS)
+
+
+def _check_once_there(start_file: Path, settings: Settings) -> None:
+    _wait_for(start_file)
+    _check(settings)
 
 
 def _checked_settings(data_dir: Path | None, *, writes_objects: bool = False) -> Settings:
     """Read the settings and see that database and object store are there for us. Raises TokenmillError."""
-    from jobs.database import connect, is_ready, wait_until_ready
+    settings = _settings(data_dir)
+    _check(settings, writes_objects=writes_objects)
+    return settings
+
+
+def _settings(data_dir: Path | None) -> Settings:
     from jobs.settings import load_settings
-    from jobs.storage import Storage
 
     if data_dir is not None:
         os.environ.update(_urls_of_stack(data_dir))
-    settings = load_settings()
+    return load_settings()
+
+
+def _check(settings: Settings, *, writes_objects: bool = False) -> None:
+    from jobs.database import connect, is_ready, wait_until_ready
+    from jobs.storage import Storage
+
     engine = connect(settings.database_url)
     try:
         with _said_where_not_set("TOKENMILL_DATABASE_URL", settings.database_url):
@@ -168,7 +210,6 @@ def _checked_settings(data_dir: Path | None, *, writes_objects: bool = False) ->
     if writes_objects:
         with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
             storage.check()
-    return settings
 
 
 def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
 from cli.embedded.note import StackNote, forget_note, write_note
-from cli.embedded.servers import URLS, chosen_environment, start_servers
+from cli.embedded.servers import URLS, chosen_environment, plan_servers
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
 from jobs.errors import InputError, NotFoundError
@@ -70,19 +70,26 @@ def running_stack(
     with locked(options.data_dir) as data_dir, supervisor.handles_signals():
         try:
             chosen = chosen_environment(data_dir, options.environment, is_external=options.external_servers, say=say)
-            servers = start_servers(data_dir, supervisor, chosen, say_step=say_step)
+            servers = plan_servers(data_dir, chosen)
             environment = servers.environment
+            # The roles load what they need, the engine its model, while the database is made: each takes seconds.
+            data_dir.database_ready.unlink(missing_ok=True)
+            supervisor.begin(_role_specs(options, data_dir, environment))
+            if servers.postgres is not None:
+                say_step("starting Postgres")
+            servers.start(supervisor)
             noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
             write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
             api_key = _prepare_database(
                 environment["TOKENMILL_DATABASE_URL"],
                 data_dir,
                 options.model,
-                is_ours=servers.database_is_ours,
+                is_ours=servers.postgres is not None,
             )
             what = "the API and the worker" if options.num_workers else "the API"
             say_step(f"starting {what} for {options.model.path}")
-            supervisor.start(_role_specs(options, data_dir, environment))
+            data_dir.database_ready.touch()
+            supervisor.finish()
             stack = RunningStack(
                 base_url=f"http://{_shown_host(options.host)}:{options.port}/v1",
                 api_key=api_key,
@@ -183,7 +190,7 @@ def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[s
                 "worker",
                 data_dir,
                 _with_gpu(environment, number, of=options.num_workers),
-                arguments=("--model", options.model.name, *_template_of(options)),
+                arguments=("--model", options.model.name, "--path", options.model.path, *_template_of(options)),
                 name=f"worker{suffix}",
                 ready_seconds=_MODEL_READY_SECONDS,
                 stop_seconds=drain_seconds + _WORKER_STOP_MARGIN_SECONDS,
@@ -212,7 +219,10 @@ def _role(
     ready_file = data_dir.run / f"{name}.ready"
     return ChildSpec(
         name=name,
-        command=[sys.executable, "-m", "cli.main", role, "--ready-file", str(ready_file), *arguments],
+        command=[
+            *(sys.executable, "-m", "cli.main", role, "--ready-file", str(ready_file)),
+            *("--start-file", str(data_dir.database_ready), *arguments),
+        ],
         environment=environment,
         log_path=data_dir.logs / f"{name}.log",
         is_ready=is_ready or ready_file.exists,
@@ -234,12 +244,22 @@ def _with_gpu(environment: Mapping[str, str], number: int, *, of: int) -> Mappin
 
 
 def _answers(options: StackOptions) -> bool:
+    if not _is_listened_on(options):  # what an HTTP client costs, fifty times a second, the others need to start
+        return False
     url = f"http://{_shown_host(options.host)}:{options.port}/readyz"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy to ourselves
     try:
         with opener.open(url, timeout=_PROBE_SECONDS):
             return True
     except (urllib.error.URLError, OSError):
+        return False
+
+
+def _is_listened_on(options: StackOptions) -> bool:
+    try:
+        with socket.create_connection((_shown_host(options.host).strip("[]"), options.port), timeout=_PROBE_SECONDS):
+            return True
+    except OSError:
         return False
 
 

@@ -48,6 +48,7 @@ class Supervisor:
     pause: Callable[[float], None] = time.sleep
     _watched: list[_Watched] = field(default_factory=list, init=False)
     _groups: list[list[Child]] = field(default_factory=list, init=False)  # children that were started together
+    _begun: list[Child] = field(default_factory=list, init=False)  # the group that is to be the last one
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _force: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -76,14 +77,34 @@ class Supervisor:
 
         Raises ServiceError when one fails, StopRequestedError when a signal arrives; `stop()` then ends what started.
         """
-        started: list[Child] = []
-        self._groups.append(started)
+        self._groups.append([])
+        self._start_in(self._groups[-1], specs)
+        self._wait_for(self._groups[-1])
+
+    def begin(self, specs: Sequence[ChildSpec]) -> None:
+        """Start `specs`, which need what is started after them: they load meanwhile, and are stopped before it.
+
+        Once, before `finish`. Raises ServiceError when one cannot be started.
+        """
+        assert not self._begun, "one group at a time"
+        self._start_in(self._begun, specs)
+
+    def finish(self) -> None:
+        """Wait until what was begun is ready; raises as `start` does."""
+        begun, self._begun = self._begun, []
+        self._groups.append(begun)
+        self._watched.sort(key=lambda watched: any(watched.child is child for child in begun))  # as if begun now
+        self._wait_for(begun)
+
+    def _start_in(self, group: list[Child], specs: Sequence[ChildSpec]) -> None:
         for spec in specs:
             child = Child(spec)
             child.start()
             self._watched.append(_Watched(child=child, started_at=self.monotonic()))
-            started.append(child)
-        for child in started:
+            group.append(child)
+
+    def _wait_for(self, group: Sequence[Child]) -> None:
+        for child in group:
             child.wait_until_ready(on_wait=self._raise_if_stopping)
 
     def _raise_if_stopping(self) -> None:
@@ -145,6 +166,9 @@ class Supervisor:
         A forced stop kills them.
         """
         self._watched.clear()
+        if self._begun:
+            self._groups.append(self._begun)
+            self._begun = []
         while self._groups:
             self._stop_together(self._groups[-1])
             self._groups.pop()

@@ -22,7 +22,7 @@ from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
 from jobs import served_models
 from jobs.database import connect, sessions, transaction
-from jobs.errors import InputError
+from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -57,16 +57,20 @@ def main(
     path: str | None,
     engine: Callable[[str], EngineConfig],
     chat_template: Path | None = None,
+    before_database: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve `model` until SIGTERM. `path` registers it under that directory; without it, it must be registered.
 
     `engine` makes the engine's configuration from the model's path; `chat_template` is a file whose template takes the
-    place of the model's own. Raises NotFoundError for an unknown model,
-    InputError where its folder, tokenizer or template cannot be read, and registers nothing then.
+    place of the model's own; `before_database` is called as late as the database is needed, and may raise. Raises
+    NotFoundError for an unknown model, InputError where its folder, tokenizer or template cannot be read, and registers
+    nothing then.
     """
     logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
+    if path is None:
+        before_database()
     # Resolved once: an engine that starts again has the same files, whatever a hub has by then.
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
@@ -89,7 +93,9 @@ def main(
             leaving=leaving,
             fingerprint=fingerprint,
         )
-    except InputError:
+        if path is not None:
+            before_database()
+    except TokenmillError:
         process.close()
         raise
     if path is not None:  # only now: a model that cannot be served here must not become known

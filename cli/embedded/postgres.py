@@ -68,7 +68,7 @@ class Postgres:
 def prepare_postgres(
     folder: Path, *, log_path: Path, run_dir: Path, settings: Mapping[str, str] | None = None
 ) -> Postgres:
-    """Create the cluster in `folder` unless it is there.
+    """Return the server of the cluster in `folder`; its start makes the cluster unless it is there.
 
     The caller must own `folder` alone (the data directory's lock). `settings` override ours. Raises ServiceError.
     """
@@ -76,8 +76,6 @@ def prepare_postgres(
     folder.parent.mkdir(parents=True, exist_ok=True)
     binaries = find_postgres(major=_major_of(folder))
     user = _user_with_reach(folder, binaries)
-    if not (folder / "PG_VERSION").exists():
-        _initialise(folder, binaries=binaries, user=user)
     sockets = socket_folder(run_dir, uid=None if user is None else user.uid)
     chosen = {**_SETTINGS, "unix_socket_directories": str(sockets), **(settings or {})}
     command = [str(binaries.postgres), "-D", str(folder), "-p", "5432"]
@@ -92,11 +90,18 @@ def prepare_postgres(
             is_ready=lambda: _answers(sockets),
             environment=_clean_environment(),
             user=user,
-            before_start=lambda: _clear_leftovers(folder),
+            before_start=lambda: _make_ready(folder, binaries=binaries, user=user),
             stop_signal=signal.SIGINT,  # fast shutdown: sessions are ended, data is written out
             death_signal=signal.SIGINT,
         ),
     )
+
+
+def _make_ready(folder: Path, *, binaries: PostgresBinaries, user: SystemUser | None) -> None:
+    if (folder / "PG_VERSION").exists():
+        _clear_leftovers(folder)
+    else:
+        _initialise(folder, binaries=binaries, user=user)
 
 
 def _answers(sockets: Path) -> bool:

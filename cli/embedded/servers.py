@@ -6,13 +6,14 @@ A URL in the environment may be left over from another stack, so it is used only
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from cli.data_dir import DataDir
-from cli.embedded.postgres import prepare_postgres
+from cli.embedded.child import ChildSpec
+from cli.embedded.postgres import Postgres, prepare_postgres
 from cli.embedded.sockets import socket_path
 from cli.embedded.valkey import prepare_valkey
 from cli.supervisor import Supervisor
@@ -22,10 +23,19 @@ _DATABASE, _REDIS, _STORAGE = URLS = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """`environment` is that of the roles."""
+    """Servers that are to be started, and where they will be found. Make one with `plan_servers`."""
 
     environment: Mapping[str, str]
-    database_is_ours: bool
+    """That of the roles."""
+    postgres: Postgres | None
+    """None: somebody else's is used."""
+    specs: Sequence[ChildSpec]
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start them and wait until they answer; a Postgres of ours has its database then. Raises ServiceError."""
+        supervisor.start(self.specs)
+        if self.postgres is not None:
+            self.postgres.create_database()
 
 
 def chosen_environment(
@@ -47,27 +57,22 @@ def chosen_environment(
     return environment
 
 
-def start_servers(
-    data_dir: DataDir, supervisor: Supervisor, environment: Mapping[str, str], *, say_step: Callable[[str], None]
-) -> Servers:
-    """Start the servers that the environment does not name."""
+def plan_servers(data_dir: DataDir, environment: Mapping[str, str]) -> Servers:
+    """Return the servers that the environment does not name. Raises ServiceError where one is not installed."""
     found = {_STORAGE: data_dir.objects.as_uri(), **environment}
     specs = []
     postgres = None
     if _DATABASE not in found:
-        say_step("starting Postgres")
         postgres = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
         )
+        found[_DATABASE] = postgres.url()
         specs.append(postgres.spec)
     if _REDIS not in found:
         valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
         found[_REDIS] = valkey.url
         specs.append(valkey.spec)
-    supervisor.start(specs)
-    if postgres is not None:
-        found[_DATABASE] = postgres.create_database()
-    return Servers(environment=found, database_is_ours=postgres is not None)
+    return Servers(environment=found, postgres=postgres, specs=specs)
 
 
 def _our_places(data_dir: DataDir) -> tuple[Path, Path, Path]:

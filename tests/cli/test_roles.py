@@ -57,6 +57,31 @@ def test_no_collection_walks_what_a_role_has_loaded(
     assert found == [(True, True)]
 
 
+@pytest.mark.parametrize(
+    ("role", "modules"),
+    [("dispatch", ["workers.dispatcher"]), ("control", ["workers.control"]), ("api", ["api.app", "api.server"])],
+)
+def test_a_role_of_a_stack_that_starts_is_loaded_before_it_waits_for_the_database(
+    role: str, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_file, events = tmp_path / "start", list[str]()
+
+    def wait(_: float) -> None:
+        events.append("waited")
+        start_file.touch()
+
+    def ask(*_: object, **__: object) -> Settings:
+        events.append("asked for the database")
+        raise ServiceError("none")
+
+    monkeypatch.setattr(roles, "import_module", events.append)
+    monkeypatch.setattr("time.sleep", wait)
+    monkeypatch.setattr(roles, "_checked_settings", ask)
+    with pytest.raises(ServiceError):
+        getattr(roles, role)(start_file=start_file)
+    assert events == [*modules, "waited", "asked for the database"]
+
+
 def test_a_role_works_for_the_stack_of_a_folder_whatever_is_exported(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

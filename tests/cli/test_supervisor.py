@@ -82,6 +82,30 @@ def test_groups_are_stopped_in_the_opposite_order_of_their_start(tmp_path: Path,
     assert supervisor.children == []
 
 
+def test_what_is_begun_runs_while_what_it_needs_starts_and_is_stopped_before_it(
+    tmp_path: Path, supervisor: Supervisor
+) -> None:
+    supervisor.begin([sleeper(tmp_path, "worker")])
+    looks_for_worker = "while ! test -e worker.ready; do sleep 0.02; done"
+    waits = f"cd {tmp_path}; trap 'echo postgres >> ended; exit 0' TERM; {looks_for_worker}; READY; "
+    supervisor.start([child(tmp_path, "postgres", waits + "while :; do sleep 0.02; done")])
+    supervisor.finish()
+    assert [running.spec.name for running in supervisor.children] == ["postgres", "worker"]
+    supervisor.stop()
+    assert (tmp_path / "ended").read_text().split() == ["worker", "postgres"]
+
+
+def test_what_is_begun_ends_with_the_others_where_one_of_them_does_not_start(
+    tmp_path: Path, supervisor: Supervisor
+) -> None:
+    supervisor.begin([sleeper(tmp_path, "worker")])
+    begun = supervisor.children[0]
+    with pytest.raises(ServiceError, match="postgres stopped while starting"):
+        supervisor.start([child(tmp_path, "postgres", "exit 1")])
+    supervisor.stop()
+    assert not begun.is_running
+
+
 def test_a_dead_child_is_started_again_after_a_pause(
     tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
 ) -> None:
