@@ -11,7 +11,7 @@ come before the shares. Leases run on the database's clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from jobs.accounts.prices import Prices
 from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fair_order import LOWERED
-from jobs.chunks.recording import LineResult, Recorded, record
+from jobs.chunks.recording import COUNT, LineResult, Recorded, insert
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
 from jobs.decisions import Kind
@@ -145,12 +145,23 @@ def flush(
     MissingResultsError.
     """
     _check_lines(claim, results)
-    uncovered = _extend(session, claim, lease, covered=covered, covered_picos=covered_picos)
-    recorded = record(session, claim.batch_id, results, prices=claim.prices, worker_microseconds=worker_microseconds)
+    held = {"lease": lease, "covered": covered, "covered_picos": covered_picos} | claim.guard
+    locked = session.execute(_EXTEND_AND_LOCK, held).one_or_none()
+    if locked is None:
+        raise fenced_out(claim)
+    recorded = insert(
+        session,
+        claim.batch_id,
+        results,
+        created_at=locked.created_at,
+        num_before=locked.num_results,
+        prices=claim.prices,
+    )
     if recorded.num_results:
         entry = _ledger_entry(claim, recorded, flush_no) | {"worker_microseconds": worker_microseconds}
-        session.execute(_LEDGER, entry)
-    wanted = recorded.batch_state is BatchState.IN_PROGRESS
+        session.execute(_COUNT_AND_BILL, entry)
+    wanted = locked.state == BatchState.IN_PROGRESS
+    uncovered = int(locked.uncovered)
     if is_last and wanted:
         complete(session, claim)  # before the budget: it locks the tenant's fair share, and reads the ledger for it
     if recorded.num_results or uncovered:
@@ -265,20 +276,9 @@ def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
     assert all(line in allowed for line in lines), f"chunk {claim.chunk_id}: a line outside {allowed}"
 
 
-def _extend(
-    session: Session,
-    claim: ClaimedChunk,
-    lease: timedelta,
-    *,
-    covered: int | None = None,
-    covered_picos: int | None = None,
-) -> int:
-    """Extend the lease; return how many tokens less than before the chunk covers now, with None the same."""
-    values = {"lease": lease, "covered": covered, "covered_picos": covered_picos} | claim.guard
-    row = session.execute(_EXTEND, values).one_or_none()
-    if row is None:
+def _extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> None:
+    if session.execute(_EXTEND, {"lease": lease} | claim.guard).one_or_none() is None:
         raise fenced_out(claim)
-    return int(row.uncovered)
 
 
 def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
@@ -315,13 +315,9 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "flush_no": flush_no,
         "model": claim.model,
         "num_results": recorded.num_results,
-        "input_tokens": recorded.input_tokens,
-        "cached_tokens": recorded.cached_tokens,
-        "output_tokens": recorded.output_tokens,
-        "cost_picos": recorded.cost_picos,
         "input_price_micros": claim.prices.input_micros,
         "output_price_micros": claim.prices.output_micros,
-    }
+    } | asdict(recorded)
 
 
 # The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
@@ -364,14 +360,23 @@ _CLAIM = text(f"""
 """)
 
 _EXTEND = text(f"""
+    UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval) WHERE {ChunkRef.IS_HELD} RETURNING id
+""")
+
+# A flush has few statements, as each is a way to the server and back. Whoever waits for the batch reads it anew when it
+# has its lock, so the number of its results is that of the last commit.
+_EXTEND_AND_LOCK = text(f"""
     WITH held AS (
-        SELECT id, covered_tokens FROM chunk
-        WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
+        SELECT id, covered_tokens FROM chunk WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
+    ), extended AS (
+        UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval),
+            covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens),
+            covered_picos = least(CAST(:covered_picos AS numeric), chunk.covered_picos)
+        FROM held WHERE chunk.id = held.id
+        RETURNING chunk.batch_id, held.covered_tokens - chunk.covered_tokens AS uncovered
     )
-    UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval),
-        covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens),
-        covered_picos = least(CAST(:covered_picos AS numeric), chunk.covered_picos)
-    FROM held WHERE chunk.id = held.id RETURNING held.covered_tokens - chunk.covered_tokens AS uncovered
+    SELECT extended.uncovered, batch.state, batch.created_at, batch.num_completed + batch.num_failed AS num_results
+    FROM extended JOIN batch ON batch.id = extended.batch_id FOR NO KEY UPDATE OF batch
 """)
 
 _START = text(f"""
@@ -411,7 +416,8 @@ _USED = text("""
     SELECT sum(input_tokens + output_tokens) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence
 """)
 
-_LEDGER = text("""
+_COUNT_AND_BILL = text(f"""
+    WITH counted AS ({COUNT})
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, input_price_micros, output_price_micros, worker_microseconds)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,

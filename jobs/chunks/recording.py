@@ -6,7 +6,8 @@ The one place that writes `result` rows. Bills nothing: ledger and budget belong
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -15,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts.prices import Prices
 from jobs.partitions import batch_day
-from jobs.states import BatchState
 from jobs.tables import Batch
 
 
@@ -41,7 +41,7 @@ class LineResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What was really inserted, and the batch's state seen under its lock."""
+    """What was really inserted, under the lock of its batch."""
 
     num_completed: int
     num_failed: int
@@ -51,40 +51,42 @@ class Recorded:
     cached_tokens: int
     output_tokens: int
     cost_picos: int
-    batch_state: BatchState
 
     @property
     def num_results(self) -> int:
         return self.num_completed + self.num_failed
 
 
-def record(
+def record(session: Session, batch_id: str, results: Sequence[LineResult]) -> Recorded:
+    """Insert unbilled results of lines that have none yet and add them to the batch's counters; locks its row first."""
+    locked = session.execute(_LOCK, {"batch_id": batch_id}).one()
+    recorded = insert(
+        session, batch_id, results, created_at=locked.created_at, num_before=locked.num_results, prices=Prices()
+    )
+    if recorded.num_results:
+        session.execute(_COUNT, {"batch_id": batch_id, "worker_microseconds": 0} | asdict(recorded))
+    return recorded
+
+
+def insert(
     session: Session,
     batch_id: str,
     results: Sequence[LineResult],
     *,
-    prices: Prices | None = None,
-    worker_microseconds: int = 0,
+    created_at: datetime,
+    num_before: int,
+    prices: Prices,
 ) -> Recorded:
-    """Insert the results of lines that have none yet and add them, and the time they took, to the batch's counters.
+    """Insert the results of lines that have none yet; what `COUNT` does with what was inserted is for the caller.
 
-    Locks the batch row first and numbers the results under that lock (`result_no`: 1, 2, 3 … without gaps, in the
-    order of commits), so that a reader who has seen number n never misses a smaller one.
+    The batch, of which this is told, is locked: under that lock the results are numbered (`result_no`: 1, 2, 3 …
+    without gaps, in the order of commits), so that a reader who has seen number n never misses a smaller one.
     """
-    locked = session.execute(_LOCK, {"batch_id": batch_id}).one()
-    values: dict[str, Any] = {
-        "day": batch_day(locked.created_at),
-        "batch_id": batch_id,
-        "base": locked.num_results,
-    }
+    values: dict[str, Any] = {"day": batch_day(created_at), "batch_id": batch_id, "base": num_before}
     inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
     sums = dict.fromkeys(_SUMS, 0) if inserted is None else {name: int(inserted._mapping[name]) for name in _SUMS}
-    cost = (prices or Prices()).cost_picos(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
-    recorded = Recorded(**sums, cost_picos=cost, batch_state=BatchState(locked.state))
-    if recorded.num_results:
-        values = {"batch_id": batch_id, "cost_picos": cost, "worker_microseconds": worker_microseconds}
-        session.execute(_COUNT, values | sums)
-    return recorded
+    cost = prices.cost_picos(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
+    return Recorded(**sums, cost_picos=cost)
 
 
 def copy_errors(session: Session, batch: Batch, results: Sequence[LineResult], *, base: int) -> None:
@@ -131,8 +133,7 @@ _COPY_RESULTS = (
 )
 
 _LOCK = text("""
-    SELECT state, created_at, num_completed + num_failed AS num_results FROM batch
-    WHERE id = :batch_id FOR NO KEY UPDATE
+    SELECT created_at, num_completed + num_failed AS num_results FROM batch WHERE id = :batch_id FOR NO KEY UPDATE
 """)
 
 # NOT EXISTS keeps the numbers dense; ON CONFLICT is the guarantee, and names its constraint so that it can never hide
@@ -168,11 +169,13 @@ _INSERT = text("""
     FROM inserted
 """)
 
-_COUNT = text("""
+COUNT = """
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
         num_truncated = num_truncated + :num_truncated,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
         output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos,
         worker_microseconds = worker_microseconds + :worker_microseconds
     WHERE id = :batch_id
-""")
+"""
+"""Adds what was recorded, and the time that it took, to the counters of the batch."""
+_COUNT = text(COUNT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -55,6 +56,18 @@ def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, ru
         22_000_000,
     )
     assert leasing.lines_done(session, claim) == {0, 2}
+
+
+def test_a_flush_is_four_statements(session: Session, run: Run, statements: list[tuple[str, Any]]) -> None:
+    claim = claim_first(session, run(4, reserved_tokens=100))
+    session.commit()
+    statements.clear()
+    flush(session, claim, [0, 2])
+    kinds = [next(word for word in KINDS if word in statement) for statement, _ in statements]
+    assert kinds == ["extended AS", "INSERT INTO result", "INSERT INTO ledger", "UPDATE budget"]
+
+
+KINDS = ("extended AS", "INSERT INTO result", "INSERT INTO ledger", "UPDATE budget", "")
 
 
 def test_a_flush_sent_again_counts_its_time_once(session: Session, run: Run) -> None:
