@@ -10,9 +10,9 @@ from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.errors import InputError
-from jobs.tables import Batch, File
+from jobs.tables import Batch, File, WebhookDelivery, WebhookEndpoint
 
-Row = TypeVar("Row", Batch, File)
+Row = TypeVar("Row", Batch, File, WebhookEndpoint, WebhookDelivery)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

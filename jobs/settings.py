@@ -6,9 +6,10 @@ Read by role starters only; all other code is handed the values it needs.
 from __future__ import annotations
 
 from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.errors import InputError
@@ -29,8 +30,8 @@ class Settings(BaseSettings):
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
     """Postgres, which keeps the truth."""
     api_connections: int = Field(default=12, ge=4)
-    """Connections to Postgres of one API process, at most; a control worker opens 8 at most and 2 for its claims, a GPU
-    worker 4 and 2 for its leases, any other process 4."""
+    """Connections to Postgres of one API process, at most; a control worker opens 10 at most and 2 for its claims, a
+    GPU worker 4 and 2 for its leases, any other process 4."""
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
@@ -115,6 +116,9 @@ class Settings(BaseSettings):
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)
     """After how long an object that no file names is deleted, and an upload under way gives up. A bucket needs a rule
     for the parts of unfinished uploads: see below."""
+    webhook_networks: str = ""
+    """Networks that webhooks may be sent into beside public addresses, such as `10.0.0.0/8,127.0.0.1/32`; then `http`
+    URLs are allowed, too. What stands there can be asked by every tenant."""
     retention_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which results can be read one by one; the files of a batch have an expiry of their own."""
     detail_days: int = Field(default=90, gt=0, le=MAX_DAYS)
@@ -135,9 +139,23 @@ class Settings(BaseSettings):
             )
         return self
 
+    @field_validator("webhook_networks")
+    @classmethod
+    def _check_networks(cls, given: str) -> str:
+        _networks(given)
+        return given
+
+    @property
+    def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        return _networks(self.webhook_networks)
+
     @property
     def lease(self) -> timedelta:
         return timedelta(seconds=self.lease_seconds)
+
+
+def _networks(given: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(part.strip()) for part in given.split(",") if part.strip())
 
 
 def load_settings() -> Settings:

@@ -65,6 +65,24 @@ class BudgetWindow(StrEnum):
     TOTAL = "total"  # never
 
 
+class DeliveryState(StrEnum):
+    """States of what a webhook is to be told."""
+
+    PENDING = "pending"  # to be sent, or to be sent again
+    DELIVERED = "delivered"  # an answer of 2xx came
+    FAILED = "failed"  # given up; a replay makes it pending again
+
+
+class EventType(StrEnum):
+    """What a webhook may be told of; the first four are OpenAI's."""
+
+    BATCH_COMPLETED = "batch.completed"
+    BATCH_FAILED = "batch.failed"
+    BATCH_EXPIRED = "batch.expired"
+    BATCH_CANCELLED = "batch.cancelled"
+    BATCH_AT_RISK = "batch.at_risk"  # it is expected to end after its deadline; at most once a batch
+
+
 _B, _C = BatchState, ChunkState
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {

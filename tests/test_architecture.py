@@ -91,7 +91,7 @@ FLOORS = {
         ["database", "settings", "tables"],
         ["chores", "decisions", "deletions", "pagination", "partitions", "served_models", "storage"],
         ["accounts", "lines", "store_owner"],
-        ["chunks", "files"],
+        ["chunks", "files", "webhooks"],
         ["forecasts"],
         ["batches", "audit", "history", "metrics", "retention"],
     ],

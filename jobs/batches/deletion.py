@@ -19,6 +19,7 @@ from jobs.deletions import Deleted
 from jobs.errors import ConflictError, NotFoundError
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, sources_of
 from jobs.tables import Batch, File, Tenant
+from jobs.webhooks.endpoints import delete_endpoints_of
 
 _BLOCK = 100  # batches and files that one transaction deletes
 _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
@@ -59,10 +60,11 @@ def _lock_outputs(session: Session, batch_id: str) -> list[File]:
 
 
 def delete_tenant(session: Session, tenant: Tenant) -> None:
-    """Close a tenant for good: its keys are revoked, its name is free; `delete_left` deletes what it has."""
+    """Close a tenant for good: keys and webhooks go at once, its name is free; `delete_left` deletes what it has."""
     tenant.deleted_at = session.scalar(select(func.now()))
     tenant.name = tenant.id
     revoke_keys(session, tenant.id)
+    delete_endpoints_of(session, tenant.id)
     session.flush()
     deletions.record(session, Deleted.TENANT, [(tenant.id, tenant.id)], by=deletions.OPERATOR)
 

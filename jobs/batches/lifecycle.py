@@ -23,8 +23,9 @@ from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.partitions import batch_day, ensure_result_partition
 from jobs.settings import Settings
-from jobs.states import BatchState, IllegalMoveError, require_move, sources_of
+from jobs.states import TERMINAL_BATCH_STATES, BatchState, EventType, IllegalMoveError, require_move, sources_of
 from jobs.tables import Batch, File, Tenant
+from jobs.webhooks import events
 
 log = logging.getLogger(__name__)
 
@@ -127,8 +128,9 @@ def lock_batch(session: Session, batch_id: str) -> Batch | None:
 def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None) -> None:
     """Move a batch to its next state and note the moment; nobody else writes `batch.state`.
 
-    A move to finalizing names its `outcome` (completed, expired or failed). Raises IllegalMoveError where the table
-    does not allow the move, also when another transaction moved the batch meanwhile: `lock_batch` first.
+    The move that ends it is an event for its tenant's webhooks. A move to finalizing names its `outcome` (completed,
+    expired or failed). Raises IllegalMoveError where the table does not allow the move, also when another transaction
+    moved the batch meanwhile: `lock_batch` first.
     """
     require_move(BatchState(batch.state), after)
     assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
@@ -147,6 +149,8 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     )
     if moved is None:
         raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
+    if after in TERMINAL_BATCH_STATES:
+        events.emit(session, batch.tenant_id, EventType(f"batch.{after}"), {"id": batch.id})
 
 
 def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> None:

@@ -1,0 +1,22 @@
+"""What tests of webhooks begin with."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from jobs.settings import Settings
+from jobs.states import EventType
+from jobs.tables import WebhookEndpoint
+from jobs.webhooks.endpoints import EndpointChange, create_endpoint
+
+URL = "https://example.com/hook"
+
+
+def add_endpoint(
+    session: Session, tenant_id: str, *event_types: EventType, url: str = URL, networks: str = ""
+) -> WebhookEndpoint:
+    """Add an endpoint, for all types unless some are given, and commit."""
+    wanted = EndpointChange(name="mine", url=url, event_types=event_types or tuple(EventType))
+    endpoint = create_endpoint(session, tenant_id, wanted, Settings(webhook_networks=networks))
+    session.commit()
+    return endpoint
