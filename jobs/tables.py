@@ -537,8 +537,8 @@ class Forecast(Base):
     position: Mapped[int]
     seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
     waits_for: Mapped[str | None]
-    running_lines: Mapped[int | None]
     made_at: Mapped[datetime] = _created_at()
+    running_lines: Mapped[int | None] = mapped_column(Integer)
 
 
 class Decision(Base):
