@@ -71,7 +71,7 @@ FLOORS = {
         ["llm", "process"],
         ["__init__"],
     ],
-    "pipelines": [["templates"]],
+    "pipelines": [["packages", "templates"], ["sources"], ["outputs"], ["lines"]],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],

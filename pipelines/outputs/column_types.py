@@ -1,0 +1,181 @@
+"""The columns that the JSON schema of an answer has, and what each may hold.
+
+Reads the schema alone; whether a model can be kept to it is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from jobs.errors import InputError
+
+_MAX_LEVELS = 32
+_TYPES = ("string", "integer", "number", "boolean", "array", "object")
+
+
+class Kind(StrEnum):
+    """What a value is, by the word that JSON schemas have for it."""
+
+    STRING = "string"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    ARRAY = "array"
+    OBJECT = "object"
+    ANY = "any"
+    """More than one of them, or what the schema does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnType:
+    """What the values of a column are; each may also be null."""
+
+    kind: Kind
+    place: str
+    """In the schema, such as `$.properties.total`."""
+    item: ColumnType | None = None
+    """Of an array."""
+    fields: Mapping[str, ColumnType] | None = None
+    """Of an object, in the schema's order."""
+    problem: str = ""
+    """Of `any`: why it is no narrower."""
+
+
+def answer_columns(schema: Any) -> dict[str, ColumnType]:
+    """Return the columns of an answer, by name in the schema's order. Raises InputError with the place in it."""
+    if not isinstance(schema, dict):
+        raise _refused("$", f"it is {_name(schema)}, and a JSON schema is an object")
+    whole = _type_of(schema, schema, place="$", level=0)
+    if whole.kind is not Kind.OBJECT:
+        raise _refused(
+            "$", f'an answer becomes columns, so its schema needs "type": "object", and not {whole.kind.value}'
+        )
+    if not whole.fields:
+        raise _refused("$.properties", "it names no property, and each property becomes a column")
+    return dict(whole.fields)
+
+
+def _refused(place: str, problem: str) -> InputError:
+    return InputError(f"the schema cannot be used: at {place}, {problem}.", param="schema", code="invalid_schema")
+
+
+def _name(value: Any) -> str:
+    return {list: "an array", str: "a text", bool: "a truth value", type(None): "null"}.get(type(value), "a number")
+
+
+def _type_of(schema: Any, root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
+    if level > _MAX_LEVELS:
+        return _any(place, f"it is nested in more than {_MAX_LEVELS} levels, or in itself")
+    if schema is True or schema == {}:
+        return _any(place, "it may be anything")
+    if not isinstance(schema, dict):
+        raise _refused(place, f"it is {_name(schema)}, and a JSON schema is an object")
+    if (other := _instead_of(schema, root, place=place)) is not None:
+        return _type_of(other, root, place=place, level=level + 1)
+    return _plain_type_of(schema, root, place=place, level=level)
+
+
+def _instead_of(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str) -> Any:
+    """Return the schema that another one stands for: a reference, which pydantic wraps where it describes it."""
+    if "$ref" in schema:
+        return _referred(schema["$ref"], root, place=place)
+    whole = schema.get("allOf")
+    return whole[0] if isinstance(whole, list) and len(whole) == 1 else None
+
+
+def _plain_type_of(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            return _one_of(_list(schema[word], f"{place}.{word}"), root, place=f"{place}.{word}", level=level)
+    if "enum" in schema or "const" in schema:
+        values = _list(schema["enum"], f"{place}.enum") if "enum" in schema else [schema["const"]]
+        return _of_values(values, place=place)
+    return _typed(schema, root, place=place, level=level)
+
+
+def _list(value: Any, place: str) -> Sequence[Any]:
+    if not isinstance(value, list) or not value:
+        raise _refused(place, "it must be a list of at least one")
+    return value
+
+
+def _referred(reference: Any, root: Mapping[str, Any], *, place: str) -> Any:
+    found: Any = root
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        raise _refused(f"{place}.$ref", f"{reference!r} is no place in this schema; only such as #/$defs/Item is known")
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or name not in found:
+            raise _refused(f"{place}.$ref", f"there is no {reference} in this schema")
+        found = found[name]
+    return found
+
+
+def _one_of(schemas: Sequence[Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
+    parts = [part for part in schemas if part != {"type": "null"}]
+    types = [_type_of(part, root, place=f"{place}[{schemas.index(part)}]", level=level + 1) for part in parts]
+    if len(types) == 1:
+        return types[0]
+    return _joined([one.kind for one in types], types[0], place=place)
+
+
+def _joined(kinds: Sequence[Kind], first: ColumnType | None, *, place: str) -> ColumnType:
+    """Return the one type that several have in common, where they are plain ones."""
+    distinct = set(kinds)
+    if distinct == {Kind.INTEGER, Kind.NUMBER}:
+        return ColumnType(kind=Kind.NUMBER, place=place)
+    if len(distinct) == 1 and (first is None or (first.item is None and first.fields is None)):
+        return ColumnType(kind=distinct.pop(), place=place)
+    return _any(place, f"it may be {' or '.join(sorted({kind.value for kind in kinds})) or 'only null'}")
+
+
+def _of_values(values: Sequence[Any], *, place: str) -> ColumnType:
+    kinds = [_kind_of(value) for value in values if value is not None]
+    return _joined(kinds, None, place=place)
+
+
+def _kind_of(value: Any) -> Kind:
+    kinds = {bool: Kind.BOOLEAN, int: Kind.INTEGER, float: Kind.NUMBER, str: Kind.STRING}
+    return kinds.get(type(value), Kind.ANY)
+
+
+def _typed(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
+    given = schema.get("type", "object" if "properties" in schema else None)
+    names = [name for name in (given if isinstance(given, list) else [given]) if name != "null"]
+    if given is None:
+        return _any(place, "it has no type")
+    if unknown := [name for name in names if name not in _TYPES]:
+        raise _refused(f"{place}.type", f"{unknown[0]!r} is no type; allowed are {', '.join(_TYPES)} and null")
+    kinds = [Kind(name) for name in names]
+    if kinds == [Kind.ARRAY]:
+        return _array(schema, root, place=place, level=level)
+    if kinds == [Kind.OBJECT]:
+        return _object(schema, root, place=place, level=level)
+    if Kind.ARRAY in kinds or Kind.OBJECT in kinds:
+        return _any(place, f"it may be {' or '.join(names)}")
+    return _joined(kinds, None, place=place)
+
+
+def _array(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
+    item = _type_of(schema.get("items", True), root, place=f"{place}.items", level=level + 1)
+    return ColumnType(kind=Kind.ARRAY, place=place, item=item)
+
+
+def _object(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
+    properties = schema.get("properties")
+    if properties is None:
+        return _any(place, "it is an object of any properties") if level else ColumnType(kind=Kind.OBJECT, place=place)
+    if not isinstance(properties, dict):
+        raise _refused(f"{place}.properties", "it must be an object")
+    fields = {
+        name: _type_of(part, root, place=f"{place}.properties.{name}", level=level + 1)
+        for name, part in properties.items()
+    }
+    return ColumnType(kind=Kind.OBJECT, place=place, fields=fields)
+
+
+def _any(place: str, problem: str) -> ColumnType:
+    return ColumnType(kind=Kind.ANY, place=place, problem=problem)

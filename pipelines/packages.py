@@ -1,0 +1,21 @@
+"""Packages that only some tables need, imported when one is there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from jobs.errors import InputError
+
+
+def needed(module: str, *, by: str) -> Any:
+    """Import a package of the extra `tables`. Raises InputError that says what to install."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise InputError(
+            f"{by} needs the package {package}, which is not installed. Run `pip install 'tokenmill[tables]'`."
+        ) from None

@@ -1,0 +1,153 @@
+"""The rows of one file of each format, with the place of the first that cannot be read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from jobs.errors import InputError
+from pipelines.packages import needed
+from pipelines.sources.files import SourceFile, readable
+from pipelines.sources.source import Row
+
+MAX_ROW_BYTES = 16 << 20
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_BATCH_ROWS = 512
+"""Of Parquet, as Python values at once."""
+
+
+def jsonl_rows(file: SourceFile) -> Iterator[Row]:
+    """Yield the objects of a JSONL file; blank lines are none, and counted."""
+    number = 0
+    with _opened(file) as stream:
+        while line := stream.readline(MAX_ROW_BYTES + 1):
+            number += 1
+            if len(line) > MAX_ROW_BYTES:
+                raise _bad(file, number, f"it has more than {MAX_ROW_BYTES:,} bytes")
+            line = line.removeprefix(_BOM) if number == 1 else line
+            if line.strip():
+                yield Row(file.name, number, _object(file, number, line))
+
+
+def _object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _bad(file, number, f"it is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise _bad(file, number, 'it is no JSON object, such as {"text": "…"}')
+    return found
+
+
+def csv_columns(file: SourceFile) -> list[str]:
+    """Return the header of a CSV file. Raises InputError where a name is missing or there twice."""
+    with _records(file) as records:
+        header = _next(file, records, 0)
+    if header is None:
+        raise InputError(f"{file.name} is empty. Its first line must name the columns.")
+    for position, name in enumerate(header, start=1):
+        if not name.strip():
+            raise InputError(f"{file.name}: column {position} of the header has no name. Name every column once.")
+        if name in header[: position - 1]:
+            raise InputError(f"{file.name}: the header names {name!r} twice. Name every column once.")
+    return header
+
+
+def csv_rows(file: SourceFile, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the records of a CSV file below its header; every value is a text."""
+    with _records(file) as records:
+        _next(file, records, 0)
+        number = 0
+        while (fields := _next(file, records, number + 1)) is not None:
+            if not fields:
+                continue  # a blank line
+            number += 1
+            if len(fields) != len(columns):
+                raise _bad(
+                    file, number, f"it has {len(fields)} fields and the header {len(columns)}", line=records.line_num
+                )
+            yield Row(file.name, number, dict(zip(columns, fields, strict=True)))
+
+
+def _next(file: SourceFile, records: Any, number: int) -> list[str] | None:
+    try:
+        return cast("list[str] | None", next(records, None))
+    except csv.Error as error:
+        raise _bad(file, number, str(error), line=records.line_num) from None
+    except UnicodeDecodeError as error:
+        raise _bad(file, number, f"it is no UTF-8 ({error.reason})", line=records.line_num + 1) from None
+
+
+@contextmanager
+def _records(file: SourceFile) -> Iterator[Any]:
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # the library's own is 128 KiB, for everybody
+    with _opened(file) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        try:
+            yield csv.reader(text, strict=True)
+        finally:
+            text.detach()
+
+
+def parquet_schema(file: SourceFile) -> Any:
+    """Return the pyarrow.Schema of a Parquet file. Raises InputError where it is none."""
+    with _opened_parquet(file) as parquet:
+        return parquet.schema_arrow.remove_metadata()
+
+
+def parquet_rows(file: SourceFile) -> Iterator[Row]:
+    number = 0
+    with _opened_parquet(file) as parquet:
+        batches = parquet.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+        while (batch := _next_batch(file, batches, number)) is not None:
+            for values in batch.to_pylist():
+                number += 1
+                yield Row(file.name, number, values)
+
+
+def _next_batch(file: SourceFile, batches: Any, number: int) -> Any:
+    arrow = needed("pyarrow", by=file.name)
+    try:
+        return next(batches, None)
+    except arrow.ArrowException as error:
+        raise _bad(file, number + 1, f"it is damaged ({error})") from None
+
+
+@contextmanager
+def _opened_parquet(file: SourceFile) -> Iterator[Any]:
+    arrow, parquet = needed("pyarrow", by=file.name), needed("pyarrow.parquet", by=file.name)
+    with file.open() as stream, readable(file.name):
+        try:
+            opened = parquet.ParquetFile(stream, pre_buffer=False)
+        except arrow.ArrowException as error:
+            raise InputError(f"{file.name} is no Parquet file: {str(error).splitlines()[0]}") from None
+        yield opened
+
+
+@contextmanager
+def _opened(file: SourceFile) -> Iterator[BinaryIO]:
+    """Open the plain content of a file that may be packed with gzip."""
+    with file.open() as stream, readable(file.name):
+        is_packed = stream.read(len(_GZIP)) == _GZIP
+        stream.seek(0)
+        if not is_packed:
+            yield stream
+            return
+        try:
+            with gzip.open(stream) as unpacked:
+                yield cast(BinaryIO, unpacked)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"cannot unpack {file.name}: {error}. Compress it anew, or give it unpacked.") from None
+
+
+def _bad(file: SourceFile, number: int, problem: str, *, line: int | None = None) -> InputError:
+    place = f"row {number}" if line is None else f"row {number} (line {line})"
+    return InputError(f"{file.name}, {place}: {problem}. Correct it; no row was computed.", code="invalid_source")

@@ -1,0 +1,177 @@
+"""What of a schema becomes columns, what is refused with its place, and how answers fill them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.errors import InputError
+from pipelines.outputs.answers import answer_of
+from pipelines.outputs.column_types import Kind, answer_columns
+from pipelines.outputs.tables import arrow_fields, open_table, output_format
+from pipelines.sources.files import Format
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+ITEM = object_of(name={"type": "string"}, count={"type": "integer"})
+SCHEMA = {
+    **object_of(
+        label={"enum": ["good", "bad"]},
+        score={"type": ["number", "null"]},
+        tags={"type": "array", "items": {"type": "string"}},
+        item={"allOf": [{"$ref": "#/$defs/Item"}], "description": "as pydantic writes it"},
+        sure={"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        either={"type": ["integer", "number"]},
+    ),
+    "$defs": {"Item": ITEM},
+}
+
+
+def test_properties_become_columns_of_one_type() -> None:
+    fields = arrow_fields(answer_columns(SCHEMA))
+    assert {field.name: str(field.type) for field in fields} == {
+        "label": "string",
+        "score": "double",
+        "tags": "list<item: string>",
+        "item": "struct<name: string, count: int64>",
+        "sure": "bool",
+        "either": "double",
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ([], "at $, it is an array"),
+        ({"type": "string"}, 'its schema needs "type": "object", and not string'),
+        ({"type": "object"}, "at $.properties, it names no property"),
+        (object_of(a={"type": "text"}), "at $.properties.a.type, 'text' is no type; allowed are string, "),
+        (object_of(a={"$ref": "#/$defs/B"}), "at $.properties.a.$ref, there is no #/$defs/B"),
+        (object_of(a={"$ref": "http://x"}), "is no place in this schema"),
+        (object_of(a={"enum": []}), "at $.properties.a.enum, it must be a list of at least one"),
+        (object_of(a=3), "at $.properties.a, it is a number"),
+    ],
+)
+def test_what_is_no_schema_of_columns_is_refused_with_its_place(schema: Any, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        answer_columns(schema)
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({}, "at $.properties.a, it may be anything"),
+        ({"type": "object"}, "at $.properties.a, it is an object of any properties"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "at $.properties.a.anyOf, it may be integer or string"),
+        ({"type": ["string", "integer", "null"]}, "at $.properties.a, it may be integer or string"),
+        ({"type": "array"}, "at $.properties.a.items, it may be anything"),
+        ({"type": "array", "items": object_of(b={"description": "?"})}, "at $.properties.a.items.properties.b, it has"),
+        ({"$ref": "#"}, "nested in more than 32 levels, or in itself"),
+        (object_of(), "at $.properties.a, the object has no properties"),
+    ],
+)
+def test_what_is_too_wide_for_parquet_is_refused_with_its_place(part: Any, said: str) -> None:
+    columns = answer_columns(object_of(a=part))
+    with pytest.raises(InputError) as caught:
+        arrow_fields(columns)
+    assert said in caught.value.message
+
+
+def result(content: str | None, *, finish_reason: str = "stop", **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", "content": content, **more}, "finish_reason": finish_reason}
+    return {"custom_id": "row-1", "response": {"status_code": 200, "body": {"choices": [choice]}}, "error": None}
+
+
+def test_an_answer_fills_its_columns_and_what_it_lacks_is_null() -> None:
+    columns = answer_columns(SCHEMA)
+    given = {"label": "good", "score": 3, "item": {"name": "x"}, "tags": ["a"], "more": 1}
+    answer = answer_of(result(json.dumps(given)), columns)
+    assert answer.error is None
+    assert answer.values == {
+        "label": "good",
+        "score": 3.0,
+        "tags": ["a"],
+        "item": {"name": "x", "count": None},
+        "sure": None,
+        "either": None,
+    }
+    assert type(answer.values["score"]) is float
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            result('{"label": "go', finish_reason="length"),
+            "the answer was cut short by max_tokens or the context (length)",
+        ),
+        (result("Sure!"), "the answer is no JSON: "),
+        (result("[1]"), "the answer is no JSON object (invalid_json)"),
+        (result('{"label": 3}'), "label of the answer is no string that fits: 3 (invalid_type)"),
+        (result('{"item": {"count": 1.5}}'), "item.count of the answer is no integer that fits: 1.5"),
+        (result('{"item": {"count": 9223372036854775808}}'), "item.count of the answer is no integer that fits"),
+        (result('{"tags": ["a", 1]}'), "tags[1] of the answer is no string that fits: 1"),
+        (result('{"sure": 1}'), "sure of the answer is no boolean that fits: 1"),
+        (result(None, refusal="I cannot"), "there is no answer (I cannot)"),
+        ({"error": {"code": "batch_expired", "message": "too late"}}, "too late (batch_expired)"),
+        (
+            {
+                "response": {
+                    "status_code": 400,
+                    "body": {"error": {"code": "context_length_exceeded", "message": "long"}},
+                }
+            },
+            "long (context_length_exceeded)",
+        ),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_its_rows_error(line: dict[str, Any], said: str) -> None:
+    answer = answer_of(line, answer_columns(SCHEMA))
+    assert (answer.values, (answer.error or "")[: len(said)]) == ({}, said)
+
+
+def test_without_a_schema_the_answer_is_a_text_cut_short_or_not() -> None:
+    assert answer_of(result("Sure!", finish_reason="length"), None).values == {"answer": "Sure!"}
+
+
+def written(form: Format, rows: list[dict[str, Any]], *, schema: Any = None) -> bytes:
+    target = io.BytesIO()
+    with open_table(target, form, columns=["a", "b"], schema=schema) as table:
+        for row in rows:
+            table.write(row)
+    return target.getvalue()
+
+
+def test_tables_are_written_row_by_row() -> None:
+    rows: list[dict[str, Any]] = [{"a": "x,\n", "b": [1, {"c": None}]}, {"a": True, "b": None}, {"a": 1.5}]
+    assert written(Format.JSONL, rows).splitlines() == [
+        b'{"a":"x,\\n","b":[1,{"c":null}]}',
+        b'{"a":true,"b":null}',
+        b'{"a":1.5}',
+    ]
+    assert written(Format.CSV, rows).decode() == 'a,b\n"x,\n","[1,{""c"":null}]"\ntrue,\n1.5,\n'
+    schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.string()))])
+    many: list[dict[str, Any]] = [{"a": number, "b": [str(number)]} for number in range(10_000)] + [{"a": None}]
+    table = pq.read_table(io.BytesIO(written(Format.PARQUET, many, schema=schema)))
+    assert table.schema == schema
+    assert table.to_pylist() == [*many[:-1], {"a": None, "b": None}]
+
+
+def test_an_output_says_by_its_name_what_it_is_to_be() -> None:
+    assert [output_format(name) for name in ("a.jsonl", "a.b.CSV", "a.parquet")] == list(Format)
+    for name in ("a", "a.txt", "a.csv.gz"):
+        with pytest.raises(InputError, match=r"Its name must end in \.jsonl, \.csv or \.parquet"):
+            output_format(name)
+
+
+def test_a_type_that_a_schema_does_not_say_is_any() -> None:
+    assert answer_columns(object_of(a={"description": "?"}))["a"].kind is Kind.ANY

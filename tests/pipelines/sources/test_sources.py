@@ -1,0 +1,143 @@
+"""Rows of files, folders and stores, in order, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.errors import InputError, ServiceError
+from pipelines.sources.reading import open_source
+
+
+def rows(spec: object) -> list[dict[str, Any]]:
+    return [dict(row.values) for row in open_source(str(spec)).read()]
+
+
+def refusal(spec: object) -> str:
+    with pytest.raises(InputError) as caught:
+        rows(spec)
+    return caught.value.message
+
+
+def test_the_three_formats_hold_the_same_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes('\ufeffid,text\n1,"a, ""b""\nc"\n\n2,é\n'.encode())
+    (tmp_path / "a.jsonl").write_bytes(
+        '\ufeff{"id": "1", "text": "a, \\"b\\"\\nc"}\n\n{"id": "2", "text": "é"}'.encode()
+    )
+    pq.write_table(pa.table({"id": ["1", "2"], "text": ['a, "b"\nc', "é"]}), tmp_path / "a.parquet")
+    expected = [{"id": "1", "text": 'a, "b"\nc'}, {"id": "2", "text": "é"}]
+    assert [rows(tmp_path / name) for name in ("a.csv", "a.jsonl", "a.parquet")] == [expected] * 3
+    assert [open_source(str(tmp_path / name)).columns for name in ("a.csv", "a.parquet", "a.jsonl")] == [
+        ["id", "text"],
+        ["id", "text"],
+        None,
+    ]
+
+
+def test_packed_files_are_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x\n1\n"))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n'))
+    assert (rows(tmp_path / "a.csv.gz"), rows(tmp_path / "b.jsonl.gz")) == ([{"x": "1"}], [{"x": 1}])
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"x\n" + b"1\n" * 1000)[:-12])
+    assert f"cannot unpack {tmp_path}/c.csv.gz" in refusal(tmp_path / "c.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, row 2: it is no JSON"),
+        ("a.jsonl", b"[1]\n", "a.jsonl, row 1: it is no JSON object"),
+        ("a.jsonl", b'{"a": "\xff"}\n', "a.jsonl, row 1: it is no JSON"),
+        ("a.csv", b"a,b\n1,2\n3\n", "a.csv, row 2 (line 3): it has 1 fields and the header 2"),
+        ("a.csv", b'a,b\n"x\ny",2\n1,2,3\n', "a.csv, row 2 (line 4): it has 3 fields and the header 2"),
+        ("a.csv", b'a\n"x\n', "a.csv, row 1 (line 2): unexpected end of data"),
+        ("a.csv", b"a\nx\n\xff\n", "it is no UTF-8"),
+        ("a.csv", b"a,a\n1,2\n", "the header names 'a' twice"),
+        ("a.csv", b"a,\n1,2\n", "column 2 of the header has no name"),
+        ("a.csv", b"", "a.csv is empty. Its first line must name the columns"),
+        ("a.parquet", b"PAR1", "a.parquet is no Parquet file"),
+        ("a.txt", b"x", "cannot tell what"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert said in refusal(tmp_path / name)
+
+
+def test_a_row_without_an_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.sources.formats.MAX_ROW_BYTES", 100)
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
+    assert "a.jsonl, row 2: it has more than 100 bytes" in refusal(tmp_path / "a.jsonl")
+
+
+def test_a_folder_and_a_glob_are_read_in_the_order_of_names(tmp_path: Path) -> None:
+    for name in ("b/2.csv", "a/1.csv", "a/_SUCCESS", "a/.3.csv.part", "a/notes.txt", "_temporary/4.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"x\n{name}\n")
+    assert [row["x"] for row in rows(tmp_path)] == ["a/1.csv", "b/2.csv"]
+    assert [row["x"] for row in rows(tmp_path / "*/*.csv")] == ["_temporary/4.csv", "a/1.csv", "b/2.csv"]
+    assert "there is no table at" in refusal(tmp_path / "*.csv")
+
+
+def test_files_of_one_source_have_one_form(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    (tmp_path / "b.csv").write_text("y\n1\n")
+    assert "b.csv has other columns than" in refusal(tmp_path / "*.csv")
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\n')
+    assert "holds files of several kinds: csv, jsonl" in refusal(tmp_path)
+
+
+def test_a_prefix_of_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
+    for name in ("day/a 1.csv", "day/b.csv", "day/_SUCCESS", "other/c.csv", "day/sub/d.csv", "day.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"x\n{name}\n")
+    url = f"file://{tmp_path}"
+    assert [row["x"] for row in rows(f"{url}/day/")] == ["day/a 1.csv", "day/b.csv", "day/sub/d.csv"]
+    assert [row["x"] for row in rows(f"{url}/day/*.csv")] == ["day/a 1.csv", "day/b.csv"]
+    assert [row["x"] for row in rows(f"{url}/**/d.csv")] == ["day/sub/d.csv"]
+    assert [row["x"] for row in rows(f"{url}/day/b.csv")] == ["day/b.csv"]
+    assert "there is no table at" in refusal(f"{url}/none/")
+    assert "cannot read" in refusal(f"{url}/day/none.csv")
+    assert "http:// is no store" in refusal("http://example.com/a.csv")
+    assert "names no bucket" in refusal("s3:///a.csv")
+
+
+def test_parquet_is_read_from_a_store_too(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": list(range(2000))}), tmp_path / "a.parquet", row_group_size=300)
+    assert [row["x"] for row in rows(f"file://{tmp_path}/a.parquet")] == list(range(2000))
+
+
+def test_an_identity_changes_with_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    for spec in (str(path), f"file://{path}"):
+        path.write_text("x\n1\n")
+        source = open_source(spec)
+        before = source.identity()
+        assert source.identity() == before
+        path.write_text("x\n2222\n")
+        assert source.identity() != before
+
+
+def test_a_file_that_is_gone_is_said_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    source = open_source(str(path))
+    path.unlink()
+    with pytest.raises(InputError, match=r"it is not there\. Put it back, and run the same again"):
+        list(source.read())
+
+
+def test_a_store_that_cannot_be_reached_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-central-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ServiceError, match=r"cannot read s3://bucket/day/: .*Check the URL"):
+        open_source("s3://bucket/day/")
