@@ -16,6 +16,7 @@ from api.in_flight import InFlight
 from api.middleware.layers import install_layers
 from api.middleware.metrics import RequestMetrics
 from api.openapi import DescribedApp, failures
+from api.part_uploads import routes as uploads
 from api.rate_limits import RateLimiter
 from api.schemas.batches import ResultLine
 from api.services import Services
@@ -68,6 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     install_error_handlers(app)
     install_layers(app, metrics, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
-    for module in (files, creating, routes, changing, retries, decisions, estimates, models, usage, quota, health):
+    batches = (creating, routes, changing, retries, decisions, estimates)
+    for module in (files, uploads, *batches, models, usage, quota, health):
         app.include_router(module.router)
     return app

@@ -6,12 +6,15 @@ Knows neither what is counted nor the other processes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
 
 from jobs.errors import RateLimitError
 
 RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
 
 
 class InFlight:
@@ -37,3 +40,11 @@ class InFlight:
             self._counts[key] -= 1
             if not self._counts[key]:
                 del self._counts[key]
+
+    @asynccontextmanager
+    async def turn(self, tenant_id: str, what: str, *, allowed: int) -> AsyncIterator[None]:
+        """As `hold`, and wait for one of `allowed` to end; how many wait, the caller bounds."""
+        while self._counts[tenant_id, what] >= allowed:
+            await anyio.sleep(_LOOK_SECONDS)
+        with self.hold(tenant_id, what, allowed=allowed):
+            yield

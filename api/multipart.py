@@ -47,11 +47,13 @@ class UploadReader:
     """Feed it the body in pieces of any size, then take the form.
 
     `checks` are the fields that may come beside the file: each check takes name and value as soon as the field is
-    complete, and may refuse it before the file comes.
+    complete, and may refuse it before the file comes. `file` is the name of the field with the file.
     """
 
-    def __init__(self, content_type: str, sink: FileSink, *, checks: Mapping[str, FieldCheck]) -> None:
-        self._sink, self._checks = sink, checks
+    def __init__(
+        self, content_type: str, sink: FileSink, *, checks: Mapping[str, FieldCheck], file: str = "file"
+    ) -> None:
+        self._sink, self._checks, self._file = sink, checks, file
         self._fields: dict[str, str] = {}
         self._filename: str | None = None
         self._name = ""  # of the current part
@@ -89,7 +91,8 @@ class UploadReader:
                 "The multipart form ended before its last boundary. Send the whole file again.", code="invalid_form"
             )
         if self._filename is None:
-            raise InputError("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+            message = f"Missing required parameter: '{self._file}'."
+            raise InputError(message, param=self._file, code="missing_required_parameter")
         return UploadForm(filename=self._filename, fields=dict(self._fields))
 
     def _begin_part(self) -> None:
@@ -105,20 +108,20 @@ class UploadReader:
     def _begin_content(self) -> None:
         _, options = parse_options_header(self._disposition)
         self._name = options.get(b"name", b"").decode(errors="replace")
-        allowed = [*self._checks, "file"]
+        allowed = [*self._checks, self._file]
         if self._name not in allowed:
             raise InputError(
                 f"Unknown parameter: '{self._name[:100]}'. Allowed are {', '.join(allowed)}.",
                 param=self._name[:100],
                 code="unknown_parameter",
             )
-        if self._name in self._fields or (self._name == "file" and self._filename is not None):
+        if self._name in self._fields or (self._name == self._file and self._filename is not None):
             raise InputError(f"'{self._name}' was sent twice. Send it once.", param=self._name, code="invalid_value")
-        if self._name == "file":
-            self._filename = _read_filename(options.get(b"filename"))
+        if self._name == self._file:
+            self._filename = _read_filename(options.get(b"filename"), param=self._file)
 
     def _add_content(self, data: bytes, start: int, end: int) -> None:
-        if self._name == "file":
+        if self._name == self._file:
             self._sink.write(data[start:end])
             return
         self._value.extend(data[start:end])
@@ -128,7 +131,7 @@ class UploadReader:
             )
 
     def _end_part(self) -> None:
-        if self._name != "file":
+        if self._name != self._file:
             value = self._value.decode(errors="replace")
             self._checks[self._name](self._name, value)
             self._fields[self._name] = value
@@ -149,17 +152,22 @@ def _boundary(content_type: str) -> bytes:
     return boundary
 
 
-def _read_filename(raw: bytes | None) -> str:
+def _read_filename(raw: bytes | None, *, param: str) -> str:
     if raw is None:
-        raise InputError("'file' must be sent as a file, with a filename.", param="file", code="invalid_value")
+        raise InputError(f"'{param}' must be sent as a file, with a filename.", param=param, code="invalid_value")
     name = re.sub("%22|%0[DdAa]", lambda match: _ESCAPES[match[0].upper()], raw.decode(errors="replace"))
+    check_filename(name, param=param)
+    return name
+
+
+def check_filename(name: str, *, param: str) -> None:
+    """Raise InputError where a file may not be called so."""
     if not 0 < len(name) <= MAX_FILENAME_CHARACTERS or not all(map(_can_be_shown, name)):
         raise InputError(
             f"The filename {name[:100]!r} must have 1 to {MAX_FILENAME_CHARACTERS} printable characters. Rename it.",
-            param="file",
+            param=param,
             code="invalid_value",
         )
-    return name
 
 
 def _can_be_shown(character: str) -> bool:

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from api.errors import error_response, retry_later
 from api.logs import LineBudget
-from api.middleware.guard import UPLOAD_PATH
+from api.middleware.guard import UPLOAD_PATHS
 from jobs.settings import Settings
 
 GRACEFUL_SECONDS = 5
@@ -176,7 +176,7 @@ class BoundedHttp(H11Protocol):
 
     def _awaits_body(self) -> bool:
         """Tell whether nothing is computed yet: all but an upload are first read to the end."""
-        return bool(self.cycle.more_body) and self.cycle.scope["path"] != UPLOAD_PATH
+        return bool(self.cycle.more_body) and UPLOAD_PATHS.fullmatch(self.cycle.scope["path"]) is None
 
     def _await_request(self, seconds: float) -> None:
         self._stop_awaiting()

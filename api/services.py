@@ -5,6 +5,7 @@ Made once in the app's lifespan; nothing here is global.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,6 +20,9 @@ from api.middleware.metrics import RequestMetrics
 from api.rate_limits import RateLimiter
 from api.store import RequestStore
 from jobs.settings import Settings
+
+_MADE_AT_ONCE = 2
+"""Files that one tenant has made at once in one API process: half of the store's threads for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,10 @@ class Services:
     metrics: RequestMetrics
     rates: RateLimiter
     in_flight: InFlight
+
+    def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
+        """Wait for a tenant's turn to have a file made of what the store has, and hold it."""
+        return self.in_flight.turn(tenant_id, "made files", allowed=_MADE_AT_ONCE)
 
 
 def get_services(request: Request) -> Services:

@@ -22,6 +22,8 @@ _CALLS = 64
 """Pieces under way at once, of 1 MiB each."""
 _UPLOAD_THREADS = 32
 """What parses and writes uploads; the pool of all other endpoints has 40 more."""
+_MAKING_THREADS = 4
+"""What makes files of what the store has, which may be gigabytes: parts of an upload, lines of a batch to retry."""
 _ESTIMATE_THREADS = 4
 """What checks the first lines of an input while its owner waits, which is all CPU: more would be no faster."""
 _LOOK_SECONDS = 2.0
@@ -34,6 +36,7 @@ class RequestStore:
     def __init__(self, settings: Settings) -> None:
         self.storage = Storage.of(settings)
         self.upload_threads = CapacityLimiter(_UPLOAD_THREADS)
+        self.making_threads = CapacityLimiter(_MAKING_THREADS)
         self.estimate_threads = CapacityLimiter(_ESTIMATE_THREADS)
         self.is_answering = True  # as the first look finds it, before any request
         self._calls = Semaphore(_CALLS)

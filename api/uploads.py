@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -26,6 +26,9 @@ from jobs.storage import ObjectWriter, Storage
 PIECE_BYTES = 1024 * 1024  # of the body, per hop to a worker thread; the socket delivers 64 KiB at a time
 FORM_OVERHEAD_BYTES = 64 * 1024  # boundaries, headers and the small fields around a file
 PURPOSES = (Purpose.BATCH, Purpose.USER_DATA)  # outputs are made here, never uploaded
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
 
 
 class Upload:
-    """One upload under way; its methods block, so they run in worker threads, one after the other."""
+    """One file that is being uploaded: a `Receiver` of its form."""
 
     def __init__(self, content_type: str, object_key: str, *, storage: Storage, settings: Settings) -> None:
         self.object_key = object_key
@@ -142,20 +145,42 @@ async def receive_upload(request: Request, object_key: str, *, store: RequestSto
 
     Raises InputError or TooLargeError as soon as the bytes show it, ClientDisconnect when the client goes away.
     """
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > settings.max_file_bytes + FORM_OVERHEAD_BYTES:
-        raise too_large(int(announced), settings.max_file_bytes)
-    content_type = request.headers.get("content-type", "")
-    upload = Upload(content_type, object_key, storage=store.storage, settings=settings)
+    announced = announced_bytes(request)
+    if announced > settings.max_file_bytes + FORM_OVERHEAD_BYTES:
+        raise too_large(announced, settings.max_file_bytes)
+    upload = Upload(content_type_of(request), object_key, storage=store.storage, settings=settings)
+    return await receive(request, upload, store=store)
+
+
+class Receiver(Protocol[T_co]):
+    """What a body is handed to; its methods block, so they run in worker threads, one after the other."""
+
+    def feed(self, piece: bytes) -> None: ...
+    def finish(self) -> T_co: ...
+    def abort(self, error: BaseException) -> None: ...
+
+
+async def receive(request: Request, receiver: Receiver[T], *, store: RequestStore) -> T:
+    """Hand over the whole body, in pieces, and return what is made of it; `abort` where it does not come to that."""
     threads = store.upload_threads
     try:
         async for piece in _pieces(request):
-            await run_sync(upload.feed, piece, limiter=threads)
-        return await run_sync(upload.finish, limiter=threads)
+            await run_sync(receiver.feed, piece, limiter=threads)
+        return await run_sync(receiver.finish, limiter=threads)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
-            await run_sync(upload.abort, error, limiter=threads)
+            await run_sync(receiver.abort, error, limiter=threads)
         raise
+
+
+def announced_bytes(request: Request) -> int:
+    """Return how long the body is said to be, 0 where that is not said."""
+    announced = request.headers.get("content-length", "")
+    return int(announced) if announced.isdecimal() else 0
+
+
+def content_type_of(request: Request) -> str:
+    return request.headers.get("content-type", "")
 
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
@@ -178,9 +203,9 @@ def read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
     return fields["purpose"], None if seconds is None else int(seconds)
 
 
-def too_large(size_bytes: int, max_file_bytes: int) -> TooLargeError:
+def too_large(size_bytes: int, max_file_bytes: int, *, param: str = "file") -> TooLargeError:
     return TooLargeError(
         f"The file has {size_bytes:,} bytes or more; one file may have {max_file_bytes:,}. Split it into several.",
-        param="file",
+        param=param,
         code="file_too_large",
     )

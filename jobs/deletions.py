@@ -31,6 +31,7 @@ class Deleted(StrEnum):
     FILE = "file"
     RESULTS = "results"  # the lines of a batch one by one; its id is the batch's
     RESULT_DAY = "result_day"  # those of all batches of a day; its id is the day
+    UPLOAD = "upload"  # the parts of one that was cancelled or expired
     OBJECT = "object"  # one in the store that no file names; its id is the key
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import deletions
@@ -18,8 +18,8 @@ from jobs.errors import ConflictError, NotFoundError, ServiceError, TooLargeErro
 from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
-from jobs.states import TERMINAL_BATCH_STATES
-from jobs.tables import Batch, File, Tenant
+from jobs.states import TERMINAL_BATCH_STATES, UploadState
+from jobs.tables import Batch, File, Tenant, Upload, UploadPart
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
@@ -55,9 +55,7 @@ class NewFile:
 
 def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
     """Name an object that is in the store already. Raises ServiceError where it was taken for a leftover meanwhile."""
-    advisory_lock(session, f"object {new.object_key}")
-    if deletions.find(session, Deleted.OBJECT, new.object_key) is not None:
-        raise ServiceError(f"object {new.object_key} was deleted before a file named it: it took too long; try again")
+    claim_object(session, new.object_key)
     estimate = new.estimate
     assert estimate is not None or new.purpose != Purpose.BATCH, "a batch input needs its estimate"
     now = session.scalar(select(func.now()))
@@ -81,6 +79,13 @@ def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
     return file
 
 
+def claim_object(session: Session, object_key: str) -> None:
+    """Let a row name an object in this transaction. Raises ServiceError where it was taken for a leftover meanwhile."""
+    advisory_lock(session, f"object {object_key}")
+    if deletions.find(session, Deleted.OBJECT, object_key) is not None:
+        raise ServiceError(f"object {object_key} was deleted before a file named it: it took too long; try again")
+
+
 def hold_room(session: Session, tenant_id: str) -> None:
     """Let the files of a tenant come one after the other until the transaction ends: then `check_room` is exact."""
     advisory_lock(session, f"files {tenant_id}")
@@ -95,6 +100,15 @@ def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: 
             param="file",
             code="too_many_files",
         )
+    _check_bytes(size_bytes, stored, limits)
+
+
+def check_stored_bytes(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int) -> None:
+    """Raise TooLargeError where `size_bytes` of a file that counts already are more than a tenant may keep."""
+    _check_bytes(size_bytes, kept_files(session, tenant_id)[1], limits)
+
+
+def _check_bytes(size_bytes: int, stored: int, limits: Limits) -> None:
     if stored + size_bytes > limits.stored_bytes:
         raise TooLargeError(
             f"The file has {size_bytes:,} bytes, your files have {stored:,}, and together {limits.stored_bytes:,} "
@@ -105,10 +119,14 @@ def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: 
 
 
 def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
-    """Return how many files a tenant keeps, and their bytes."""
+    """Return how many files a tenant keeps, those to be that come in parts included, and their bytes."""
     query = select(func.count(), func.coalesce(func.sum(File.size_bytes), 0))
-    row = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
-    return int(row[0]), int(row[1] or 0)
+    num_files, size = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
+    is_pending = (Upload.tenant_id == tenant_id) & (Upload.state == literal_column(f"'{UploadState.PENDING}'"))
+    num_pending = session.scalar(select(func.count()).select_from(Upload).where(is_pending)) or 0
+    is_kept = (UploadPart.tenant_id == tenant_id) & UploadPart.deleted_at.is_(None)
+    in_parts = session.scalar(select(func.sum(UploadPart.size_bytes)).where(is_kept)) or 0
+    return int(num_files) + num_pending, int(size) + int(in_parts)
 
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:
@@ -131,7 +149,7 @@ def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:
 
 
 def condemn(session: Session, keys: Collection[str]) -> set[str]:
-    """Return those of these object keys that no file names, and see to it that none ever will.
+    """Return those of these object keys that no file and no part of one names, and see to it that none ever will.
 
     Objects of tenants that this database does not know are another's, or those of a dump that is yet to be restored.
     """
@@ -148,7 +166,8 @@ def condemn(session: Session, keys: Collection[str]) -> set[str]:
 
 def _unnamed(session: Session, keys: set[str]) -> set[str]:
     named = select(File.object_key).where(File.object_key.in_(keys), File.purged_at.is_(None))
-    return keys.difference(session.scalars(named))
+    parts = select(UploadPart.object_key).where(UploadPart.object_key.in_(keys))
+    return keys.difference(session.scalars(named), session.scalars(parts))
 
 
 def list_files(

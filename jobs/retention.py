@@ -25,6 +25,7 @@ from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.store_owner import may_sweep
 from jobs.tables import Batch, Tenant
+from jobs.uploads import records
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,28 @@ def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
         num_gone += len(gone)
 
 
+def purge_uploads(maker: sessionmaker[Session], storage: Storage) -> int:
+    """End the uploads whose time is over, delete the objects of parts that nobody needs; return how many.
+
+    Uploads that ended long ago are forgotten.
+    """
+    _repeat(maker, lambda session: records.expire_overdue(session, limit=_FILES))
+    num_gone = 0
+    while True:
+        with transaction(maker) as session:
+            due = records.parts_due_for_purge(session, limit=_FILES)
+        if not due:
+            break
+        gone = delete_objects(storage, due)
+        with transaction(maker) as session:
+            records.note_purged(session, gone=gone, refused=due.keys() - gone, again=_AGAIN)
+        num_gone += len(gone)
+    _repeat(maker, lambda session: records.forget(session, limit=_FILES))
+    return num_gone
+
+
 def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
-    """Delete our objects, and parts of them, that are older than `age` and that no file names; return how many.
+    """Delete our objects, and parts of them, that are older than `age` and that no row names; return how many.
 
     Killed uploads leave them. An upload that is still under way when that happens fails: `files.condemn` has its key.
     None are deleted where another database sweeps the store.

@@ -1,4 +1,4 @@
-"""The states of batches and chunks, and the one table of moves between them. Nobody assigns a state elsewhere."""
+"""The states of batches, chunks and uploads, and the one table of moves. Nobody assigns a state elsewhere."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ class ChunkState(StrEnum):
     DONE = "done"  # every line has a result
     SPLIT = "split"  # bisected after lost leases; its children carry on
     WITHDRAWN = "withdrawn"  # the batch was cancelled or expired
+
+
+class UploadState(StrEnum):
+    """States as the wire shows them."""  # `jobs.uploads` alone writes them, through `require_move`
+
+    PENDING = "pending"  # parts may be added, until it is completed
+    COMPLETED = "completed"  # its parts are a file
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # no part came for too long
 
 
 class Priority(StrEnum):
@@ -83,7 +92,7 @@ class EventType(StrEnum):
     BATCH_AT_RISK = "batch.at_risk"  # it is expected to end after its deadline; at most once a batch
 
 
-_B, _C = BatchState, ChunkState
+_B, _C, _U = BatchState, ChunkState, UploadState
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
     _B.VALIDATING: frozenset({_B.FAILED, _B.IN_PROGRESS, _B.FINALIZING, _B.CANCELLING}),
@@ -107,6 +116,13 @@ CHUNK_MOVES: dict[ChunkState, frozenset[ChunkState]] = {
     _C.WITHDRAWN: frozenset(),
 }
 
+UPLOAD_MOVES: dict[UploadState, frozenset[UploadState]] = {
+    _U.PENDING: frozenset({_U.COMPLETED, _U.CANCELLED, _U.EXPIRED}),
+    _U.COMPLETED: frozenset(),
+    _U.CANCELLED: frozenset(),
+    _U.EXPIRED: frozenset(),
+}
+
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
 
@@ -115,12 +131,19 @@ class IllegalMoveError(AssertionError):
     """Our own invariant is broken: a move that is not in the table."""
 
 
-def require_move(before: BatchState | ChunkState, after: BatchState | ChunkState) -> None:
+State = BatchState | ChunkState | UploadState
+
+
+def require_move(before: State, after: State) -> None:
     """Raise IllegalMoveError unless the table allows `before` → `after`."""
-    moves: frozenset[BatchState] | frozenset[ChunkState]
-    moves = BATCH_MOVES[before] if isinstance(before, BatchState) else CHUNK_MOVES[before]
-    if after not in moves:
+    if after not in _moves_of(before):
         raise IllegalMoveError(f"{type(before).__name__}: {before} → {after} is not in the table")
+
+
+def _moves_of(state: State) -> frozenset[BatchState] | frozenset[ChunkState] | frozenset[UploadState]:
+    if isinstance(state, BatchState):
+        return BATCH_MOVES[state]
+    return CHUNK_MOVES[state] if isinstance(state, ChunkState) else UPLOAD_MOVES[state]
 
 
 def sources_of(after: BatchState | ChunkState) -> list[str]:

@@ -92,7 +92,7 @@ FLOORS = {
         ["chores", "decisions", "deletions", "pagination", "partitions", "served_models", "storage"],
         ["accounts", "lines", "store_owner"],
         ["chunks", "files", "webhooks"],
-        ["forecasts"],
+        ["forecasts", "uploads"],
         ["batches", "audit", "history", "metrics", "retention"],
     ],
     "api": [

@@ -24,7 +24,7 @@ from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
-from jobs.retention import drop_days, purge_files, purge_results, sweep_objects
+from jobs.retention import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
@@ -93,6 +93,7 @@ class Control:
             "result days": lambda: len(drop_days(self._sessions, retention=retention)),
             "results": lambda: purge_results(self._sessions, retention=retention),
             "files": lambda: purge_files(self._sessions, self._storage),
+            "uploads": lambda: purge_uploads(self._sessions, self._storage),
             # Each lists the whole store, or looks at all that is kept: not each time, and one worker for all.
             "leftovers": lambda: self._in_turn(
                 "sweep", lambda: sweep_objects(self._sessions, self._storage, age=age), again=_SWEEP_AGAIN

@@ -112,7 +112,10 @@ async def create(
         write = partial(_written, body.requests, wanted)
         lines, wanted = await run_sync(write, limiter=services.store.upload_threads)
         name = "requests.jsonl"
-        return await make_batch(services, tenant, wanted, lines, filename=name, key_id=key_id, spending=spending)
+        threads = services.store.upload_threads
+        return await make_batch(
+            services, tenant, wanted, lines, filename=name, key_id=key_id, spending=spending, threads=threads
+        )
     create_one = partial(_create, services, tenant, wanted, key_id=key_id, spending=spending)
     async with services.session_slots:
         return await run_sync(create_one)

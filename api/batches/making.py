@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from api.batches.answers import shown
@@ -32,10 +33,11 @@ async def make_batch(
     filename: str,
     key_id: str,
     spending: Spending,
+    threads: CapacityLimiter,
 ) -> BatchObject:
-    """Write an input file and create its batch; an object that is needed by no row is deleted again."""
+    """Write an input file, in one of `threads`, and create its batch; an object that no row needs is deleted again."""
     key = files.new_object_key(tenant.id)
-    new = await run_sync(_write, services, key, lines, filename, limiter=services.store.upload_threads)
+    new = await run_sync(_write, services, key, lines, filename, limiter=threads)
     submit = partial(_submit, services, tenant, wanted, new, key_id=key_id, spending=spending)
     try:
         async with services.session_slots:

@@ -64,7 +64,17 @@ async def retry(
     wanted, source = found
     lines = retrying.failed_lines(services.store.storage, source)
     filename = f"{batch_id}_retry.jsonl"
-    return await make_batch(services, tenant, wanted, lines, filename=filename, key_id=key_id, spending=spending)
+    async with services.making_turn(tenant.id):
+        return await make_batch(
+            services,
+            tenant,
+            wanted,
+            lines,
+            filename=filename,
+            key_id=key_id,
+            spending=spending,
+            threads=services.store.making_threads,
+        )
 
 
 def _begin(

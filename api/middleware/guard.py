@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 from http import HTTPStatus
 
 import anyio
@@ -16,7 +17,7 @@ from api.errors import error_response
 MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
 MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests
 INLINE_PATHS = frozenset({"/v1/batches", "/v1/estimates"})
-UPLOAD_PATH = "/v1/files"  # bounds its own body, by max_file_bytes
+UPLOAD_PATHS = re.compile("/v1/files|/v1/uploads/[^/]+/parts")  # bound their own bodies
 OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
 
@@ -41,7 +42,7 @@ class RequestGuard:
         elif self._operator_key and scope["path"] in OPERATOR_PATHS and not self._is_operator(scope):
             await self._refuse(scope, receive, send)
         else:
-            headers, is_upload = Headers(scope=scope), scope["path"] == UPLOAD_PATH
+            headers, is_upload = Headers(scope=scope), UPLOAD_PATHS.fullmatch(scope["path"]) is not None
             bounded = _timely(receive, self._stall_seconds, is_extended=is_upload)
             allowed = MAX_INLINE_BYTES if scope["path"] in INLINE_PATHS else MAX_JSON_BYTES
             await self.app(scope, bounded if is_upload else _short(bounded, headers, allowed), send)

@@ -39,13 +39,21 @@ class InputEstimate:
     """The line's own limit times n times its prompts, the most that it may generate. Without a limit a completion
     generates at most 16; a chat may go on until the context ends, and counts with the default."""
 
+    def __add__(self, other: InputEstimate) -> InputEstimate:
+        return InputEstimate(
+            num_requests=self.num_requests + other.num_requests,
+            estimated_input_tokens=self.estimated_input_tokens + other.estimated_input_tokens,
+            estimated_output_tokens=self.estimated_output_tokens + other.estimated_output_tokens,
+        )
+
 
 class InputEstimator:
     """Feed the file in pieces of any size, then finish; holds one line of at most 8 MiB."""
 
-    def __init__(self, *, default_max_tokens: int) -> None:
+    def __init__(self, *, default_max_tokens: int, first_line: int = 0) -> None:
+        """`first_line`: another one than 0 has no byte order mark."""
         self._default_max_tokens = default_max_tokens
-        self._splitter = LineSplitter(max_line_bytes=_MAX_HELD_BYTES)
+        self._splitter = LineSplitter(max_line_bytes=_MAX_HELD_BYTES, first_line=first_line)
         self._num_requests = 0
         self._input_tokens = 0
         self._output_tokens = 0
@@ -58,6 +66,11 @@ class InputEstimator:
         """Add the last line, which may have no line end, and return the sums."""
         for line in self._splitter.finish():
             self._add(line)
+        return self.so_far
+
+    @property
+    def so_far(self) -> InputEstimate:
+        """Return the sums of the lines that have ended."""
         return InputEstimate(
             num_requests=self._num_requests,
             estimated_input_tokens=self._input_tokens,

@@ -32,9 +32,21 @@ OPENAI_NAMES = {
     "cancelBatch",
     "listModels",
     "retrieveModel",
+    "createUpload",
+    "addUploadPart",
+    "completeUpload",
+    "cancelUpload",
 }
 
-REQUESTS = {"CreateBatchBody", "ExpiresAfter", "RetryBatchBody", "ChangeBatchBody", "EstimateBody"}
+REQUESTS = {
+    "CreateBatchBody",
+    "ExpiresAfter",
+    "RetryBatchBody",
+    "ChangeBatchBody",
+    "EstimateBody",
+    "CreateUploadBody",
+    "CompleteUploadBody",
+}
 MORE_FORMS = {"readUsage": ["text/csv"]}
 
 

@@ -1,0 +1,133 @@
+"""`/v1/uploads`: begin, add parts, look, complete, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, Field, StrictInt
+
+from api.auth import KeyIdDep, TenantDep
+from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
+from api.multipart import MAX_FILENAME_CHARACTERS, check_filename
+from api.openapi import failures
+from api.part_uploads.completing import complete_upload
+from api.part_uploads.receiving import PART_SCHEMA, receive_part
+from api.schemas.uploads import UploadObject, UploadPartObject, UploadWithParts
+from api.services import Services, ServicesDep
+from api.sessions import SessionDep
+from api.spending import ONE_UPLOAD
+from api.uploads import PURPOSES, too_large
+from jobs import files
+from jobs.accounts.limits import limits_of
+from jobs.database import transaction
+from jobs.errors import InputError
+from jobs.files import Purpose
+from jobs.tables import Tenant
+from jobs.uploads import completing, records
+from jobs.uploads.records import MAX_PARTS, NewPart, NewUpload
+
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"], responses=failures(401, 429, 503))
+
+
+def _uploaded(purpose: str) -> str:
+    if purpose not in PURPOSES:
+        raise ValueError(f"Allowed are {' and '.join(PURPOSES)}")
+    return purpose
+
+
+class CreateUploadBody(StrictModel):
+    bytes: Annotated[StrictInt, Field(ge=1)]
+    """Of the whole file."""
+    filename: Annotated[Storable, Field(min_length=1, max_length=MAX_FILENAME_CHARACTERS)]
+    mime_type: Annotated[Storable, Field(max_length=255)]
+    purpose: Annotated[
+        str, AfterValidator(_uploaded), Field(json_schema_extra={"enum": [str(one) for one in PURPOSES]})
+    ]
+    expires_after: ExpiresAfter | None = None
+
+
+class CompleteUploadBody(StrictModel):
+    part_ids: Annotated[list[ObjectId], Field(min_length=1, max_length=MAX_PARTS)]
+    """In the order of the file."""
+    md5: Annotated[Storable | None, Field(max_length=100)] = None
+    """Of the whole file, in hexadecimal digits."""
+
+
+@router.post("", operation_id="createUpload", responses=failures(408, 413))
+def create(body: CreateUploadBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> UploadObject:
+    """Begin a file that comes in parts, in any order and beside one another."""
+    check_filename(body.filename, param="filename")
+    if body.bytes > services.settings.max_file_bytes:
+        raise too_large(body.bytes, services.settings.max_file_bytes, param="bytes")
+    new = NewUpload(
+        filename=body.filename,
+        purpose=Purpose(body.purpose),
+        mime_type=body.mime_type,
+        size_bytes=body.bytes,
+        expires_after_seconds=None if body.expires_after is None else body.expires_after.seconds,
+    )
+    return UploadObject.of(records.create(session, tenant.id, new, limits_of(tenant, services.settings)))
+
+
+@router.get("/{upload_id}", operation_id="retrieveUpload", responses=failures(404))
+def retrieve(upload_id: str, session: SessionDep, *, tenant: TenantDep) -> UploadWithParts:
+    """Show an upload and the parts that have come: those need not be sent again."""
+    upload = records.get(session, tenant.id, upload_id)
+    file = None if upload.file_id is None else files.find_kept(session, tenant.id, upload.file_id)
+    parts = [UploadPartObject.of(part) for part in records.parts_of(session, upload_id)]
+    return UploadWithParts(**dict(UploadObject.of(upload, file)), parts=parts)
+
+
+@router.post(
+    "/{upload_id}/parts",
+    operation_id="addUploadPart",
+    responses=failures(404, 408, 413),
+    openapi_extra={"requestBody": PART_SCHEMA},
+    dependencies=[ONE_UPLOAD],
+)
+async def add_part(upload_id: str, request: Request, *, tenant: TenantDep, services: ServicesDep) -> UploadPartObject:
+    """Take a multipart form with `data`, a part of up to 64 MiB."""
+    async with services.session_slots:  # now, before it is read; what comes beside it meanwhile is counted at its end
+        await run_sync(_check_part, services, tenant, upload_id)
+    key = files.new_object_key(tenant.id)
+    new = await receive_part(request, key, store=services.store, settings=services.settings)
+    services.metrics.upload_bytes.inc(new.size_bytes)
+    try:
+        async with services.session_slots:
+            return await run_sync(_name_part, services, tenant, upload_id, new)
+    except InputError:  # before the commit: another failure may have come after it
+        await services.store.delete(key)
+        raise
+
+
+def _check_part(services: Services, tenant: Tenant, upload_id: str) -> None:
+    with transaction(services.sessions) as session:
+        records.check_part(session, tenant.id, upload_id, limits_of(tenant, services.settings), size_bytes=1)
+
+
+def _name_part(services: Services, tenant: Tenant, upload_id: str, new: NewPart) -> UploadPartObject:
+    with transaction(services.sessions) as session:
+        limits = limits_of(tenant, services.settings)
+        return UploadPartObject.of(records.add_part(session, tenant.id, upload_id, new, limits))
+
+
+@router.post(
+    "/{upload_id}/complete",
+    operation_id="completeUpload",
+    responses=failures(404, 408, 409, 413),
+    dependencies=[ONE_UPLOAD],
+)
+async def complete(
+    upload_id: str, body: CompleteUploadBody, *, tenant: TenantDep, services: ServicesDep
+) -> UploadObject:
+    """Make one file of the parts, in this order; sent again, it answers with the same file."""
+    md5 = completing.check_md5(body.md5)
+    return await complete_upload(services, tenant, upload_id, part_ids=body.part_ids, md5=md5)
+
+
+@router.post("/{upload_id}/cancel", operation_id="cancelUpload", responses=failures(404))
+def cancel(upload_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> UploadObject:
+    """End an upload without a file; its parts go, and count no more."""
+    return UploadObject.of(records.cancel(session, tenant.id, upload_id, by=key_id))
