@@ -21,7 +21,7 @@ FileId = Annotated[str, typer.Argument(metavar="FILE_ID")]
 def upload(
     path: Annotated[Path, typer.Argument()], purpose: Annotated[str, typer.Option(help="Of the file.")] = "batch"
 ) -> None:
-    """Upload a file and print its id."""
+    """Upload a file and print its id; a large one goes on where it was, if it was killed within the hour."""
     from cli.client import client_from_environment, server_errors_as_sentences
 
     client = client_from_environment()
@@ -30,11 +30,17 @@ def upload(
 
 
 def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
-    """Stream a local file to the server, a batch's input unpacked. Raises InputError where it cannot be read."""
-    from cli.disk.input_file import plain, raw
+    """Stream a local file to the server, a batch's input unpacked. Raises InputError where it cannot be read.
 
-    with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as named:
-        return client.files.create(file=named, purpose=purpose)  # type: ignore[arg-type]  # the server's say
+    A large one goes in parts: killed, the same command sends those that have not come.
+    """
+    from cli.disk.input_file import plain, raw
+    from cli.disk.upload import upload as send
+    from cli.up_command import default_data_dir
+
+    with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as (name, content):
+        notes = default_data_dir().expanduser() / "uploads"
+        return send(client, name, content, purpose=purpose, path=path, notes=notes)
 
 
 @app.command("list")

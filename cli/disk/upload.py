@@ -1,0 +1,132 @@
+"""Sends a file to a server: a large one in parts, on which the same command goes on where it was killed.
+
+Which upload a file began is noted on disk; which of its parts have come, the server says, by their checksums.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+    from openai.types import FileObject
+
+PART_BYTES = 64 * 1024 * 1024
+"""The most that one part may have."""
+_PENDING = "pending"
+
+
+def upload(client: OpenAI, name: str, content: BinaryIO, *, purpose: Any, path: Path, notes: Path) -> FileObject:
+    """Send the content of `path`; `notes` is the folder for what is noted while that lasts."""
+    size = _size_of(content)
+    if size is None or size <= PART_BYTES:
+        return client.files.create(file=(name, content), purpose=purpose)
+    with _note(notes, client, path, name=name, size=size, purpose=purpose) as note:
+        sent = _Parts.of(client, note.read())
+        if sent is None:
+            begun = client.uploads.create(
+                bytes=size, filename=name, mime_type="application/octet-stream", purpose=purpose
+            )
+            note.write(begun.id)
+            sent = _Parts(upload_id=begun.id, ids={})
+        elif sent.ids:
+            there = sum(map(len, sent.ids.values()))
+            print(f"tokenmill: going on with {sent.upload_id}: {there} parts are there", file=sys.stderr, flush=True)
+        part_ids, digest = [], hashlib.md5(usedforsecurity=False)
+        while part := content.read(PART_BYTES):
+            digest.update(part)
+            part_ids.append(sent.find(part) or client.uploads.parts.create(sent.upload_id, data=part).id)
+        done = client.uploads.complete(sent.upload_id, part_ids=part_ids, md5=digest.hexdigest())
+        note.forget()
+    assert done.file is not None, "a completed upload has its file"
+    return done.file
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The parts of an upload that have come and are not named yet: ids by checksum."""
+
+    upload_id: str
+    ids: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, client: OpenAI, upload_id: str | None) -> _Parts | None:
+        """Return those of a pending upload; None where there is none, or it has ended."""
+        from openai import NotFoundError
+
+        found: dict[str, Any] = {}
+        if upload_id is not None:
+            with suppress(NotFoundError):
+                found = client.get(f"/uploads/{upload_id}", cast_to=dict[str, Any])
+        if upload_id is None or found.get("status") != _PENDING:
+            return None
+        ids: dict[str, list[str]] = {}
+        for part in found["parts"]:
+            ids.setdefault(part["md5"], []).append(part["id"])
+        return cls(upload_id=upload_id, ids=ids)
+
+    def find(self, part: bytes) -> str | None:
+        """Return the id of a part with this content, each once: a file may have two that are equal."""
+        found = self.ids.get(hashlib.md5(part, usedforsecurity=False).hexdigest())
+        return found.pop() if found else None
+
+
+class _Note:
+    """The id of the upload that a file has begun; None as its file: nothing can be noted here."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def read(self) -> str | None:
+        with suppress(OSError):
+            return None if self._path is None else self._path.read_text() or None
+        return None
+
+    def write(self, upload_id: str) -> None:
+        if self._path is not None:
+            with suppress(OSError):  # a full disk: this upload is not gone on with
+                self._path.write_text(upload_id)
+
+    def forget(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _note(folder: Path, client: OpenAI, path: Path, **identity: Any) -> Iterator[_Note]:
+    """Open the note of a file as it is now, sent to this server; nobody else goes on with its upload meanwhile."""
+    changed = path.stat().st_mtime_ns
+    whole = json.dumps([str(client.base_url), str(path.absolute()), changed, identity], sort_keys=True)
+    noted = folder / hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()[:24]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(noted, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        yield _Note(None)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another command sends the same file: this one does so by itself
+        yield _Note(None)
+    else:
+        yield _Note(noted)
+    finally:
+        os.close(lock)
+
+
+def _size_of(content: BinaryIO) -> int | None:
+    """Return how many bytes there are, None of what cannot be read twice, such as a pipe."""
+    if not content.seekable():
+        return None
+    size = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    return size
