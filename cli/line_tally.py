@@ -40,20 +40,37 @@ class LineTally:
             result = orjson.loads(line)
         except orjson.JSONDecodeError:
             return
-        response = result.get("response") or {}
-        error = result.get("error") or _error_of(response)
+        if not _is_result(result):
+            return
+        response = _object(result, "response")
+        error = _object(result, "error") or _error_of(response)
         if error is not None:
             self.codes[str(error.get("code") or response.get("status_code"))] += 1
             return
         self.num_completed += 1
-        choices = (response.get("body") or {}).get("choices") or []
-        self.num_truncated += any(choice.get("finish_reason") == "length" for choice in choices)
+        choices = _object(response, "body").get("choices")
+        self.num_truncated += any(_is_cut(choice) for choice in choices) if isinstance(choices, list) else False
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, dict) and any(isinstance(value.get(name), dict) for name in ("response", "error"))
+
+
+def _object(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object's value that is an object itself; an empty one where it is none."""
+    value = of.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _error_of(response: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if response.get("status_code", 200) < 400:
+    status = response.get("status_code", 200)
+    if not isinstance(status, int) or status < 400:
         return None
-    return (response.get("body") or {}).get("error") or {}
+    return _object(_object(response, "body"), "error")
+
+
+def _is_cut(choice: Any) -> bool:
+    return isinstance(choice, dict) and choice.get("finish_reason") == "length"
 
 
 def by_code(codes: Mapping[str, int]) -> str:

@@ -53,6 +53,7 @@ def run(
     from cli.up_command import default_data_dir
 
     require_replaceable(output)
+    _require_errors_replaceable(output)  # now, and not after hours of work
     _require_apart(input_path, output)
     scan = scan_input(input_path)
     served = _served_model(model, scan)
@@ -205,6 +206,15 @@ def _end(output: Path, *, fail_on_errors: bool) -> None:
 
 def _lines(count: int) -> str:
     return f"{count} line" if count == 1 else f"{count} lines"
+
+
+def _require_errors_replaceable(output: Path) -> None:
+    from cli.disk.output_path import require_replaceable
+
+    try:
+        require_replaceable(errors_path(output))
+    except InputError as error:
+        raise InputError(f"lines that fail go to {errors_path(output)}: {error}") from None
 
 
 def _require_apart(input_path: Path, output: Path) -> None:

@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from api.auth import TenantDep
+from api.auth import KeyIdDep, TenantDep
 from api.batches.creating import CreateBatchBody, check_source
 from api.batches.fields import CompletionWindow
 from api.bodies import described, signed_in_body
@@ -25,6 +25,7 @@ from jobs.accounts import budgets
 from jobs.batches import estimating, inline_lines
 from jobs.batches.estimating import Checked
 from jobs.batches.submission import check_file, parse_window
+from jobs.chunks import fleet
 from jobs.database import transaction
 from jobs.errors import NotFoundError
 from jobs.files import get_file
@@ -74,7 +75,7 @@ class EstimateObject(WireModel):
     available_tokens: int | None
     """What the tenant's token limit has left; null: it has none."""
     fits_budget: bool
-    """Whether that has room for the input. Other budgets are not in it: one in total may refuse the submit, too."""
+    """Whether a submit would pass: that limit and the budgets in all have room. Others hold back lines as they run."""
 
 
 @router.post(
@@ -85,12 +86,16 @@ class EstimateObject(WireModel):
     dependencies=[ONE_ESTIMATE],
 )
 async def estimate(
-    body: Annotated[EstimateBody, Depends(signed_in_body(EstimateBody))], *, tenant: TenantDep, services: ServicesDep
+    body: Annotated[EstimateBody, Depends(signed_in_body(EstimateBody))],
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
 ) -> EstimateObject:
     """Say at once what a batch would take; nothing is stored and nothing reserved."""
     check_source(body)
     async with services.session_slots:
-        models = await run_sync(_known_models, services)
+        models, contexts = await run_sync(_known_models, services)
     if body.requests is not None:
         write = partial(inline_lines.lines_of, body.requests, endpoint=body.endpoint)
         lines = await run_sync(write, limiter=services.store.estimate_threads)
@@ -110,16 +115,18 @@ async def estimate(
         endpoint=body.endpoint,
         models=models,
         settings=services.settings,
+        contexts=contexts,
         is_cut=is_cut,
     )
     checked = await run_sync(check, limiter=services.store.estimate_threads)
     async with services.session_slots:
-        return await run_sync(_answer, services, tenant, body, tokens, checked)
+        return await run_sync(partial(_answer, services, tenant, body, tokens, checked, key_id=key_id))
 
 
-def _known_models(services: Services) -> list[str]:
+def _known_models(services: Services) -> tuple[list[str], dict[str, int]]:
+    """Return the names of all models, and the contexts of those that a worker serves now."""
     with transaction(services.sessions) as session:
-        return [model.name for model in served_models.list_models(session)]
+        return [model.name for model in served_models.list_models(session)], fleet.contexts(session)
 
 
 def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str, int]:
@@ -151,14 +158,15 @@ def _found(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _answer(
-    services: Services, tenant: Tenant, body: EstimateBody, tokens: InputEstimate, checked: Checked
+    services: Services, tenant: Tenant, body: EstimateBody, tokens: InputEstimate, checked: Checked, *, key_id: str
 ) -> EstimateObject:
     with transaction(services.sessions) as session:
         model = None if checked.model is None else served_models.find_model(session, checked.model)
         window = parse_window(body.completion_window)
         found = estimating.outcome(session, tenant, tokens, model=model, priority=body.priority, window=window)
         available = budgets.quota(session, tenant.id).available
-    total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
+        total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
+        fits = budgets.has_room(session, tenant.id, total, key_id=key_id)
     return EstimateObject(
         model=checked.model,
         requests=tokens.num_requests,
@@ -173,5 +181,5 @@ def _answer(
         eta=unix_seconds_or_none(found.ends_at),
         basis=found.basis,
         available_tokens=available,
-        fits_budget=available is None or total <= available,
+        fits_budget=fits,
     )

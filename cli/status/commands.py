@@ -100,19 +100,26 @@ def logs(
         raise InputError(f"there is no log of {role!r} in {folder}; there are those of {', '.join(found)}")
     chosen = found if role is None else {role: found[role]}
     prefixes = {name: "" if len(chosen) == 1 else f"{name:<{max(map(len, chosen))}} | " for name in chosen}
-    ends = {name: _print_last(path, lines, prefix=prefixes[name]) for name, path in chosen.items()}
+    ends = {name: _print_last(path, lines, prefix=prefixes[name], is_whole=follow) for name, path in chosen.items()}
     while follow:
         time.sleep(_FOLLOW_SECONDS)
         for name, path in chosen.items():
             ends[name] = _print_new(path, ends[name], prefix=prefixes[name])
 
 
-def _print_last(path: Path, count: int, *, prefix: str) -> int:
-    """Print the last lines; return where the file ended."""
+def _print_last(path: Path, count: int, *, prefix: str, is_whole: bool) -> int:
+    """Print the last lines, with `is_whole` not the one that is being written; return where those behind begin."""
+    end = 0
+    last: deque[bytes] = deque(maxlen=count)
     with path.open("rb") as file:
-        for line in deque(file, maxlen=count):
-            _print_line(line, prefix)
-        return file.tell()
+        for line in file:
+            if is_whole and not line.endswith(b"\n"):
+                break
+            end += len(line)
+            last.append(line)
+    for line in last:
+        _print_line(line, prefix)
+    return end
 
 
 def _print_new(path: Path, start: int, *, prefix: str) -> int:

@@ -152,16 +152,27 @@ def reserve(session: Session, tenant_id: str, tokens: int, *, key_id: str | None
 def _check_totals(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> None:
     """Raise OverBudgetError where a budget that never begins anew is used up, or has no room for an estimate."""
     for found in window_budgets.current(session, tenant_id, key_id):
-        needed = tokens if found.unit is BudgetUnit.TOKENS else 1
-        if found.window is BudgetWindow.TOTAL and needed > found.left:
+        if _is_too_small(found, tokens):
             raise OverBudgetError(
                 limit=found.limit,
                 spent=found.spent,
                 reserved=found.reserved,
-                needed=needed,
+                needed=tokens if found.unit is BudgetUnit.TOKENS else 1,
                 of_key=found.key_id,
                 is_money=found.unit is BudgetUnit.MONEY,
             )
+
+
+def has_room(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> bool:
+    """Tell whether `reserve` would pass now; reserves nothing."""
+    available = quota(session, tenant_id).available
+    held = [one for one in window_budgets.allowances(session, tenant_id) if one.key_id in (None, key_id)]
+    return (available is None or tokens <= available) and not any(_is_too_small(one, tokens) for one in held)
+
+
+def _is_too_small(found: Allowance, tokens: int) -> bool:
+    needed = tokens if found.unit is BudgetUnit.TOKENS else 1
+    return found.window is BudgetWindow.TOTAL and needed > found.left
 
 
 def cover(

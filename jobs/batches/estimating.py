@@ -5,7 +5,7 @@ At once and by bytes: nothing here has the model. Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -54,10 +54,19 @@ class Outcome:
 
 
 def check_lines(
-    pieces: Iterable[bytes], *, endpoint: str, models: Iterable[str], settings: Settings, is_cut: bool = False
+    pieces: Iterable[bytes],
+    *,
+    endpoint: str,
+    models: Iterable[str],
+    settings: Settings,
+    contexts: Mapping[str, int],
+    is_cut: bool = False,
 ) -> Checked:
-    """Check the first lines of an input as validation will; `is_cut`: the input goes on where the pieces end."""
-    scan = Scan(endpoint=endpoint, models=set(models), settings=settings)
+    """Check the first lines of an input as validation will.
+
+    `contexts` are those of the models that a worker serves now; `is_cut`: the input goes on where the pieces end.
+    """
+    scan = Scan(endpoint=endpoint, models=set(models), settings=settings, contexts=contexts)
     lines = iter_lines(pieces, max_line_bytes=settings.max_line_bytes, is_cut=is_cut)
     for line in islice(lines, CHECKED_LINES):
         scan.check(line)

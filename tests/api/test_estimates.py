@@ -13,8 +13,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import served_models
+from jobs.accounts.tenants import authenticate
+from jobs.accounts.window_budgets import NewBudget, set_budget
 from jobs.batches import estimating
 from jobs.chunks import fleet
+from jobs.states import BudgetUnit, BudgetWindow
 
 MODEL = "org/priced"
 
@@ -98,6 +101,27 @@ def test_the_line_in_which_a_large_file_is_cut_is_not_checked(
     monkeypatch.setattr(estimating, "CHECKED_BYTES", len(content.rstrip()))
     file = client.files.create(file=("in.jsonl", content.rstrip()), purpose="batch")
     assert estimate(client, input_file_id=file.id)["checked_lines"] == 5, "a whole file needs no last line end"
+
+
+def test_a_line_that_no_workers_context_has_room_for_is_a_bad_line(client: OpenAI, worker: None) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 64}
+    found = estimate(client, requests=[{"body": body}, {"body": body | {"max_tokens": 63}}])
+    assert (found["checked_lines"], found["invalid_lines"]) == (2, 1)
+    assert [error["code"] for error in found["errors"]["data"]] == ["context_length_exceeded"]
+
+
+@pytest.mark.parametrize("unit", ["tokens", "money"])
+def test_a_budget_in_all_that_would_refuse_the_submit_is_no_fit(
+    client: OpenAI, deployment: Any, input_lines: Callable[..., bytes], unit: str
+) -> None:
+    requests = [json.loads(line) for line in input_lines(10).splitlines()]
+    assert estimate(client, requests=requests)["fits_budget"]
+    limits = {BudgetWindow.DAY: 10, BudgetWindow.TOTAL: 10 if unit == "tokens" else 0}
+    for window, limit in limits.items():
+        with Session(deployment.engine) as session, session.begin():
+            tenant_id = authenticate(session, client.api_key).tenant.id
+            set_budget(session, tenant_id, NewBudget(unit=BudgetUnit(unit), window=window, limit=limit))
+        assert estimate(client, requests=requests)["fits_budget"] == (window is BudgetWindow.DAY)
 
 
 @pytest.mark.parametrize("rate", [1e-12, 0.0])

@@ -253,6 +253,17 @@ def test_an_output_that_is_no_ordinary_file_is_not_replaced(command: tuple[str, 
     )
 
 
+def test_a_run_whose_failed_lines_could_not_be_written_is_refused_before_it_works(
+    tmp_path: Path, batch_file: Path
+) -> None:
+    errors = tmp_path / "out.errors.jsonl"
+    errors.mkdir()
+    assert_refused(
+        tokenmill("run", batch_file, "-o", tmp_path / "out.jsonl"),
+        f"lines that fail go to {errors}: {errors} is a folder. Give the path of a file with -o.",
+    )
+
+
 @pytest.mark.parametrize(("given", "output"), [("in.jsonl", "in.jsonl"), ("in.errors.jsonl", "in.jsonl")])
 def test_an_output_that_would_replace_the_input_is_refused(given: str, output: str, tmp_path: Path) -> None:
     (tmp_path / given).write_text("the only copy")

@@ -27,6 +27,16 @@ def test_answers_failures_and_cut_answers_are_told_apart() -> None:
     assert tally.codes == {"invalid_value": 1, "500": 1, "batch_expired": 1}
 
 
+def test_what_is_json_and_no_result_counts_as_nothing() -> None:
+    tally = LineTally()
+    for other in (b"[1]", b"null", b"3", b'"a"', b"{}", b'{"response": [1]}', b'{"error": "late"}'):
+        tally.add(other)
+    assert (tally.num_completed, tally.num_truncated, tally.num_failed) == (0, 0, 0)
+    for odd in (b'{"response": {"body": [1]}}', b'{"response": {"body": {"choices": [1, null]}}}'):
+        tally.add(odd)
+    assert (tally.num_completed, tally.num_truncated) == (2, 0)
+
+
 def test_codes_are_shown_most_frequent_first() -> None:
     assert by_code({"b": 1, "a": 1, "c": 1200}) == "c 1,200, a 1, b 1"
 

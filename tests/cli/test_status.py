@@ -82,6 +82,24 @@ def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path
             process.kill()
 
 
+def test_a_followed_log_shows_the_line_that_is_being_written_once_it_is_whole(logs: Path, tmp_path: Path) -> None:
+    log = logs / "worker.log"
+    log.write_text("loaded\nha")
+    assert run("logs", "worker", "--data-dir", tmp_path).stdout == "loaded\nha\n"
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "logs", "worker", "-f", "--data-dir", tmp_path],
+        stdout=subprocess.PIPE, text=True, env=clean_environment(),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "loaded\n"
+            with log.open("a") as file:
+                file.write("lf\n")
+            assert process.stdout.readline() == "half\n"
+        finally:
+            process.kill()
+
+
 def test_looking_at_a_folder_where_nothing_was_noted_takes_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
