@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks import study
-from benchmarks.simulation.batches import BatchSimulator, SimulatedBatch
+from benchmarks.simulation.batches import BatchSimulator, SimulatedBatch, SimulatedLine
 from benchmarks.traces import TraceRow
 from engine.config import PolicyName, SchedulerConfig
 from jobs.forecasts.finish_times import BatchLoad, forecast
@@ -74,7 +74,7 @@ def _make_batch(
         weight=_WEIGHTS[tenant],
         priority=generator.choices(list(_CLASSES), weights=list(_CLASSES.values()))[0],
         arrival_seconds=arrival_seconds,
-        lines=[(row.num_prompt_tokens, row.num_output_tokens) for row in drawn],
+        lines=[SimulatedLine(row.num_prompt_tokens, row.num_output_tokens) for row in drawn],
         max_tokens=1 << (max(row.num_output_tokens for row in drawn) - 1).bit_length(),
     )
 

@@ -3,6 +3,7 @@
 python -m benchmarks.replay trace --trace FILE.csv.gz [--policy fair] [--speed-up 4] [--requests 1000000]
 python -m benchmarks.replay study --trace FILE.csv.gz --tenants FILE.csv.gz [--plots docs]
 python -m benchmarks.replay eta --trace FILE.csv.gz [--batches 60] [--seconds 1800]
+python -m benchmarks.replay order [--trace FILE.csv.gz]
 python -m benchmarks.replay calibrate --model DIR [--workload FILE.jsonl]
 python -m benchmarks.replay validate --model DIR --workload FILE.jsonl [--calibration FILE.jsonl]
 """
@@ -16,7 +17,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import eta, study
+from benchmarks import eta, line_order, study
 from benchmarks.arguments import add_engine_options, add_limits, engine_config, natural, positive
 from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
@@ -28,7 +29,14 @@ from engine.errors import EngineError
 def main(argv: list[str] | None = None) -> int:
     """Read the command line, replay or measure, print; return the exit code."""
     arguments = _parser().parse_args(argv)
-    commands = {"trace": _trace, "study": _study, "eta": _eta, "calibrate": _calibrate, "validate": _validate}
+    commands = {
+        "trace": _trace,
+        "study": _study,
+        "eta": _eta,
+        "order": _order,
+        "calibrate": _calibrate,
+        "validate": _validate,
+    }
     try:
         commands[arguments.command](arguments)
     except (EngineError, WorkloadError, TraceError) as error:
@@ -89,6 +97,12 @@ def _eta(arguments: argparse.Namespace) -> None:
         print(eta.table(eta.forecast_all(batches)))
 
 
+def _order(arguments: argparse.Namespace) -> None:
+    print(line_order.by_prompt_table())
+    if arguments.trace is not None:
+        print(line_order.longest_first_table(read_trace(arguments.trace)))
+
+
 def _calibrate(arguments: argparse.Namespace) -> None:
     from benchmarks import calibration  # noqa: PLC0415 - loads torch
 
@@ -144,6 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     ends.add_argument("--trace", type=Path, required=True)
     ends.add_argument("--batches", type=natural, default=60)
     ends.add_argument("--seconds", type=positive, default=1800.0, help="over which they come, in the second run")
+    lines = commands.add_parser("order", help="compare orders of a batch's waiting lines in the simulator")
+    lines.add_argument("--trace", type=Path, help="whose lengths are drawn from, for the longest first")
     for replayed, speed_up in ((trace, 1.0), (both, study.SPEED_UP)):
         replayed.add_argument("--trace", type=Path, required=True)
         replayed.add_argument("--speed-up", type=positive, default=speed_up, help="how many times as dense it arrives")

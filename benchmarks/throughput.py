@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.arguments import add_engine_options, engine_config, natural, naturals
 from benchmarks.static_batching import Batching, load_engine
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
-from engine.config import EngineConfig, Speculation
+from engine.config import EngineConfig, PolicyName, Speculation
 from engine.core import Engine
 from engine.errors import EngineError
 from engine.gguf.container import is_gguf
@@ -190,6 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
             block_size=arguments.block_size,
             enable_prefix_caching=not arguments.no_prefix_caching,
             speculation=Speculation(arguments.speculation),
+            policy=PolicyName(arguments.policy),
         )
         reports = _measured(config, requests, arguments)
     except (EngineError, WorkloadError) as error:
@@ -337,6 +338,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--block-size", type=natural, default=16)
     parser.add_argument("--no-prefix-caching", action="store_true")
     parser.add_argument("--speculation", choices=list(Speculation), default=Speculation.OFF)
+    parser.add_argument("--policy", choices=list(PolicyName), default=PolicyName.PRIORITY)
     parser.add_argument("--compare", action="store_true", help="also measure the static mode and transformers")
     parser.add_argument(
         "--batch-sizes", type=naturals, default=[8, 16, 32], help="transformers' batches, with --compare"

@@ -38,7 +38,7 @@ def throughput(context: typer.Context) -> None:
 def replay(context: typer.Context) -> None:
     """Replay request traces under scheduling policies in the simulator, or check it against this machine.
 
-    `tokenmill bench replay --help` lists its commands: trace, study, eta, calibrate, validate.
+    `tokenmill bench replay --help` lists its commands: trace, study, eta, order, calibrate, validate.
     """
     from benchmarks.replay import main
 

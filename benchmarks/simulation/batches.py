@@ -10,11 +10,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from benchmarks.simulation.cost import CostModel
 from benchmarks.simulation.sequences import SimulatedRequest
 from benchmarks.simulation.simulator import Simulator
 from engine.config import SchedulerConfig
+from engine.stats import CacheCounters
 from jobs.chunks.fair_order import CLASSES, Queue, QueuedChunk, order
 from jobs.states import Priority
 
@@ -22,6 +24,17 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _CHUNK_LINES = 64
 _OPEN_CHUNKS = 6
 """As the defaults are."""
+
+
+class SimulatedLine(NamedTuple):
+    """Lengths in tokens, and what the prompt begins with."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    prefix: str = ""
+    num_prefix_tokens: int = 0
+    seconds_earlier: float = 0.0
+    """How much before its batch's the line's own deadline is: it starts before lines that have a later one."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,8 +46,7 @@ class SimulatedBatch:
     weight: float
     priority: Priority
     arrival_seconds: float
-    lines: Sequence[tuple[int, int]]
-    """(prompt tokens, output tokens)."""
+    lines: Sequence[SimulatedLine]
     max_tokens: int
     """Of every line."""
     num_finished: int = 0
@@ -53,19 +65,19 @@ class SimulatedBatch:
     @property
     def estimated_tokens(self) -> int:
         """Return what a submit would estimate for all lines."""
-        return sum(prompt for prompt, _ in self.lines) + self.max_tokens * len(self.lines)
+        return sum(line.num_prompt_tokens for line in self.lines) + self.max_tokens * len(self.lines)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Chunk:
     batch: SimulatedBatch
-    lines: Sequence[tuple[int, int]]
+    lines: Sequence[SimulatedLine]
     num_left: int
     used: int = 0
 
     @property
     def estimated_tokens(self) -> int:
-        return sum(prompt for prompt, _ in self.lines) + self.batch.max_tokens * len(self.lines)
+        return sum(line.num_prompt_tokens for line in self.lines) + self.batch.max_tokens * len(self.lines)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +120,10 @@ class BatchSimulator:
                 next_look += every_seconds
             while arrivals and arrivals[0].arrival_seconds <= now:
                 self._submit(arrivals.popleft())
+
+    def cache_counters(self) -> list[CacheCounters]:
+        """Return what each worker's prefix cache has found."""
+        return [worker.scheduler.cache_counters for worker in self._workers]
 
     def virtual_time(self, batch: SimulatedBatch) -> float:
         """Return that of its tenant, in its class."""
@@ -184,14 +200,16 @@ class BatchSimulator:
         self._num_open[number] += 1
         chunk.batch.num_claimed += len(chunk.lines)
         chunk.batch.claimed_at = self._now(number)
-        for prompt, output in chunk.lines:
+        for line in chunk.lines:
             request = SimulatedRequest(
                 arrival_seconds=self._now(number),
-                num_prompt_tokens=prompt,
-                num_output_tokens=output,
+                num_prompt_tokens=line.num_prompt_tokens,
+                num_output_tokens=line.num_output_tokens,
+                prefix=line.prefix,
+                num_prefix_tokens=line.num_prefix_tokens,
                 max_tokens=chunk.batch.max_tokens,
                 priority=CLASSES.index(chunk.batch.priority),
-                deadline=chunk.batch.arrival_seconds + 86_400,
+                deadline=chunk.batch.arrival_seconds + 86_400 - line.seconds_earlier,
                 tenant=chunk.batch.tenant,
             )
             self._chunks[id(request)] = (number, chunk)

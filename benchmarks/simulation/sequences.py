@@ -26,6 +26,8 @@ class SimulatedRequest:
     prefix: str = ""
     num_prefix_tokens: int = 0
     """So many first prompt tokens are common to requests of one tenant with the same `prefix`."""
+    prompt_bytes: bytes | None = None
+    """Its place in the order of prompts, where a run with tokens is to be repeated; None: after its `prefix`."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.num_output_tokens <= self.max_tokens, f"{self.num_output_tokens} of {self.max_tokens} tokens"
@@ -44,6 +46,12 @@ class SimulatedSequence(Sequence):
         self.max_total_tokens = asked.num_prompt_tokens + asked.max_tokens
         self.num_tokens_at_end = asked.num_prompt_tokens + asked.num_output_tokens
         self.first_token_at = math.nan
+
+    @property
+    def prompt_bytes(self) -> bytes:
+        """Return what puts those with one prefix beside each other."""
+        given = self.asked.prompt_bytes
+        return f"{self.asked.prefix}\0{self.request.request_id}".encode() if given is None else given
 
 
 class CountedChain(PrefixChain):

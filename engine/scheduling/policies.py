@@ -15,17 +15,19 @@ from heapq import heappop, heappush
 from engine.config import PolicyName
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.request import Sequence
+from engine.scheduling.prompt_turns import PromptTurns
+from engine.scheduling.request import NO_ROUND, Sequence
 from engine.scheduling.turns import TenantTurns
 from engine.scheduling.waiting import Key, KeyedQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerView:
-    """What a policy may ask: the pace, and how many blocks of a sequence's prefix are cached now."""
+    """What a policy may ask: the pace, and how many first tokens of a sequence are cached now."""
 
     pace: Pace
-    num_cached_blocks: Callable[[Sequence], int]
+    num_cached_tokens: Callable[[Sequence], int]
+    has_prefix_cache: bool
 
 
 class Policy(ABC):
@@ -102,8 +104,9 @@ class FcfsPolicy(KeyedPolicy):
 class PriorityPolicy(Policy):
     """Lowest `priority` first; of one number the tenants in turns; of a tenant what was preempted, then by deadline.
 
-    Then by arrival. A sequence of a strictly lower number takes the seat of one with a higher one. Of the running ones,
-    the highest number, then the latest arrival, is preempted first.
+    Of one deadline those one after the other that share a prefix, where there is a cache for it; else by arrival. A
+    sequence of a strictly lower number takes the seat of one with a higher one. Of the running ones, the highest
+    number, then the latest arrival, is preempted first.
     """
 
     def __init__(self) -> None:
@@ -116,7 +119,7 @@ class PriorityPolicy(Policy):
             heappush(self._priorities, priority)
         if not self._classes.get(priority):
             # With nobody waiting there was nothing to share: what was served until now counts no more.
-            self._classes[priority] = TenantTurns(_preempted_then_deadline)
+            self._classes[priority] = self._new_turns()
         self._classes[priority].push(sequence)
 
     def peek(self) -> Sequence:
@@ -141,6 +144,7 @@ class PriorityPolicy(Policy):
             turns.charge_start(sequence)
         else:
             sequence.num_charged_tokens = sequence.num_tokens
+        sequence.round_key = NO_ROUND
 
     def on_step(self, plan: StepPlan) -> None:
         for sequence, _ in plan.sampling():  # drafts that were not kept are not among its tokens
@@ -149,6 +153,11 @@ class PriorityPolicy(Policy):
                 turns.charge_output(sequence)
             else:
                 sequence.num_charged_tokens = sequence.num_tokens
+
+    def _new_turns(self) -> TenantTurns:
+        if self.view.has_prefix_cache:
+            return PromptTurns(_preempted_then_deadline, self.view.num_cached_tokens)
+        return TenantTurns(_preempted_then_deadline)
 
 
 class ShortestPolicy(KeyedPolicy):
@@ -266,7 +275,7 @@ class PrefixPolicy(Policy):
             while self._rest and len(self._window) < self.WINDOW:
                 self._window.append(self._rest.peek())
                 self._rest.discard(self._window[-1])
-            count = self.view.num_cached_blocks
+            count = self.view.num_cached_tokens
             self._choice = min(self._window, key=lambda sequence: (-count(sequence), *_age(sequence)))
         return self._choice
 
@@ -302,7 +311,7 @@ def _age(sequence: Sequence) -> tuple[int, int]:
 
 
 def _preempted_then_deadline(sequence: Sequence) -> Key:
-    return (sequence.num_preemptions == 0, _deadline(sequence), *_age(sequence))
+    return (sequence.num_preemptions == 0, _deadline(sequence), sequence.round_key, *_age(sequence))
 
 
 def _deadline(sequence: Sequence) -> float:

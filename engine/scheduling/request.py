@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, fields
@@ -13,6 +14,9 @@ from engine.outputs import FinishReason, TokenLogprobs
 from engine.params import SamplingParams
 from engine.scheduling.blocks import PrefixChain
 
+RoundKey = tuple[bool, int, bytes]
+"""Where a prompt is among a tenant's that wait: whether in the later rounds, the round's number, how far into it."""
+NO_ROUND: RoundKey = (False, 0, b"")
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -168,6 +172,8 @@ class Sequence:
     """Whether it started for its age alone; the waiting queue writes it."""
     leader: Sequence | None
     """Whose prompt it shares; `Followers` writes it."""
+    round_key: RoundKey
+    """Orders it among waiting prompts; `PromptTurns` gives it, and the policy drops it when it starts: it is long."""
     num_charged_tokens: int
     """For how many its tenant was charged; a policy that charges writes it."""
 
@@ -202,6 +208,7 @@ class Sequence:
         self.times = Times(arrived_at)
         self.is_protected = False
         self.leader = None
+        self.round_key = NO_ROUND
         self.num_charged_tokens = 0
         self.matcher = None
         asks_for_prompt_logprobs = index == 0 and request.params.prompt_logprobs is not None
@@ -248,6 +255,11 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Return the same with the drafts."""
         return self.num_due_tokens + len(self.draft_token_ids)
+
+    @property
+    def prompt_bytes(self) -> bytes:
+        """Return its tokens in four bytes each: two begin alike where their tokens do."""
+        return array("I", self.token_ids).tobytes()
 
     @property
     def has_prompt_computed(self) -> bool:

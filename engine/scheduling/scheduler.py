@@ -71,7 +71,11 @@ class Scheduler:
         self.policy = make_policy(config.policy)
         find_prefix = self._seats.find_prefix
         self.policy.attach(
-            SchedulerView(pace=self.pace, num_cached_blocks=lambda sequence: len(find_prefix(sequence)[0]))
+            SchedulerView(
+                pace=self.pace,
+                num_cached_tokens=lambda sequence: len(find_prefix(sequence)[0]) * pool.block_size,
+                has_prefix_cache=config.enable_prefix_caching,
+            )
         )
         self._swap = swap
         self._waiting = WaitingQueue(self.policy, max_passed_over=config.max_passed_over)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import study
+from benchmarks import line_order, study
 from benchmarks.calibration import as_simulated, calibration_workload
 from benchmarks.make_model import make_model
 from benchmarks.replay import main
@@ -168,3 +168,16 @@ def test_a_number_that_no_replay_can_have_is_refused_with_what_is_allowed(
         main(["trace", "--trace", "trace.csv", f"{flag}={given}"])
     assert ended.value.code == 2
     assert f"{flag}: {given} is given; it must be {allowed}." in capsys.readouterr().err
+
+
+def test_the_order_of_lines_is_compared_and_the_longest_first_where_a_trace_is_given(
+    trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_order, "SHARING", ((12, 6, 3000),))
+    monkeypatch.setattr(line_order, "BATCH_LINES", (40,))
+    assert main(["order", "--trace", str(trace)]) == 0
+    by_prompt, longest_first = capsys.readouterr().out.strip().split("\n\n")
+    (row,) = by_prompt.splitlines()[2:]
+    found_by_arrival, found_by_prompt, most = (float(cell.strip(" %")) for cell in row.split("|")[3:6])
+    assert found_by_arrival < found_by_prompt <= most
+    assert len(longest_first.splitlines()) == 2 + 4

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +110,7 @@ def test_it_takes_the_very_steps_that_the_engine_takes(
         asked: dict[str, Any] = {"priority": index % 2, "deadline": deadline}
         engine.add(prompt, max_tokens, tenant=f"t{index % 3}", stop_token_ids=stop, **asked)
         given = {"has_known_length": has_known_length, "prefix": "shared", "num_prefix_tokens": num_shared, **asked}
+        given["prompt_bytes"] = array("I", prompt).tobytes()
         requests.append(one(len(prompt), num_outputs, max_tokens=max_tokens, tenant=f"t{index % 3}", **given))
     steps = engine.run()
     result = simulate(requests, num_blocks=24, max_num_seqs=6, **settings)
