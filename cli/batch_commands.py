@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.ids import BatchId
 from jobs.errors import InputError
 from jobs.states import InvalidLines, Priority, UncoveredLines
 
@@ -22,7 +23,6 @@ app = typer.Typer(help="Create, follow and read batches on a running server.", n
 
 _PAGE = 1000
 
-BatchId = Annotated[str, typer.Argument(metavar="BATCH_ID")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")]
 

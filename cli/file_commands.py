@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.ids import FileId
+
 if TYPE_CHECKING:
     from openai import OpenAI
 
 app = typer.Typer(help="Upload, list, download and delete files on a running server.", no_args_is_help=True)
-
-FileId = Annotated[str, typer.Argument(metavar="FILE_ID")]
 
 
 @app.command()

@@ -314,3 +314,11 @@ def test_an_unknown_command_names_the_usage() -> None:
     assert status == 2
     assert "No such command 'uo'" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", [("batch", "watch"), ("batch", "results"), ("files", "delete")])
+def test_an_id_that_a_script_has_lost_is_refused(command: Sequence[str]) -> None:
+    status, told = tokenmill(*command, "", **SERVER)
+    assert status == 2
+    assert "it is empty; give the id that the server answered with" in told
+    assert "Traceback" not in told
