@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(path for folder in (".", "docs", "docs/adr", "*") for path in (ROOT).glob(f"{folder}/*.md"))
+FOLDERS = (".", "docs", "docs/adr", "docs/tutorials", "*")
+PAGES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 

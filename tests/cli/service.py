@@ -74,8 +74,8 @@ def completed(line_no: int, *, content: str = "text", finish_reason: str = "stop
     )
 
 
-def failed(line_no: int, *, code: str) -> LineResult:
-    line = error_line("batch", line_no, str(line_no), code=code, message="it went wrong")
+def failed(line_no: int, *, code: str, batch_id: str = "batch") -> LineResult:
+    line = error_line(batch_id, line_no, str(line_no), code=code, message="it went wrong")
     return LineResult(line_no=line_no, line=line, status_code=None)
 
 

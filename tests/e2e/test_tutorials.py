@@ -1,0 +1,55 @@
+"""The pages of docs/tutorials, run word for word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cli.embedded.sockets import free_port
+from tests.tutorial import ROOT, Terminal, matches, steps
+
+pytestmark = pytest.mark.long
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return that of a shell which knows nothing but the commands of this installation."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return clean | {"PATH": path, "XDG_DATA_HOME": str(home), "COLUMNS": "100"}
+
+
+@contextmanager
+def first_terminal(command: str, variables: dict[str, str]) -> Iterator[str]:
+    """Type `tokenmill up …` and yield the line that it prints; its port is a free one, since other stacks run here."""
+    typed = f"exec {command.strip()} --port {free_port()}"
+    with subprocess.Popen(["bash", "-c", typed], stdout=subprocess.PIPE, text=True, env=variables) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(90)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TUTORIALS.glob("*.md")))
+def test_a_tutorial_shows_what_its_commands_print(name: str, tmp_path: Path, memory_folder: Path) -> None:
+    start, *others = steps(TUTORIALS / f"{name}.md")
+    variables = environment(memory_folder)
+    with first_terminal(start.commands, variables) as export:
+        assert matches(start.shown or "", export)
+        terminal = Terminal(tmp_path, variables)
+        terminal.run(export)
+        for step in others:
+            printed, status = terminal.run(step.commands.replace("…/examples", f"{ROOT}/examples"))
+            assert step.shown is None or matches(step.shown, printed), printed
+            assert status == 0 or step.shown is not None, printed
+        terminal.close()
