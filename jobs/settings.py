@@ -90,6 +90,10 @@ class Settings(BaseSettings):
     """Estimated tokens of a tenant's urgent work that run first, per model; what is beyond counts as normal work."""
     max_open_batches: int = Field(default=50_000, gt=0)
     """Batches of all tenants that have not ended: the depth of the queue."""
+    tenant_pipelines: int = Field(default=100, ge=0)
+    """Pipelines of a tenant, and as many schedules."""
+    tenant_queued_runs: int = Field(default=1000, ge=0)
+    """Runs of a tenant's pipelines that wait, where more are asked for."""
 
     chunk_lines: int = Field(default=512, gt=0)
     """Requests that a worker leases at once, at most; 64 unless they are very short or long."""

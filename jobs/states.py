@@ -1,8 +1,9 @@
-"""The states of batches, chunks and uploads, and the one table of moves. Nobody assigns a state elsewhere."""
+"""The states of batches, chunks, uploads and runs, and the one table of moves. Nobody assigns one elsewhere."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, TypeVar
 
 
 class BatchState(StrEnum):
@@ -35,6 +36,43 @@ class UploadState(StrEnum):
     COMPLETED = "completed"  # its parts are a file
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # no part came for too long
+
+
+class RunState(StrEnum):
+    """States of a pipeline's run as the wire shows them."""  # `jobs.pipelines.lifecycle` alone writes them
+
+    QUEUED = "queued"  # waits until no other run of its pipeline is under way
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"  # every step is done, and what they put out is published
+    FAILED = "failed"  # `reason` says why; resumed, it goes on where it stopped
+    SKIPPED = "skipped"  # `reason` says why; it never began
+    CANCELLING = "cancelling"  # its batch is being cancelled
+    CANCELLED = "cancelled"
+
+
+class RunKind(StrEnum):
+    """Who wanted a run."""
+
+    CRON = "cron"  # its schedule
+    MANUAL = "manual"  # somebody, now
+    BACKFILL = "backfill"  # somebody, for a time that is over
+
+
+class Overlap(StrEnum):
+    """What becomes of a schedule's run that is due while an earlier one of it has not ended."""
+
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"  # it waits, unless another does
+    QUEUE_ALL = "queue_all"
+    CANCEL_RUNNING = "cancel_running"  # in its favour
+
+
+class CatchUp(StrEnum):
+    """What becomes of runs that were due while nobody looked at the schedule."""
+
+    NONE = "none"
+    LATEST = "latest"  # the last of them is made up for
+    ALL = "all"
 
 
 class Priority(StrEnum):
@@ -123,7 +161,20 @@ UPLOAD_MOVES: dict[UploadState, frozenset[UploadState]] = {
     _U.EXPIRED: frozenset(),
 }
 
+_R = RunState
+
+RUN_MOVES: dict[RunState, frozenset[RunState]] = {
+    _R.QUEUED: frozenset({_R.RUNNING, _R.CANCELLED}),
+    _R.RUNNING: frozenset({_R.SUCCEEDED, _R.FAILED, _R.CANCELLING}),
+    _R.CANCELLING: frozenset({_R.CANCELLED}),
+    _R.SUCCEEDED: frozenset(),
+    _R.FAILED: frozenset({_R.QUEUED}),
+    _R.SKIPPED: frozenset(),
+    _R.CANCELLED: frozenset(),
+}
+
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
+TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
 
 
@@ -131,23 +182,26 @@ class IllegalMoveError(AssertionError):
     """Our own invariant is broken: a move that is not in the table."""
 
 
-State = BatchState | ChunkState | UploadState
+State = TypeVar("State", bound=BatchState | ChunkState | UploadState | RunState)
 
 
 def require_move(before: State, after: State) -> None:
     """Raise IllegalMoveError unless the table allows `before` → `after`."""
-    if after not in _moves_of(before):
+    if after not in _moves_of(type(before))[before]:
         raise IllegalMoveError(f"{type(before).__name__}: {before} → {after} is not in the table")
 
 
-def _moves_of(state: State) -> frozenset[BatchState] | frozenset[ChunkState] | frozenset[UploadState]:
-    if isinstance(state, BatchState):
-        return BATCH_MOVES[state]
-    return CHUNK_MOVES[state] if isinstance(state, ChunkState) else UPLOAD_MOVES[state]
-
-
-def sources_of(after: BatchState | ChunkState) -> list[str]:
+def sources_of(after: State) -> list[str]:
     """Return the states from which `after` may be reached: the WHERE of a guarded UPDATE."""
-    if isinstance(after, BatchState):
-        return [state.value for state, moves in BATCH_MOVES.items() if after in moves]
-    return [state.value for state, moves in CHUNK_MOVES.items() if after in moves]
+    return [state.value for state, moves in _moves_of(type(after)).items() if after in moves]
+
+
+def _moves_of(kind: type[State]) -> dict[State, frozenset[State]]:
+    tables: dict[type, Any] = {
+        BatchState: BATCH_MOVES,
+        ChunkState: CHUNK_MOVES,
+        UploadState: UPLOAD_MOVES,
+        RunState: RUN_MOVES,
+    }
+    found: dict[State, frozenset[State]] = tables[kind]
+    return found

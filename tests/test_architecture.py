@@ -94,6 +94,7 @@ FLOORS = {
         ["chunks", "files", "webhooks"],
         ["forecasts", "uploads"],
         ["batches", "audit", "history", "metrics", "retention"],
+        ["pipelines"],
     ],
     "api": [
         ["fields", "in_flight", "logs", "rate_limits", "multipart", "ranges", "schemas", "store"],

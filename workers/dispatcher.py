@@ -28,6 +28,7 @@ from jobs.chunks import fleet, ready_queues, waiting
 from jobs.database import autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
+from jobs.pipelines.due import insert_due_runs
 from jobs.settings import Settings
 from jobs.storage import Storage
 from workers import logs
@@ -46,6 +47,7 @@ _COUNT_SHARE = 20.0  # so many times what one takes, but
 _COUNT_SECONDS_AT_MOST = 240.0
 _FORECAST = "forecast batches"
 _FORECAST_SECONDS = 5.0
+_SCHEDULES_SECONDS = 2.0  # a cron expression has whole minutes
 
 
 class Hints(Protocol):
@@ -91,6 +93,7 @@ class Dispatcher:
         # A daemon: the store may hold it up for longer than anybody waits for this process to end.
         threading.Thread(target=self._look_at_suspects, args=(stop,), name="suspects", daemon=True).start()
         threading.Thread(target=self._keep_counting, args=(stop,), name="count", daemon=True).start()
+        threading.Thread(target=self._keep_schedules, args=(stop,), name="schedules", daemon=True).start()
         try:
             while not stop.is_set():
                 try:
@@ -146,6 +149,20 @@ class Dispatcher:
                 log.warning("database unreachable, the queue is not counted error=%s", error)
             except Exception:
                 log.exception("the queue is not counted")  # the thread must live on
+
+    def _keep_schedules(self, stop: threading.Event) -> None:
+        while not stop.wait(_SCHEDULES_SECONDS):
+            try:
+                self.make_due_runs()
+            except ServiceError as error:
+                log.warning("database unreachable, schedules wait error=%s", error)
+            except Exception:
+                log.exception("schedules wait")  # the thread must live on
+
+    def make_due_runs(self) -> None:
+        """Make the runs of schedules that are due; leading or not, for each schedule is locked when it is moved on."""
+        with transaction(self._sessions) as session:
+            insert_due_runs(session)
 
     def count_queue(self) -> None:
         """Count for `/metrics` where that is due and no other dispatcher does; a long queue is counted less often."""

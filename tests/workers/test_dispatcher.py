@@ -21,9 +21,11 @@ from jobs.chunks import fleet, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import autocommit, try_advisory_lock
 from jobs.ids import new_id
+from jobs.pipelines import schedules
+from jobs.pipelines.schedules import ScheduleWish
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Batch, Tenant
+from jobs.tables import Batch, Pipeline, Tenant
 from workers.app import RUN_CHUNK_TASK, make_app, model_queue
 from workers.dispatcher import Dispatcher, Plan
 from workers.hints import MOST_QUEUED, PAUSE_SECONDS, HintSender
@@ -528,3 +530,21 @@ def test_a_chore_that_is_not_due_writes_nothing(maker: sessionmaker[Session]) ->
     with maker.begin() as session:
         assert not chores.claim(session, "sweep", hold=hold)
         assert session.scalar(text("SELECT pg_current_xact_id_if_assigned()")) is None, "nothing to write down"
+
+
+def test_a_dispatcher_makes_the_runs_of_schedules_without_leading_and_without_an_open_batch(
+    dispatcher: Dispatcher, maker: sessionmaker[Session], tenant: Tenant
+) -> None:
+    row = {"tenant_id": tenant.id, "name": "nightly"}
+    with maker.begin() as session:
+        session.add(Pipeline(id="pipeline_1", definition={"steps": []}, **row))
+        session.flush()
+        wish = ScheduleWish(name="nightly", cron="* * * * *")
+        schedules.create_schedule(session, tenant.id, "pipeline_1", wish, Settings())
+        due = "UPDATE schedule SET next_at = next_at - interval '1 minute', due_at = due_at - interval '1 minute'"
+        session.execute(text(due))
+    with maker.begin() as leader:
+        assert try_advisory_lock(leader, "dispatcher")
+        dispatcher.make_due_runs()
+    with maker() as session:
+        assert session.scalars(text("SELECT state FROM run")).all() == ["queued"]

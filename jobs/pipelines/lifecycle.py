@@ -1,0 +1,232 @@
+"""A run's life: insert, look at, list, start, cancel, resume, end, and the one writer of its state.
+
+Knows not what a run does. Locks in the order schedule → run → batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.errors import ConflictError, NotFoundError
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.pipelines.planning import PlannedRun, Underway
+from jobs.states import TERMINAL_RUN_STATES, RunKind, RunState, require_move
+from jobs.tables import Pipeline, Run, Schedule
+
+log = logging.getLogger(__name__)
+
+_OPEN = [RunState.QUEUED.value, RunState.RUNNING.value, RunState.CANCELLING.value]
+_STARTED_AT_ONCE = 100
+
+
+def insert_run(
+    session: Session,
+    pipeline: Pipeline,
+    planned: PlannedRun,
+    *,
+    kind: RunKind,
+    schedule_id: str | None,
+    api_key_id: str | None = None,
+    idempotency_key: str | None = None,
+) -> Run | None:
+    """Insert a run, or return None where the schedule has it already, of this kind and for this moment."""
+    is_skipped = planned.skipped is not None
+    return session.scalar(
+        insert(Run)
+        .values(
+            id=new_id("run"),
+            tenant_id=pipeline.tenant_id,
+            pipeline_id=pipeline.id,
+            schedule_id=schedule_id,
+            kind=kind.value,
+            scheduled_for=planned.scheduled_for,
+            interval_start=planned.interval_start,
+            interval_end=planned.scheduled_for,
+            state=(RunState.SKIPPED if is_skipped else RunState.QUEUED).value,
+            reason=planned.skipped,
+            num_missed=planned.num_missed,
+            api_key_id=api_key_id or pipeline.api_key_id,
+            idempotency_key=idempotency_key,
+            ended_at=func.now() if is_skipped else None,
+        )
+        .on_conflict_do_nothing(constraint="run_once_key")
+        .returning(Run)
+    )
+
+
+def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
+    """Return a run of this tenant. Raises NotFoundError."""
+    run = session.scalar(select(Run).where(Run.id == run_id, Run.tenant_id == tenant_id))
+    if run is None:
+        raise NotFoundError(f"No run found with id {run_id[:100]!r}.", param="run_id")
+    return run
+
+
+def list_runs(
+    session: Session,
+    tenant_id: str,
+    *,
+    pipeline_id: str | None = None,
+    schedule_id: str | None = None,
+    states: Sequence[RunState] = (),
+    after: str | None = None,
+    limit: int = 20,
+) -> Page[Run]:
+    """Return a page of a tenant's runs, newest first. Raises InputError on an unknown `after`."""
+    query = select(Run).where(Run.tenant_id == tenant_id)
+    if pipeline_id is not None:
+        query = query.where(Run.pipeline_id == pipeline_id)
+    if schedule_id is not None:
+        query = query.where(Run.schedule_id == schedule_id)
+    if states:
+        query = query.where(Run.state.in_([state.value for state in states]))
+    return read_page(session, query, table=Run, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def underway(session: Session, schedule_id: str) -> Underway:
+    """Count the runs of a schedule that have not ended."""
+    counted = select(Run.state, func.count()).where(Run.schedule_id == schedule_id, Run.state.in_(_OPEN))
+    counts = {row[0]: int(row[1]) for row in session.execute(counted.group_by(Run.state))}
+    queued = counts.pop(RunState.QUEUED.value, 0)
+    return Underway(running=sum(counts.values()), queued=queued)
+
+
+def lock_run(session: Session, run_id: str) -> Run | None:
+    """Return the run, fresh and locked until the transaction ends, or None."""
+    query = select(Run).where(Run.id == run_id).with_for_update(key_share=True)
+    return session.scalar(query, execution_options={"populate_existing": True})
+
+
+def start_queued(session: Session) -> list[str]:
+    """Begin the first queued run of each pipeline that has none under way, with the definition of now."""
+    rows = session.execute(_TO_START, {"limit": _STARTED_AT_ONCE}).all()
+    started = []
+    for row in rows:
+        # The pipeline's lock lets one starter at it at a time; the index would refuse a second one.
+        pipeline = session.scalar(
+            select(Pipeline).where(Pipeline.id == row.pipeline_id).with_for_update(skip_locked=True, key_share=True),
+            execution_options={"populate_existing": True},
+        )
+        if pipeline is None:
+            continue
+        run = lock_run(session, row.id)
+        if run is None or run.state != RunState.QUEUED or _is_under_way(session, pipeline.id):
+            continue
+        run.definition = run.definition or pipeline.definition
+        move_run(session, run, RunState.RUNNING)
+        started.append(run.id)
+    return started
+
+
+def cancel_run(session: Session, tenant_id: str, run_id: str, *, reason: str) -> Run:
+    """Ask a run to stop; what it has published stays. Repeating it is no error. Raises ConflictError at its end."""
+    get_run(session, tenant_id, run_id)
+    run = lock_run(session, run_id)
+    assert run is not None, "rows of runs stay while somebody can name them"
+    if run.state in (RunState.CANCELLING, RunState.CANCELLED):
+        return run
+    if RunState(run.state) in TERMINAL_RUN_STATES:
+        raise ConflictError(f"Cannot cancel a run with status '{run.state}'.", code="run_not_cancellable")
+    stop(session, run, reason=reason)
+    return run
+
+
+def stop(session: Session, run: Run, *, reason: str) -> None:
+    """Cancel a locked run that is queued or running."""
+    after = RunState.CANCELLED if run.state == RunState.QUEUED else RunState.CANCELLING
+    run.reason = reason
+    move_run(session, run, after)
+
+
+def stop_all(session: Session, of_schedule: str, *, reason: str) -> None:
+    """Cancel the runs of a schedule that have not ended."""
+    open_runs = select(Run).where(
+        Run.schedule_id == of_schedule, Run.state.in_([RunState.QUEUED.value, RunState.RUNNING.value])
+    )
+    locked = open_runs.order_by(Run.id).with_for_update(key_share=True)
+    for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
+        stop(session, run, reason=reason)
+
+
+def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> None:
+    """Cancel the runs of these that wait."""
+    waiting = select(Run).where(of, Run.state == RunState.QUEUED.value).order_by(Run.id)
+    locked = waiting.with_for_update(key_share=True)
+    for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
+        stop(session, run, reason=reason)
+
+
+def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
+    """Let a failed run go on where it stopped: it waits for its turn again. Raises ConflictError."""
+    get_run(session, tenant_id, run_id)
+    run = lock_run(session, run_id)
+    assert run is not None, "rows of runs stay while somebody can name them"
+    if run.state != RunState.FAILED:
+        raise ConflictError(
+            f"Cannot resume a run with status '{run.state}': only a failed one goes on. Trigger a new run instead.",
+            code="run_not_resumable",
+        )
+    run.reason, run.num_tries, run.look_at = None, 0, None
+    move_run(session, run, RunState.QUEUED)
+    return run
+
+
+def end_run(session: Session, run: Run, after: RunState, *, reason: str | None = None) -> None:
+    """Move a locked run to its end; a schedule counts its failures in a row, and pauses where they are enough."""
+    run.reason = run.reason if reason is None else reason
+    move_run(session, run, after)
+    if run.schedule_id is not None and after in (RunState.SUCCEEDED, RunState.FAILED):
+        _count(session, run.schedule_id, has_failed=after is RunState.FAILED)
+
+
+def move_run(session: Session, run: Run, after: RunState) -> None:
+    """Move a locked run to its next state; nobody else writes `run.state`. Raises IllegalMoveError."""
+    require_move(RunState(run.state), after)
+    log.info("run moved run_id=%s state=%s after=%s", run.id, run.state, after)
+    run.state = after.value
+    run.look_at = None
+    if after is RunState.RUNNING:
+        run.started_at = session.scalar(select(func.now()))
+    if after is RunState.QUEUED:
+        run.ended_at = None
+    if after in TERMINAL_RUN_STATES:
+        run.ended_at = session.scalar(select(func.now()))
+        run.claimed_by = run.claimed_until = None
+    session.flush()
+
+
+def _is_under_way(session: Session, pipeline_id: str) -> bool:
+    states = [RunState.RUNNING.value, RunState.CANCELLING.value]
+    return session.scalar(select(Run.id).where(Run.pipeline_id == pipeline_id, Run.state.in_(states))) is not None
+
+
+def _count(session: Session, schedule_id: str, *, has_failed: bool) -> None:
+    if not has_failed:
+        session.execute(update(Schedule).where(Schedule.id == schedule_id).values(num_failures=0))
+        return
+    session.execute(_COUNT_FAILURE, {"schedule_id": schedule_id})
+
+
+# As many failures as pause it: nobody looks at it until somebody resumes it.
+_COUNT_FAILURE = text("""
+    UPDATE schedule SET num_failures = num_failures + 1,
+        paused_at = CASE WHEN paused_at IS NULL AND num_failures + 1 >= max_failures THEN now() ELSE paused_at END,
+        pause_reason = CASE WHEN paused_at IS NULL AND num_failures + 1 >= max_failures
+            THEN (num_failures + 1) || ' runs in a row failed' ELSE pause_reason END
+    WHERE id = :schedule_id
+""")
+
+_TO_START = text("""
+    SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id
+    FROM run JOIN tenant ON tenant.id = run.tenant_id
+    WHERE run.state = 'queued' AND tenant.deleted_at IS NULL AND NOT EXISTS (
+        SELECT FROM run AS other WHERE other.pipeline_id = run.pipeline_id AND other.state IN ('running', 'cancelling')
+    )
+    ORDER BY run.pipeline_id, run.scheduled_for, run.id LIMIT :limit
+""")
