@@ -21,8 +21,11 @@ from api.rate_limits import RateLimiter
 from api.schemas.batches import ResultLine
 from api.services import Services
 from api.store import RequestStore
+from api.webhooks import deliveries as webhook_deliveries
+from api.webhooks import routes as webhook_routes
 from jobs.database import connect, sessions
 from jobs.settings import Settings
+from jobs.webhooks.sending import Sender
 
 _SPARE_CONNECTIONS = 2  # for /readyz and /metrics
 
@@ -37,6 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
         engine = connect(settings.database_url, connections=settings.api_connections)
         store = RequestStore(settings)
         rates = RateLimiter(settings.redis_url)
+        webhooks = Sender(settings.allowed_networks)
         app.state.services = Services(
             settings=settings,
             engine=engine,
@@ -47,6 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
             metrics=metrics,
             rates=rates,
             in_flight=InFlight(),
+            webhooks=webhooks,
         )
         await store.look()
         async with anyio.create_task_group() as tasks:
@@ -54,6 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
             yield
             tasks.cancel_scope.cancel()
         await rates.close()
+        webhooks.close()
         engine.dispose()
 
     app = DescribedApp(
@@ -72,4 +78,6 @@ def create_app(settings: Settings) -> FastAPI:
     batches = (creating, routes, changing, retries, decisions, estimates)
     for module in (files, uploads, *batches, models, usage, quota, health):
         app.include_router(module.router)
+    for webhook_module in (webhook_routes, webhook_deliveries):
+        app.include_router(webhook_module.router)
     return app

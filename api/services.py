@@ -20,6 +20,7 @@ from api.middleware.metrics import RequestMetrics
 from api.rate_limits import RateLimiter
 from api.store import RequestStore
 from jobs.settings import Settings
+from jobs.webhooks.sending import Sender
 
 _MADE_AT_ONCE = 2
 """Files that one tenant has made at once in one API process: half of the store's threads for it."""
@@ -41,6 +42,7 @@ class Services:
     metrics: RequestMetrics
     rates: RateLimiter
     in_flight: InFlight
+    webhooks: Sender
 
     def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
         """Wait for a tenant's turn to have a file made of what the store has, and hold it."""

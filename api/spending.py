@@ -18,7 +18,7 @@ from jobs.accounts.limits import limits_of
 from jobs.errors import RateLimitError
 
 _AT_ONCE = 2
-"""Sums, and estimates, that one tenant may have under way in one API process: each holds a session or the CPU long."""
+"""Sums, estimates and tests of webhooks that one tenant may have under way in one API process: each may take long."""
 
 
 @dataclass(slots=True)
@@ -73,8 +73,14 @@ async def hold_estimate(services: ServicesDep, tenant: TenantDep) -> AsyncIterat
         yield
 
 
+async def hold_webhook_test(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "webhook_tests", allowed=_AT_ONCE):
+        yield
+
+
 ONE_UPLOAD = Depends(hold_upload)
 ONE_DOWNLOAD = Depends(hold_download)
 # Until the answer is made. They come before the session, since an endpoint's `dependencies` are resolved first.
 ONE_SUM = Depends(hold_sum, scope="function")
 ONE_ESTIMATE = Depends(hold_estimate, scope="function")
+ONE_WEBHOOK_TEST = Depends(hold_webhook_test, scope="function")

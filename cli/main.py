@@ -24,6 +24,7 @@ from cli import (
 from cli.extras import what_to_install
 from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
+from cli.webhooks import commands as webhook_commands
 from jobs.errors import InputError, TokenmillError
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ run_command.register(app)
 status_commands.register(app)
 app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")
+app.add_typer(webhook_commands.app, name="webhooks")
 usage_commands.register(app)
 roles.register(app)
 admin_commands.register(app)

@@ -76,7 +76,7 @@ FLOORS = {
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
         ["template_renderer", "text_encoder"],
-        ["due_batches", "shown_logprobs", "special_tokens"],
+        ["due_batches", "shown_logprobs", "special_tokens", "webhooks"],
         ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints", "control"],
         ["prompts", "dispatcher"],

@@ -1,4 +1,4 @@
-"""The control worker: validates new batches and writes the files of finished ones. CPU only.
+"""The control worker: validates new batches, writes the files of finished ones, sends webhooks. CPU only.
 
 Thin work around `jobs`, in the order of `workers.due_batches`; each claims its batch, so doing it twice is idle.
 """
@@ -28,9 +28,11 @@ from jobs.retention import drop_days, purge_files, purge_results, purge_uploads,
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
-from workers import logs
+from jobs.webhooks import deliveries
+from workers import logs, webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.due_batches import MAX_BATCHES, DueBatches
+from workers.webhooks import WebhookSender
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +106,9 @@ class Control:
             "decisions": lambda: self._in_turn(
                 "forget decisions", lambda: decisions.forget(self._sessions), again=_ROLL_UP_AGAIN
             ),
+            "webhooks": lambda: self._in_turn(
+                "forget webhooks", lambda: deliveries.forget(self._sessions), again=_ROLL_UP_AGAIN
+            ),
             "workers": lambda: self._in_turn(
                 "forget workers", lambda: history.forget_workers(self._sessions), again=_ROLL_UP_AGAIN
             ),
@@ -144,17 +149,26 @@ def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    connections = MAX_BATCHES + 2  # the look for the next one, and the purge
+    connections = MAX_BATCHES + 2 + webhooks.CONNECTIONS  # the look for the next one, and the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     control = Control(maker, Storage.of(settings), settings, hold_sessions=hold_sessions)
-    due = DueBatches(maker, do=control.do, settings=settings)
+    sender = WebhookSender(maker, settings=settings)
+
+    def do(batch: DueBatch) -> bool:
+        is_done = control.do(batch)
+        sender.wake()  # it may have ended
+        return is_done
+
+    due = DueBatches(maker, do=do, settings=settings)
     register(app, due)
     due.start()
+    sender.start()
     threading.Thread(target=control.keep_purging, args=(stop,), name="purge", daemon=True).start()
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
     due.stop()
+    sender.stop()
     sys.exit(exit_code)
 
 

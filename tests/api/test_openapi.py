@@ -46,6 +46,10 @@ REQUESTS = {
     "EstimateBody",
     "CreateUploadBody",
     "CompleteUploadBody",
+    "CreateEndpointBody",
+    "ChangeEndpointBody",
+    "RotateSecretBody",
+    "TryOutBody",
 }
 MORE_FORMS = {"readUsage": ["text/csv"]}
 

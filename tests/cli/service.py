@@ -141,14 +141,16 @@ class Service:
 
 
 @contextmanager
-def api_process(database: str, folder: Path, *, api_key: str) -> Iterator[Service]:
-    """Start an API process on `database` that keeps its files below `folder`."""
+def api_process(database: str, folder: Path, *, api_key: str, **variables: str) -> Iterator[Service]:
+    """Start an API process on `database` that keeps its files below `folder`, with further settings."""
     port, storage_url = free_port(), (folder / "objects").as_uri()
     child = Child(
         ChildSpec(
             name="api",
             command=[sys.executable, "-m", "cli.main", "api", "--port", str(port)],
-            environment=clean_environment(TOKENMILL_DATABASE_URL=database, TOKENMILL_STORAGE_URL=storage_url),
+            environment=clean_environment(
+                TOKENMILL_DATABASE_URL=database, TOKENMILL_STORAGE_URL=storage_url, **variables
+            ),
             log_path=folder / "api.log",
             is_ready=lambda: _answers(f"http://127.0.0.1:{port}/readyz"),
         )

@@ -1,0 +1,1 @@
+"""`tokenmill webhooks …`: who is told of a tenant's events."""
