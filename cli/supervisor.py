@@ -22,6 +22,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 _MAX_DOUBLINGS = math.ceil(math.log2(LONGEST_PAUSE_SECONDS / FIRST_PAUSE_SECONDS))
 STEADY_SECONDS = 60.0  # a child that ran this long starts anew without a pause for its history
 _POLL_SECONDS = 0.1
+_LOOK_AT_LOGS_SECONDS = 10.0
 _SILENT_ENDS = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
 """Who was asked to end, or killed, did not write why: the last line of its log would be taken for the reason."""
 
@@ -49,6 +50,7 @@ class Supervisor:
     _watched: list[_Watched] = field(default_factory=list, init=False)
     _groups: list[list[Child]] = field(default_factory=list, init=False)  # children that were started together
     _begun: list[Child] = field(default_factory=list, init=False)  # the group that is to be the last one
+    _look_at_logs_at: float = field(default=-math.inf, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _force: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -118,13 +120,16 @@ class Supervisor:
             self.pause(_POLL_SECONDS)
 
     def tend(self) -> None:
-        """Look at every child once: note a death, start again what has waited long enough, bound its log.
+        """Look at every child once: note a death, start again what has waited long enough; now and then bound the logs.
 
         Raises ServiceError where a child has died `max_deaths` times.
         """
         now = self.monotonic()
+        if now >= self._look_at_logs_at:
+            self._look_at_logs_at = now + _LOOK_AT_LOGS_SECONDS
+            for child in self.children:
+                child.rotate_log()
         for watched in self._watched:
-            watched.child.rotate_log()
             if watched.start_again_at is None and not watched.child.is_running:
                 self._note_death(watched, now)
             elif watched.start_again_at is not None and now >= watched.start_again_at:

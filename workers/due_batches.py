@@ -118,6 +118,8 @@ class DueBatches:
         if not wanted.all_classes:
             return False
         with transaction(self._sessions) as session:
+            if not sweeps.is_any_open(session):
+                return False
             due = sweeps.due_batches(session, but_for=self._left())
         chosen = self._turns.first(due, wanted)
         if chosen is None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jobs.metrics import Overview
 
 LOOK_SECONDS = 2.0  # as often as workers report
+_LOG_LOOK_SECONDS = 10.0  # for a line a minute
 _HALF_LIFE_SECONDS = 5.0
 
 Look = Callable[[], "Overview"]
@@ -87,11 +88,14 @@ class Life:
 
 @contextmanager
 def shown_life(
-    look: Look, *, stream: TextIO | None = None, every: float = LOOK_SECONDS, looks_a_line: int = 30
+    look: Look, *, stream: TextIO | None = None, every: float | None = None, looks_a_line: int = 6
 ) -> Iterator[None]:
     """Show life on `stream` (standard error by default) until the block ends."""
     stream, life = stream or sys.stderr, Life(look)
-    show = _in_terminal(life, stream, every) if stream.isatty() else _in_log(life, stream, every, looks_a_line)
+    if stream.isatty():
+        show = _in_terminal(life, stream, LOOK_SECONDS if every is None else every)
+    else:
+        show = _in_log(life, stream, _LOG_LOOK_SECONDS if every is None else every, looks_a_line)
     with show:
         yield
 

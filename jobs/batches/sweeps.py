@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    text,
     tuple_,
     union_all,
     update,
@@ -30,11 +31,17 @@ from jobs.chunks import leasing
 from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
 
-IS_ANY_OPEN = "EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
-"""A batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
+_IS_ANY_OPEN = text(
+    "SELECT EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
+)
 _SWEEP_LIMIT = 100  # batches
 _DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the first ones already
 _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
+
+
+def is_any_open(session: Session) -> bool:
+    """Tell whether a batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
+    return bool(session.scalar(_IS_ANY_OPEN))
 
 
 def expire_overdue(session: Session) -> list[str]:

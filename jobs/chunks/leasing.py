@@ -89,6 +89,8 @@ def claim_next(
 
     None where nothing is to be had: no chunk waits, or only such as `claim_chunk` refuses.
     """
+    if not ready_queues.is_any_ready(session, model=model):
+        return None
     num_passed_over = 0
     for limit in _CANDIDATES:
         chunk_ids = ready_queues.next_chunks(

@@ -39,6 +39,11 @@ def was_hinted(session: Session, chunk_id: int, *, within: timedelta) -> bool:
     return session.scalar(_WAS_HINTED, {"id": chunk_id, "within": within}) is True
 
 
+def is_any_ready(session: Session, *, model: str) -> bool:
+    """Tell whether a chunk of a model waits for a worker, whosever turn it is: what `next_chunks` takes longer for."""
+    return bool(session.scalar(_IS_ANY_READY, {"model": model}))
+
+
 def next_chunks(
     session: Session,
     *,
@@ -251,6 +256,8 @@ _READ = """
     ) AS head
     ORDER BY queue.priority, queue.tenant_id, head.expires_at, head.id
 """
+
+_IS_ANY_READY = text("SELECT EXISTS (SELECT FROM chunk WHERE state = 'ready' AND model = :model)")
 
 _READ_IN_TURN = text(_READ.format(queues=_IN_TURN))
 _READ_ALL = text(_READ.format(queues=_ALL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -18,8 +19,9 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.server import Connections, ServerConfig
+from api.server import CalmServer, Connections, ServerConfig, connections_of
 from cli.embedded.sockets import free_port
+from jobs.settings import Settings
 from tests.api.waiting import running, wait_until_alive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -280,3 +282,23 @@ def test_metrics_and_schema_can_be_for_operators_only(serve: Callable[..., str])
         ]
         assert httpx.get(url + path, headers={"Authorization": "Bearer a long secret"}).status_code == 200
     assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_a_server_at_rest_wakes_up_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def app(_: Scope, __: Receive, ___: Send) -> None:
+        """Nobody asks it anything."""
+
+    config = ServerConfig(app, connections_of(Settings()), port=1)
+    config.load()
+    server = CalmServer(config)
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert server.server_state.default_headers[0][0] == b"date"
+        server.should_exit = len(slept) == 3
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    asyncio.run(server.main_loop())
+    assert slept == [0.5] * 3

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.embedded.child import ChildSpec
+from cli.embedded.child import Child, ChildSpec
 from cli.supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEADY_SECONDS, StopRequestedError, Supervisor
 from jobs.errors import ServiceError
 
@@ -221,6 +221,18 @@ def test_a_second_signal_kills_at_once(tmp_path: Path, supervisor: Supervisor) -
     assert running.exit_status == -signal.SIGKILL
 
 
+def test_logs_are_looked_at_seldom(
+    tmp_path: Path, supervisor: Supervisor, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor.start([sleeper(tmp_path, "api")])
+    looked_at: list[float] = []
+    monkeypatch.setattr(Child, "rotate_log", lambda _: looked_at.append(clock.now))
+    for _ in range(200):
+        clock.now += 0.1
+        supervisor.tend()
+    assert len(looked_at) == 2, "in twenty seconds"
+
+
 def test_signal_handlers_are_put_back(supervisor: Supervisor) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with supervisor.handles_signals():
@@ -257,7 +269,9 @@ def test_a_long_log_of_earlier_runs_moves_aside(tmp_path: Path) -> None:
     assert (tmp_path / "api.log.1").read_text() == "what an earlier run wrote"
 
 
-def test_the_log_of_a_running_child_is_bounded_and_goes_on(tmp_path: Path, supervisor: Supervisor) -> None:
+def test_the_log_of_a_running_child_is_bounded_and_goes_on(
+    tmp_path: Path, supervisor: Supervisor, clock: Clock
+) -> None:
     writes = "i=0; while :; do i=$((i+1)); echo line $i; [ $i = 100 ] && READY; done"
     supervisor.start([replace(child(tmp_path, "api", writes), keep_log_bytes=20_000)])
     log, earlier = tmp_path / "api.log", tmp_path / "api.log.1"
@@ -265,6 +279,7 @@ def test_the_log_of_a_running_child_is_bounded_and_goes_on(tmp_path: Path, super
     for _ in range(3):
         while log.stat().st_size <= 20_000:
             assert supervisor.children[0].is_running
+        clock.now += 60.0
         supervisor.tend()
         parts.append(earlier.read_text().splitlines()[1:-1])  # a line may be cut where the file was emptied
     supervisor.children[0].kill()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
@@ -191,6 +191,22 @@ def test_without_a_broker_a_new_batch_is_validated_and_an_ended_one_written_out(
     start(control.do, claim_alone_seconds=0.02)
     until(read_batch, good, BatchState.IN_PROGRESS)
     until(read_batch, bad, BatchState.FAILED)
+
+
+def test_while_nothing_is_open_a_look_is_one_short_question(
+    start: Start, held: HeldWork, maker: sessionmaker[Session]
+) -> None:
+    sent, looked = list[str](), threading.Semaphore(0)
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        sent.append(statement)
+        looked.release()
+
+    event.listen(maker.kw["bind"], "before_cursor_execute", note)
+    start(held.do, claim_alone_seconds=0.01)
+    for _ in range(3):
+        assert looked.acquire(timeout=60)
+    assert all(statement.startswith("SELECT EXISTS (SELECT FROM batch") for statement in sent), sent
 
 
 def test_a_batch_that_cannot_be_finished_does_not_keep_others_from_their_end(

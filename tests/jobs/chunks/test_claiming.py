@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
@@ -78,6 +79,17 @@ def test_a_worker_without_hints_takes_the_next_chunk(session: Session, run: Run)
     claims = [leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE) for _ in range(3)]
     assert [claim.chunk_id if claim else None for claim in claims] == [first, second, None]
     assert leasing.claim_next(session, model="other", worker_id="w1", lease=LEASE) is None
+
+
+def test_where_nothing_is_ready_a_worker_asks_one_short_question(
+    session: Session, run: Run, statements: list[tuple[str, Any]]
+) -> None:
+    run(4)
+    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
+    session.commit()
+    statements.clear()
+    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
+    assert [statement[:14] for statement, _ in statements] == ["SELECT EXISTS "]
 
 
 def test_chunks_that_others_are_claiming_hold_no_claim_up(
