@@ -46,7 +46,7 @@ def input_parts(num_lines: int) -> Iterator[bytes]:
 def make_batch(session: Session, storage: Storage, num_lines: int) -> str:
     """Store the input and insert its batch; return the batch's id."""
     tenant = tenants.create_tenant(session, new_id("bench"))
-    served_models.put_model(session, "bench", "/models/bench")
+    served_models.put_model(session, "bench", "/models/bench", is_checked=True)
     now = datetime.now(UTC)
     partitions.ensure_result_partition(session, partitions.batch_day(now))
     file_id = new_id("file")

@@ -1,4 +1,4 @@
-"""Commands for whoever runs the service: schema, tenants, keys, models, audit. They talk to Postgres directly."""
+"""Commands for whoever runs the service: schema, tenants, keys, audit. They talk to Postgres directly."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ if TYPE_CHECKING:
 db_app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
 tenants_app = typer.Typer(help="Tenants: who owns files, batches and a budget.", no_args_is_help=True)
 keys_app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
-models_app = typer.Typer(help="Models that batches may name.", no_args_is_help=True)
 
 DataDirOption = Annotated[
     Path | None, typer.Option(help="Use the running `tokenmill up` of this folder, not TOKENMILL_DATABASE_URL.")
 ]
-PriceOption = typer.Option(min=0, help="Micro-units of currency per million tokens.")
 
 
 def register(app: typer.Typer) -> None:
     app.add_typer(db_app, name="db")
     app.add_typer(tenants_app, name="tenants")
     app.add_typer(keys_app, name="keys")
-    app.add_typer(models_app, name="models")
     app.command()(audit)
 
 
@@ -267,56 +264,6 @@ def keys_revoke(
 
     with admin_transaction(data_dir) as session:
         print(f"revoked {tenants.revoke_key(session, key).id}")
-
-
-@models_app.command("add")
-def models_add(
-    name: Annotated[str, typer.Argument(help="The name requests use.")],
-    path: Annotated[str, typer.Argument(help="Folder or FILE.gguf on the workers, or Hugging Face id[@revision].")],
-    input_price: Annotated[int, PriceOption] = 0,
-    output_price: Annotated[int, PriceOption] = 0,
-    data_dir: DataDirOption = None,
-) -> None:
-    """Make a model known; then start a worker for it."""
-    from jobs import served_models
-
-    with admin_transaction(data_dir) as session:
-        served_models.add_model(session, name, path, input_price_micros=input_price, output_price_micros=output_price)
-    print(f"added {name}")
-
-
-@models_app.command("price")
-def models_price(
-    name: Annotated[str, typer.Argument(help="The name requests use.")],
-    input_price: Annotated[int | None, PriceOption] = None,
-    output_price: Annotated[int | None, PriceOption] = None,
-    data_dir: DataDirOption = None,
-) -> None:
-    """Set prices of a model; work that is taken up later is billed with them, past bills stay."""
-    from jobs import served_models
-
-    if input_price is None and output_price is None:
-        raise InputError("no price is given. Give --input-price, --output-price or both; `models list` shows them.")
-    with admin_transaction(data_dir) as session:
-        model = served_models.set_prices(
-            session, name, input_price_micros=input_price, output_price_micros=output_price
-        )
-        prices = f"input {model.input_price_micros}, output {model.output_price_micros}"
-    print(f"{name}: {prices} micro-units per million tokens")
-
-
-@models_app.command("list")
-def models_list(data_dir: DataDirOption = None) -> None:
-    """List the models with their prices in micro-units of currency per million tokens."""
-    from cli.table import print_table
-    from jobs import served_models
-
-    with admin_transaction(data_dir) as session:
-        rows = [
-            (model.name, model.path, model.input_price_micros, model.output_price_micros)
-            for model in served_models.list_models(session)
-        ]
-    print_table(("name", "path", "input price", "output price"), rows)
 
 
 def audit(

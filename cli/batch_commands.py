@@ -106,7 +106,7 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
 
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.table import print_table, when
-    from cli.watch import counts_of
+    from cli.watch import cost_of, counts_of
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
@@ -115,8 +115,9 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
         print(json.dumps([batch.to_dict() for batch in batches], indent=2))
         return
     print_table(
-        ("id", "status", "done", "failed", "total", "created"),
-        [(b.id, b.status, *counts_of(b), when(b.created_at)) for b in batches],
+        ("id", "status", "done", "failed", "total", "created", "cost"),
+        [(b.id, b.status, *counts_of(b), when(b.created_at), cost_of(b)) for b in batches],
+        numbers=("done", "failed", "total", "cost"),
     )
 
 

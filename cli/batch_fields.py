@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cli.progress import money
 from cli.table import when
 
 _NOT_SHOWN = ("errors", "object")
@@ -17,10 +18,11 @@ def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
     """Return what is known of a Batch object of the wire, its status first; `errors` are left to the caller."""
     known = {name: value for name, value in batch.items() if value not in (None, {}) and name not in _NOT_SHOWN}
     ordered = {"status": known.pop("status"), **known}
-    return {name: text for field, value in ordered.items() for name, text in _shown(field, value)}
+    currency = str(known.get("currency", ""))
+    return {name: text for field, value in ordered.items() for name, text in _shown(field, value, currency=currency)}
 
 
-def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of one field; one that we do not know is shown as it came."""
     if name.endswith("_at") or name == "eta":
         yield name, when(value)
@@ -32,8 +34,10 @@ def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
         cached = value["input_tokens_details"]["cached_tokens"]
         yield "input", f"{value['input_tokens']} tokens, {cached} of them cached"
         yield "output", f"{value['output_tokens']} tokens"
-    elif name == "cost_micros":
-        yield "cost", f"{value} micro-units of currency"
+    elif name == "cost":
+        yield name, f"{value} {currency}".rstrip()
+    elif name in ("cost_micros", "currency"):
+        pass  # the cost has both
     elif name == "metadata":
         yield name, " ".join(f"{key}={word}" for key, word in value.items())
     else:
@@ -50,7 +54,7 @@ def estimate_fields(found: Mapping[str, Any]) -> dict[str, str]:
         "invalid": f"{found['invalid_lines']:,} of the first {found['checked_lines']:,} lines",
         "tokens": f"{found['input_tokens']:,} in, at most {found['output_tokens']:,} out",
         "counted": found["tokens_basis"],
-        "cost": f"at most {found['cost_micros'] / 1e6:,.6f} units of currency",
+        "cost": f"at most {money(found['cost_micros'])} {found['currency']}",
         "worker time": "unknown" if seconds is None else f"{seconds:,.0f} s of one worker",
         "end": "unknown" if found["eta"] is None else f"{when(found['eta'])}, if submitted now",
         "basis": found["basis"],

@@ -22,6 +22,7 @@ from cli import (
     up_command,
 )
 from cli.extras import what_to_install
+from cli.models import commands as model_commands
 from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
 from cli.webhooks import commands as webhook_commands
@@ -43,6 +44,7 @@ app.add_typer(webhook_commands.app, name="webhooks")
 usage_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
+app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")
 app.add_typer(bench_commands.app, name="bench")
 

@@ -44,6 +44,7 @@ class BatchProgress:
     running_lines: int | None = None
     """Lines that workers have and that are not finished."""
     cost_micros: int | None = None
+    currency: str = ""
 
     @classmethod
     def of(cls, batch: Any) -> BatchProgress:
@@ -64,6 +65,7 @@ class BatchProgress:
             position=getattr(batch, "position", None),
             running_lines=getattr(batch, "running_lines", None),
             cost_micros=getattr(batch, "cost_micros", None),
+            currency=getattr(batch, "currency", ""),
         )
 
 
@@ -217,7 +219,7 @@ class PlainDisplay:
 
 
 def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = time.time) -> list[str]:
-    """Return such as `ETA 0:03:20`, `812 output tok/s`, `2 failed`, `3,100 + 940 tokens`, `cost 0.42`.
+    """Return such as `ETA 0:03:20`, `812 output tok/s`, `2 failed`, `3,100 + 940 tokens`, `cost 0.42 EUR`.
 
     The rate is that of now, at the end the average; the end is the server's own guess where it has one.
     """
@@ -234,7 +236,7 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
     if progress.input_tokens or progress.output_tokens:
         parts.append(f"{_short(progress.input_tokens)} input + {_short(progress.output_tokens)} output tokens")
     if progress.cost_micros:
-        parts.append(f"cost {money(progress.cost_micros)}")
+        parts.append(f"cost {money(progress.cost_micros)} {progress.currency}".rstrip())
     if progress.position and not has_ended:
         parts.append(f"{progress.position:,} {'batch' if progress.position == 1 else 'batches'} before it")
     return [part for part in parts if part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ DEMO_NAME = "demo"
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)(@[\w./-]+)?", re.ASCII)
 _CONFIG = "config.json"
 _GGUF = ".gguf"
+_GGUF_MAGIC = b"GGUF"
+_MOST_CONFIG_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,27 @@ def choose_model(given: str | None, *, name: str | None = None) -> ServedModel:
         path = path.absolute() if _is_gguf(path) else path.resolve()  # a hub's cache names what a link leads to anew
         return ServedModel(name=name or _name_of(path), path=str(path))
     return ServedModel(name=name or hub_id[1], path=given)
+
+
+def is_readable_here(given: str) -> bool:
+    """Tell whether a model's files are on this machine; False for a hub id, or a folder that only workers have.
+
+    Raises InputError for files that are here and are no model, or cannot be read.
+    """
+    path = Path(given).expanduser()
+    if not path.exists():
+        return False
+    _require_model(path, given)
+    file = path if _is_gguf(path) else path / _CONFIG
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(len(_GGUF_MAGIC) if _is_gguf(path) else _MOST_CONFIG_BYTES)
+        is_model = content.startswith(_GGUF_MAGIC) if _is_gguf(path) else isinstance(json.loads(content), dict)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {error}. Copy the model here again.") from None
+    if not is_model:
+        raise InputError(f"{file} is not what its name says. Copy the model here again.")
+    return True
 
 
 def demo_model_folder() -> Path | None:

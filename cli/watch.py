@@ -65,6 +65,11 @@ def counts_of(batch: Any) -> tuple[int, int, int]:
     return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
 
 
+def cost_of(batch: Any) -> str:
+    """Return what a batch costs, exactly, with the currency; other servers do not tell."""
+    return f"{getattr(batch, 'cost', '')} {getattr(batch, 'currency', '')}".strip()
+
+
 def error_codes(client: OpenAI, batch: Any) -> Counter[str]:
     """Count an ended batch's failed lines by their codes; nothing is known where its error file is gone."""
     from openai import NotFoundError

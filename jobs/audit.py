@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
+from jobs.accounts.bills import DUE_PICOS
 from jobs.errors import NotFoundError
 from jobs.partitions import partition_days
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
@@ -219,9 +220,7 @@ _BATCHES = text(f"""
             sum(due_picos) FILTER (WHERE is_mispriced) AS mispriced_due_picos
         FROM (
             SELECT *, cost_picos <> due_picos AS is_mispriced FROM ledger CROSS JOIN LATERAL (
-                -- Null, and right, where a release wrote it that knew no prices here.
-                SELECT CAST(input_tokens AS numeric) * input_price_micros
-                    + CAST(output_tokens AS numeric) * output_price_micros AS due_picos
+                SELECT {DUE_PICOS} AS due_picos  -- null, and right, where a release wrote it that knew no prices
             ) AS due
             WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id
         ) AS entry GROUP BY batch_id

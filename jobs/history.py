@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.accounts.bills import DUE_PICOS
 from jobs.database import transaction
 from jobs.partitions import partition_days
 from jobs.states import TERMINAL_BATCH_STATES
@@ -101,18 +102,14 @@ _DELETE_CHUNKS = text("""
 
 # The first entry of a group takes the others in and keeps its key. An entry whose cost is not that of its tokens stays
 # as it is: the audit must still find it.
-_ROLL_UP = text("""
+_ROLL_UP = text(f"""
     WITH entry AS (
         SELECT id, first_value(id) OVER (
             PARTITION BY batch_id, CAST(created_at AT TIME ZONE 'UTC' AS date), model,
-                input_price_micros, output_price_micros
+                input_price_micros, cached_input_price_micros, output_price_micros, priority
             ORDER BY id
         ) AS first_id
-        FROM ledger
-        WHERE batch_id = ANY(:batch_ids) AND (
-            cost_picos = CAST(input_tokens AS numeric) * input_price_micros
-                + CAST(output_tokens AS numeric) * output_price_micros
-        ) IS NOT FALSE
+        FROM ledger WHERE batch_id = ANY(:batch_ids) AND (cost_picos = {DUE_PICOS}) IS NOT FALSE
     ), following AS (
         SELECT id, first_id FROM entry WHERE id <> first_id LIMIT :limit
     ), gone AS (

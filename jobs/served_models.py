@@ -4,71 +4,129 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
-from sqlalchemy import select
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.tables import Model
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.tables import Batch, Model
 
 MAX_PRICE_MICROS = 10**12
 """A unit of currency for each token."""
+MAX_PERCENT = 10_000
+_MOST_NAMED = 10  # models, in an error
+_FEW = 3  # ids, in an error
 
 
-def add_model(
-    session: Session, name: str, path: str, *, input_price_micros: int = 0, output_price_micros: int = 0
-) -> Model:
-    """Add a model under the name that batches use; prices are micro-units of currency per million tokens.
+class NewPrices(TypedDict, total=False):
+    """Prices of a model that are given; micro-units of currency per million tokens."""
 
-    Raises ConflictError where the name is taken.
+    input_price_micros: int
+    cached_input_price_micros: int | None
+    """Of prompt tokens that the prefix cache had; None: as the others."""
+    output_price_micros: int
+    urgent_price_percent: int
+    """What class urgent pays, in per cent of these prices."""
+    bulk_price_percent: int
+
+
+_FREE: NewPrices = {
+    "input_price_micros": 0,
+    "cached_input_price_micros": None,
+    "output_price_micros": 0,
+    "urgent_price_percent": 100,
+    "bulk_price_percent": 100,
+}
+
+
+def add_model(session: Session, name: str, path: str, *, is_checked: bool = True, **prices: Unpack[NewPrices]) -> Model:
+    """Add a model under the name that batches use; what no price is given for is free.
+
+    One that nobody `is_checked` is offered once a worker has loaded it. Raises ConflictError where the name is taken.
     """
     _check(name, path)
-    _check_prices(name, (input_price_micros, output_price_micros))
-    row = insert(Model).values(
-        name=name,
-        path=stored_path(path),
-        input_price_micros=input_price_micros,
-        output_price_micros=output_price_micros,
-    )
+    columns: NewPrices = {**_FREE, **prices}
+    _check_prices(Model(name=name, **columns))
+    checked_at = func.now() if is_checked else None
+    row = insert(Model).values(name=name, path=stored_path(path), checked_at=checked_at, **columns)
     model: Model | None = session.scalar(row.on_conflict_do_nothing().returning(Model))
     if model is None:
         raise ConflictError(
             f"a model named {name!r} exists already; choose another name, or set its prices with "
-            f"`tokenmill models price {name}`",
+            f"`tokenmill models set {name}`",
             param="name",
         )
     return model
 
 
-def put_model(session: Session, name: str, path: str) -> Model:
-    """Add a model, or point the one of this name at `path`; its prices stay."""
+def put_model(session: Session, name: str, path: str, *, is_checked: bool = False) -> Model:
+    """Add a model, or point the one of this name at `path`; its prices stay.
+
+    A new one that nobody `is_checked` is offered once a worker has loaded it. For one that was there batches may be
+    waiting, so it stays offered.
+    """
     _check(name, path)
     stored = stored_path(path)
-    row = insert(Model).values(name=name, path=stored)
+    row = insert(Model).values(name=name, path=stored, checked_at=func.now() if is_checked else None)
+    changes = {"path": stored, "checked_at": func.coalesce(Model.checked_at, row.excluded.checked_at)}
     model = session.scalar(
-        row.on_conflict_do_update(index_elements=[Model.name], set_={"path": stored}).returning(Model),
+        row.on_conflict_do_update(index_elements=[Model.name], set_=changes).returning(Model),
         execution_options={"populate_existing": True},
     )
     assert isinstance(model, Model)
     return model
 
 
-def set_prices(
-    session: Session, name: str, *, input_price_micros: int | None = None, output_price_micros: int | None = None
-) -> Model:
-    """Set prices of a model, for chunks claimed from now on; None leaves one as it is. Raises NotFoundError.
+def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Model:
+    """Set those prices of a model that are given, for chunks claimed from now on. Raises NotFoundError.
 
     What is in the ledger stays as it was billed.
     """
-    given = {"input_price_micros": input_price_micros, "output_price_micros": output_price_micros}
-    prices = {column: price for column, price in given.items() if price is not None}
-    _check_prices(name, tuple(prices.values()))
     model = find_model(session, name)
+    session.refresh(model, with_for_update=True)
+    prices_with(model, **prices)
     for column, price in prices.items():
         setattr(model, column, price)
     session.flush()
     return model
+
+
+def prices_with(model: Model, **prices: Unpack[NewPrices]) -> dict[str, int | None]:
+    """Return the prices that a model would have with those that are given. Raises InputError where they do not fit."""
+    columns: dict[str, int | None] = {column: getattr(model, column) for column in _FREE}
+    columns.update(prices)  # type: ignore[arg-type]  # mypy takes a TypedDict's values for objects
+    _check_prices(Model(name=model.name, **columns))
+    return columns
+
+
+def remove_model(session: Session, name: str) -> None:
+    """Take a model away, with its prices. Raises NotFoundError, or ConflictError where somebody still needs it.
+
+    What was billed stays. A batch that is being validated meanwhile finds out when it starts: see `hold_model`.
+    """
+    if session.scalar(select(Model.name).where(Model.name == name).with_for_update()) is None:
+        raise _not_found(name, session.scalars(select(Model.name).order_by(Model.name).limit(_MOST_NAMED)).all())
+    workers = [worker.id for worker in fleet.live_workers(session, model=name)]
+    if workers:
+        raise ConflictError(f"the model {name!r} is served by {_few(workers)}; stop what serves it, then remove it")
+    open_batches = session.scalars(_OPEN_BATCHES.where(Batch.model == name)).all()
+    if open_batches:
+        raise ConflictError(
+            f"batches that have not ended name the model {name!r}: {_few(open_batches)}. Cancel them or let them end, "
+            "then remove it."
+        )
+    session.execute(delete(Model).where(Model.name == name))
+
+
+def hold_model(session: Session, name: str) -> bool:
+    """Tell whether a model is still there, and keep it there until this transaction ends."""
+    held = select(Model.name).where(Model.name == name).with_for_update(read=True, key_share=True)
+    return session.scalar(held) is not None
 
 
 def list_models(session: Session) -> Sequence[Model]:
@@ -76,15 +134,41 @@ def list_models(session: Session) -> Sequence[Model]:
     return session.scalars(select(Model).order_by(Model.name)).all()
 
 
+def offered_models(session: Session) -> Sequence[Model]:
+    """Return the models that a batch may name: those that were checked, by an operator or by a worker that loaded it.
+
+    And those that workers of the release before serve, which note no check.
+    """
+    live = fleet.live_models(session)
+    return [model for model in list_models(session) if model.checked_at is not None or model.name in live]
+
+
+def find_offered(session: Session, name: str) -> Model:
+    """Return a model that a batch may name. Raises NotFoundError (model_not_found) that names those there are."""
+    offered = {model.name: model for model in offered_models(session)}
+    if name not in offered:
+        raise _not_found(name, list(offered))
+    return offered[name]
+
+
 def find_model(session: Session, name: str) -> Model:
-    """Return a model. Raises NotFoundError (model_not_found) that names the models there are."""
+    """Return a model, be it offered or not. Raises NotFoundError (model_not_found) that names the models there are."""
     model = session.get(Model, name)
     if model is None:
-        known = ", ".join(session.scalars(select(Model.name).order_by(Model.name).limit(10))) or "none yet"
-        raise NotFoundError(
-            f"The model {name!r} does not exist; known are: {known}.", param="model", code="model_not_found"
-        )
+        raise _not_found(name, [other.name for other in list_models(session)])
     return model
+
+
+def _not_found(name: str, known: Sequence[str]) -> NotFoundError:
+    names = ", ".join(known[:_MOST_NAMED]) or "none yet"
+    return NotFoundError(
+        f"The model {name!r} does not exist; known are: {names}.", param="model", code="model_not_found"
+    )
+
+
+def _few(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _FEW:,} more" if len(ids) > _FEW else ""
+    return ", ".join(ids[:_FEW]) + more
 
 
 def stored_path(path: str) -> str:
@@ -103,6 +187,28 @@ def _check(name: str, path: str) -> None:
         raise InputError(f"the path of model {name!r} is empty; give a directory or a hub id", param="path")
 
 
-def _check_prices(name: str, prices: Sequence[int]) -> None:
-    if not all(0 <= price <= MAX_PRICE_MICROS for price in prices):
-        raise InputError(f"the prices of model {name!r} are {prices}; give 0 to {MAX_PRICE_MICROS}", param="prices")
+def _check_prices(model: Model) -> None:
+    """Raise InputError for prices out of range, and for cached tokens that cost more than what lines are covered with.
+
+    A line is covered before it runs, when nobody knows what the cache has of it.
+    """
+    cached = model.cached_input_price_micros
+    given = (model.input_price_micros, model.output_price_micros, *([] if cached is None else [cached]))
+    if not all(0 <= price <= MAX_PRICE_MICROS for price in given):
+        most = in_currency(MAX_PRICE_MICROS * PICOS_A_MICRO)
+        shown = ", ".join(in_currency(price * PICOS_A_MICRO) for price in given)
+        message = f"the prices of model {model.name!r} are {shown} per million tokens; give 0 to {most}"
+        raise InputError(message, param="prices")
+    if cached is not None and cached > model.input_price_micros:
+        raise InputError(
+            f"cached prompt tokens of model {model.name!r} cost {in_currency(cached * PICOS_A_MICRO)} per million and "
+            f"the others {in_currency(model.input_price_micros * PICOS_A_MICRO)}; give them at most the price of these",
+            param="cached_input_price",
+        )
+    if not all(0 <= percent <= MAX_PERCENT for percent in (model.urgent_price_percent, model.bulk_price_percent)):
+        raise InputError(f"a class of model {model.name!r} may cost 0 to {MAX_PERCENT} per cent", param="prices")
+
+
+_OPEN_BATCHES = select(Batch.id).where(
+    Batch.state.in_([state.value for state in BatchState if state not in TERMINAL_BATCH_STATES])
+)

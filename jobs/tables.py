@@ -120,7 +120,7 @@ class ApiKey(Base):
 
 
 class Model(Base):
-    """A model that batches may name. Prices are micro-units of currency per million tokens."""
+    """A model that batches may name. Prices are micro-units of currency per million tokens, those of class normal."""
 
     __tablename__ = "model"
 
@@ -129,6 +129,11 @@ class Model(Base):
     input_price_micros: Mapped[int] = mapped_column(server_default="0")
     output_price_micros: Mapped[int] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = _created_at()
+    cached_input_price_micros: Mapped[int | None]  # of prompt tokens that the prefix cache had; null: as the others
+    # Prices of the other classes, in per cent of these.
+    urgent_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
+    bulk_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
+    checked_at: Mapped[datetime | None]  # when a worker first loaded it, or an operator looked at it; null: never
 
 
 class File(Base):
@@ -460,6 +465,8 @@ class Ledger(Base):
     output_price_micros: Mapped[int | None]
     num_entries: Mapped[int] = mapped_column(server_default="1")  # that this one is the sum of
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # its share of a worker's time
+    cached_input_price_micros: Mapped[int | None]  # of the cached tokens; null: as the others
+    priority: Mapped[str | None]  # the class whose prices these are; null: of a release whose classes cost the same
 
 
 class Budget(Base):

@@ -89,10 +89,10 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "settings", "tables"],
-        ["chores", "decisions", "deletions", "pagination", "partitions", "served_models", "storage"],
+        ["chores", "decisions", "deletions", "pagination", "partitions", "storage"],
         ["accounts", "lines", "store_owner"],
         ["chunks", "files", "webhooks"],
-        ["forecasts", "uploads"],
+        ["forecasts", "served_models", "uploads"],
         ["batches", "audit", "history", "metrics", "retention"],
         ["pipelines"],
     ],

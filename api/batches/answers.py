@@ -19,4 +19,4 @@ def shown(session: Session, batch: Batch, settings: Settings) -> BatchObject:
 
 def all_shown(session: Session, found: Sequence[Batch], settings: Settings) -> list[BatchObject]:
     told = outlooks(session, found, currency=settings.currency)
-    return [BatchObject.of(batch, told[batch.id]) for batch in found]
+    return [BatchObject.of(batch, told[batch.id], currency=settings.currency) for batch in found]

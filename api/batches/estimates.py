@@ -65,7 +65,8 @@ class EstimateObject(WireModel):
     errors: BatchErrors | None
     """What is wrong with them."""
     cost_micros: int
-    """The most: at the model's prices, with every answer as long as its max_tokens allows."""
+    """The most: at the model's prices of the class, with every answer as long as its max_tokens allows."""
+    currency: str
     worker_seconds: float | None
     """Of one worker, at the rate that the live ones were measured at; null where none was."""
     eta: int | None
@@ -126,7 +127,7 @@ async def estimate(
 def _known_models(services: Services) -> tuple[list[str], dict[str, int]]:
     """Return the names of all models, and the contexts of those that a worker serves now."""
     with transaction(services.sessions) as session:
-        return [model.name for model in served_models.list_models(session)], fleet.contexts(session)
+        return [model.name for model in served_models.offered_models(session)], fleet.contexts(session)
 
 
 def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str, int]:
@@ -177,6 +178,7 @@ def _answer(
         invalid_lines=checked.num_invalid,
         errors=BatchErrors.of(checked.listed, num_unlisted=checked.num_invalid - len(checked.listed)),
         cost_micros=found.cost_micros,
+        currency=services.settings.currency,
         worker_seconds=found.worker_seconds,
         eta=unix_seconds_or_none(found.ends_at),
         basis=found.basis,

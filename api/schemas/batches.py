@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
+from jobs.accounts.money import in_currency
 from jobs.forecasts.outlooks import Outlook
 from jobs.states import BatchState, InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
@@ -93,6 +94,9 @@ class BatchObject(ListedObject):
     """The batch that has to be completed before this one starts."""
     cost_micros: int
     """Micro-units of currency: the exact sum of what was billed, rounded."""
+    cost: str
+    """The same, exact, in units of the currency."""
+    currency: str
     eta: int | None
     """When it is expected to end, if nothing else comes; null where nobody knows, and once it has ended."""
     position: int | None
@@ -107,7 +111,7 @@ class BatchObject(ListedObject):
     """While it has not ended: a budget that it is charged to and of which as much is spent as its operator warns at."""
 
     @classmethod
-    def of(cls, batch: Batch, outlook: Outlook) -> Self:
+    def of(cls, batch: Batch, outlook: Outlook, *, currency: str) -> Self:
         return cls(
             id=batch.id,
             endpoint=batch.endpoint,
@@ -141,6 +145,8 @@ class BatchObject(ListedObject):
             retry_of=batch.retry_of,
             after=batch.after_batch_id,
             cost_micros=prices.cost_micros(batch),
+            cost=in_currency(prices.cost_picos(batch)),
+            currency=currency,
             eta=unix_seconds_or_none(outlook.ends_at),
             position=outlook.position,
             running_lines=outlook.running_lines,

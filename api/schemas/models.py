@@ -5,7 +5,29 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from api.schemas.wire import WireModel, unix_seconds
+from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.accounts.prices import Prices
+from jobs.states import Priority
 from jobs.tables import Model
+
+
+class PricesObject(WireModel):
+    """Of a million tokens, exact, in units of the currency."""
+
+    input: str
+    """Of prompt tokens, and"""
+    cached_input: str
+    """of those that the prefix cache had."""
+    output: str
+
+    @classmethod
+    def of(cls, prices: Prices) -> Self:
+        cached = prices.input_micros if prices.cached_input_micros is None else prices.cached_input_micros
+        return cls(
+            input=in_currency(prices.input_micros * PICOS_A_MICRO),
+            cached_input=in_currency(cached * PICOS_A_MICRO),
+            output=in_currency(prices.output_micros * PICOS_A_MICRO),
+        )
 
 
 class ModelObject(WireModel):
@@ -18,14 +40,19 @@ class ModelObject(WireModel):
     """Micro-units of currency per million prompt tokens."""
     output_price_micros: int
     """Micro-units of currency per million generated tokens."""
+    currency: str
+    prices: dict[Priority, PricesObject]
+    """Of each class, the one in which a line runs."""
 
     @classmethod
-    def of(cls, model: Model) -> Self:
+    def of(cls, model: Model, *, currency: str) -> Self:
         return cls(
             id=model.name,
             created=unix_seconds(model.created_at),
             input_price_micros=model.input_price_micros,
             output_price_micros=model.output_price_micros,
+            currency=currency,
+            prices={priority: PricesObject.of(Prices.of(model, priority)) for priority in Priority},
         )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from engine.errors import ModelLoadError
 from engine.gguf.container import is_gguf
 
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-_HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
 
 
 def resolve_model_path(model: str) -> Path:
@@ -54,8 +54,8 @@ def _fetch_from_hub(hub_id: str, *, revision: str | None) -> Path:
             snapshot_download(
                 hub_id,
                 revision=revision,
-                allow_patterns=_HUB_FILES,
-                ignore_patterns=_HUB_FILES_IN_ANOTHER_FORM,
+                allow_patterns=HUB_FILES,
+                ignore_patterns=HUB_FILES_IN_ANOTHER_FORM,
             )
         )
     except Exception as error:

@@ -1,15 +1,28 @@
 """What results cost: exact amounts, which are divided only where they are shown. No SQL.
 
 A price is in micro-units of currency for a million tokens, so tokens × price are pico-units (10⁻¹²) of currency: whole
-numbers, whose sum does not depend on how results were grouped into ledger entries.
+numbers, whose sum does not depend on how results were grouped into ledger entries. A class has its prices in per cent
+of the model's, rounded to whole micro-units before anything is billed with them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from jobs.accounts.money import PICOS_A_MICRO, rounded_micros
-from jobs.tables import Batch
+from jobs.states import Priority
+from jobs.tables import Batch, Model
+
+MODEL_COLUMNS = (
+    "input_price_micros",
+    "cached_input_price_micros",
+    "output_price_micros",
+    "urgent_price_percent",
+    "bulk_price_percent",
+)
+"""Of a model, from which the prices of each class are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +30,28 @@ class Prices:
     """Micro-units of currency per million tokens."""
 
     input_micros: int = 0
+    cached_input_micros: int | None = None
+    """Of prompt tokens that the prefix cache had, at most that of the others; None: the same."""
     output_micros: int = 0
 
-    def cost_picos(self, *, input_tokens: int, output_tokens: int) -> int:
-        """Return what these tokens cost."""
-        return input_tokens * self.input_micros + output_tokens * self.output_micros
+    @classmethod
+    def of(cls, model: Model | Mapping[str, Any], priority: Priority | str) -> Self:
+        """Return the prices of a class, from a model or from its `MODEL_COLUMNS`."""
+        found = {name: model[name] if isinstance(model, Mapping) else getattr(model, name) for name in MODEL_COLUMNS}
+        percents = {Priority.URGENT: found["urgent_price_percent"], Priority.BULK: found["bulk_price_percent"]}
+        percent = percents.get(Priority(priority), 100)
+        cached = found["cached_input_price_micros"]
+        return cls(
+            input_micros=_scaled(found["input_price_micros"], percent),
+            cached_input_micros=None if cached is None else _scaled(cached, percent),
+            output_micros=_scaled(found["output_price_micros"], percent),
+        )
+
+    def cost_picos(self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> int:
+        """Return what these tokens cost; the cached ones are of the input."""
+        cached_micros = self.input_micros if self.cached_input_micros is None else self.cached_input_micros
+        prompt = (input_tokens - cached_tokens) * self.input_micros + cached_tokens * cached_micros
+        return prompt + output_tokens * self.output_micros
 
 
 def cost_picos(batch: Batch) -> int:
@@ -32,3 +62,7 @@ def cost_picos(batch: Batch) -> int:
 def cost_micros(batch: Batch) -> int:
     """Return what a batch costs, rounded for programs that know no fractions."""
     return rounded_micros(cost_picos(batch))
+
+
+def _scaled(micros: int, percent: int) -> int:
+    return (micros * percent + 50) // 100

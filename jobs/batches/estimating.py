@@ -86,7 +86,7 @@ def outcome(
     """Return what a batch of these tokens would cost and when it would end, if it came now and nothing after it."""
     if model is None:
         return Outcome(cost_micros=0, worker_seconds=None, ends_at=None, basis="No line names a model that is known.")
-    prices = Prices(input_micros=model.input_price_micros, output_micros=model.output_price_micros)
+    prices = Prices.of(model, priority)
     picos = prices.cost_picos(input_tokens=tokens.estimated_input_tokens, output_tokens=tokens.estimated_output_tokens)
     queue = snapshot.queue_of(session, model.name)
     rate = queue.rate.tokens_per_second

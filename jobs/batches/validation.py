@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import decisions
+from jobs import decisions, served_models
 from jobs.accounts import budgets
 from jobs.batches import claims, planned
 from jobs.batches.claims import BatchWork
@@ -22,7 +22,6 @@ from jobs.chunks import fairshare, fleet, ready_queues
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
 from jobs.lines.reading import iter_lines
-from jobs.served_models import list_models
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
@@ -58,7 +57,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.batch_id)
         file = session.get_one(File, batch.input_file_id)
-        models = {model.name for model in list_models(session)}
+        models = {model.name for model in served_models.offered_models(session)}
         contexts = fleet.contexts(session)
     scan = Scan(endpoint=batch.endpoint, models=models, settings=settings, contexts=contexts)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
@@ -70,7 +69,10 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
     except NotFoundError as error:
         problem = whole_file_problem("file_not_found", error.message)
     if problem is None and not (is_strict and scan.num_problems):
-        return _start(work, scan, plan)
+        started = _start(work, scan, plan)
+        if started is not None:
+            return started
+        problem = whole_file_problem("model_not_found", f"the model {scan.model!r} was removed just now")
     planned.drop(work)
     return _fail(work, scan, [problem, *scan.listed] if problem else scan.listed)
 
@@ -117,14 +119,16 @@ def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
     budgets.count_refused(session, batch.tenant_id, refused)
 
 
-def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState:
-    """Set the batch going; with no line to run it goes on to its files at once."""
+def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
+    """Set the batch going; with no line to run it goes on to its files at once. None where its model is gone."""
     if scan.model is not None:
         # Before the chunks: whoever has open chunks already keeps the virtual time it has. And by itself: claims wait
         # for that row, and a million chunks take their time.
         with work.writing() as (session, batch):
             fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
     with work.writing() as (session, batch):
+        if scan.model is not None and not served_models.hold_model(session, scan.model):
+            return None
         batch.model = scan.model
         batch.num_requests = scan.num_requests
         batch.num_failed = scan.num_problems

@@ -13,14 +13,17 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.states import BatchState
-from jobs.tables import Batch, Worker
+from jobs.tables import Batch, Model, Worker
 
 # Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
 LIVE_WITHIN = timedelta(seconds=15)
 
 
 def register(session: Session, *, worker_id: str, model: str, max_chunks: int, max_model_len: int) -> None:
-    """Announce a worker of this host and process; the same id again takes the row over."""
+    """Announce a worker of this host and process; the same id again takes the row over.
+
+    Its engine is ready, so its model may be named by batches from now on.
+    """
     values: dict[str, Any] = {
         "model": model,
         "hostname": socket.gethostname(),
@@ -34,6 +37,8 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
     }
     row = insert(Worker).values(id=worker_id, **values)
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
+    unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
+    session.execute(unchecked.values(checked_at=func.clock_timestamp()))
 
 
 def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> bool:

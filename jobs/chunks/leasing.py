@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts import budgets
-from jobs.accounts.prices import Prices
+from jobs.accounts.prices import MODEL_COLUMNS, Prices
 from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fair_order import LOWERED
@@ -46,7 +46,7 @@ class ClaimedChunk(ChunkRef):
     """A chunk one worker owns, with what it needs to run it."""
 
     prices: Prices
-    """The model's at the time of the claim."""
+    """The model's at the time of the claim, of the class in which the chunk runs."""
     weight: float
     """The tenant's at the time of the claim."""
     is_limited: bool
@@ -267,7 +267,7 @@ def _claim_first(
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
     del row["is_lowered"]
-    prices = Prices(input_micros=row.pop("input_price_micros"), output_micros=row.pop("output_price_micros"))
+    prices = Prices.of({name: row.pop(name) for name in MODEL_COLUMNS}, row["priority"])
     return ClaimedChunk(**row, prices=prices)
 
 
@@ -317,7 +317,9 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "flush_no": flush_no,
         "model": claim.model,
         "num_results": recorded.num_results,
+        "priority": claim.priority,
         "input_price_micros": claim.prices.input_micros,
+        "cached_input_price_micros": claim.prices.cached_input_micros,
         "output_price_micros": claim.prices.output_micros,
     } | asdict(recorded)
 
@@ -354,7 +356,7 @@ _CLAIM = text(f"""
     WHERE chunk.id = first.id AND chunk.state = ANY(:sources)
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
         AND file.id = batch.input_file_id AND model.name = chunk.model
-    RETURNING {ChunkRef.COLUMNS}, model.input_price_micros, model.output_price_micros, batch.uncovered_lines,
+    RETURNING {ChunkRef.COLUMNS}, {", ".join(f"model.{name}" for name in MODEL_COLUMNS)}, batch.uncovered_lines,
         (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
         (SELECT limit_tokens IS NOT NULL OR num_window_budgets > 0 FROM budget
             WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
@@ -421,7 +423,9 @@ _USED = text("""
 _COUNT_AND_BILL = text(f"""
     WITH counted AS ({COUNT})
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
-        cached_tokens, output_tokens, cost_picos, input_price_micros, output_price_micros, worker_microseconds)
+        cached_tokens, output_tokens, cost_picos, priority, input_price_micros, cached_input_price_micros,
+        output_price_micros, worker_microseconds)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
-        :cached_tokens, :output_tokens, :cost_picos, :input_price_micros, :output_price_micros, :worker_microseconds)
+        :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_micros, :cached_input_price_micros,
+        :output_price_micros, :worker_microseconds)
 """)

@@ -85,8 +85,8 @@ def insert(
     values: dict[str, Any] = {"day": batch_day(created_at), "batch_id": batch_id, "base": num_before}
     inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
     sums = dict.fromkeys(_SUMS, 0) if inserted is None else {name: int(inserted._mapping[name]) for name in _SUMS}
-    cost = prices.cost_picos(input_tokens=sums["input_tokens"], output_tokens=sums["output_tokens"])
-    return Recorded(**sums, cost_picos=cost)
+    tokens = {name: sums[name] for name in ("input_tokens", "cached_tokens", "output_tokens")}
+    return Recorded(**sums, cost_picos=prices.cost_picos(**tokens))
 
 
 def copy_errors(session: Session, batch: Batch, results: Sequence[LineResult], *, base: int) -> None:

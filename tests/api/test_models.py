@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
+from sqlalchemy.orm import Session
+
+from jobs.served_models import put_model, remove_model
 
 
 def test_models_are_listed_and_found_by_a_name_with_a_slash(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["org/tiny"]
     model = client.models.retrieve("org/tiny")  # travels as org%2Ftiny
     assert (model.id, model.object, model.owned_by) == ("org/tiny", "model", "tokenmill")
+
+
+def test_a_model_that_no_worker_has_loaded_is_not_there(client: OpenAI, deployment: Any) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        put_model(session, "org/broken", "/models/broken")
+    try:
+        assert [model.id for model in client.models.list()] == ["org/tiny"]
+        with pytest.raises(openai.NotFoundError, match="'org/broken' does not exist; known are: org/tiny"):
+            client.models.retrieve("org/broken")
+    finally:
+        with Session(deployment.engine) as session, session.begin():
+            remove_model(session, "org/broken")
 
 
 def test_an_unknown_model_is_a_404_that_names_the_known_ones(client: OpenAI) -> None:

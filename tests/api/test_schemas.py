@@ -37,7 +37,10 @@ def a_file(**columns: Any) -> File:
 
 
 def a_model() -> Model:
-    return Model(name="org/m", created_at=MOMENT, input_price_micros=3, output_price_micros=4)
+    return Model(
+        name="org/m", created_at=MOMENT, input_price_micros=3_000_000, output_price_micros=4,
+        cached_input_price_micros=500_000, urgent_price_percent=200, bulk_price_percent=50,
+    )  # fmt: skip
 
 
 def as_sent(answer: WireModel) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
         request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_micros=4,
         cost_picos=2_500_000,
     )  # fmt: skip
-    sent = as_sent(BatchObject.of(batch, Outlook()))
+    sent = as_sent(BatchObject.of(batch, Outlook(), currency="EUR"))
     typed = ClientBatch.model_validate(sent, strict=True)
     assert (typed.status, typed.object, typed.created_at, typed.failed_at) == ("failed", "batch", SECONDS, SECONDS)
     assert typed.completed_at is None
@@ -65,11 +68,12 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     assert typed.usage is not None
     assert (typed.usage.total_tokens, typed.usage.input_tokens_details.cached_tokens) == (30, 2)
     assert (sent["priority"], sent["invalid_lines"], sent["cost_micros"]) == ("bulk", "skip", 7)
+    assert (sent["cost"], sent["currency"]) == ("0.0000065", "EUR")
     assert set(ClientBatch.model_fields) <= set(sent)
 
 
 def test_a_new_batch_has_no_errors_and_no_files() -> None:
-    typed = ClientBatch.model_validate(as_sent(BatchObject.of(a_batch(), Outlook())), strict=True)
+    typed = ClientBatch.model_validate(as_sent(BatchObject.of(a_batch(), Outlook(), currency="EUR")), strict=True)
     assert (typed.errors, typed.output_file_id, typed.error_file_id, typed.metadata) == (None, None, None, None)
     assert typed.status == "validating"
 
@@ -81,7 +85,7 @@ def test_a_file_is_the_clients_file() -> None:
 
 
 def test_a_model_is_the_clients_model() -> None:
-    typed = ClientModel.model_validate(as_sent(ModelObject.of(a_model())), strict=True)
+    typed = ClientModel.model_validate(as_sent(ModelObject.of(a_model(), currency="EUR")), strict=True)
     assert (typed.id, typed.object, typed.owned_by) == ("org/m", "model", "tokenmill")
 
 
@@ -94,7 +98,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
     errors = [{"code": "empty_file", "line": None, "param": None, "message": "ö"}]
     batch = a_batch(state="failed", errors=errors, failed_at=MOMENT, request_metadata={"z": "1", "a": "ü"})
     outlook = Outlook(ends_at=MOMENT, position=3, running_lines=64, waits_for="w")
-    assert BatchObject.of(batch, outlook).model_dump_json() == (
+    assert BatchObject.of(batch, outlook, currency="EUR").model_dump_json() == (
         '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
         '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'
         '"completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,'
@@ -103,7 +107,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '"request_counts":{"total":0,"completed":0,"failed":0,"truncated":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
-        '"uncovered_lines":"wait","retry_of":null,"after":null,"cost_micros":0,'
+        '"uncovered_lines":"wait","retry_of":null,"after":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
         f'"eta":{SECONDS},"position":3,"running_lines":64,"waits_for":"w","budget_warning":null}}'
     )
 
@@ -114,13 +118,16 @@ def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() ->
         '"filename":"in.jsonl","purpose":"batch","status":"processed","status_details":null}'
     )
     model = (
-        f'{{"id":"org/m","object":"model","created":{SECONDS},"owned_by":"tokenmill","input_price_micros":3,'
-        '"output_price_micros":4}'
+        f'{{"id":"org/m","object":"model","created":{SECONDS},"owned_by":"tokenmill",'
+        '"input_price_micros":3000000,"output_price_micros":4,"currency":"EUR","prices":{'
+        '"urgent":{"input":"6.00","cached_input":"1.00","output":"0.000008"},'
+        '"normal":{"input":"3.00","cached_input":"0.50","output":"0.000004"},'
+        '"bulk":{"input":"1.50","cached_input":"0.25","output":"0.000002"}}}'
     )
     page = FilePage.of([FileObject.of(a_file())], has_more=True)
     ends = '"first_id":"file_1","last_id":"file_1","has_more":true'
     assert page.model_dump_json() == f'{{"object":"list","data":[{file}],{ends}}}'
-    models = ModelList(data=[ModelObject.of(a_model())])
+    models = ModelList(data=[ModelObject.of(a_model(), currency="EUR")])
     assert models.model_dump_json() == f'{{"object":"list","data":[{model}]}}'
     assert DeletedFile(id="file_1").model_dump_json() == '{"id":"file_1","object":"file","deleted":true}'
     empty = FilePage.of([], has_more=False)

@@ -24,6 +24,8 @@ BATCH: dict[str, Any] = {
     },
     "metadata": {"team": "a=b", "run": "7"},
     "cost_micros": 99,
+    "cost": "0.0000985",
+    "currency": "EUR",
 }
 
 
@@ -38,7 +40,7 @@ def test_a_batch_is_shown_with_dates_and_units_and_its_status_first() -> None:
         ("input", "12 tokens, 4 of them cached"),
         ("output", "30 tokens"),
         ("metadata", "team=a=b run=7"),
-        ("cost", "99 micro-units of currency"),
+        ("cost", "0.0000985 EUR"),
     ]
 
 

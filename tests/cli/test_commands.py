@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from jobs.errors import ConflictError, InputError, NotFoundError
-from tests.cli.service import Tokenmill, run
+from tests.cli.service import Service, Tokenmill, completed, run
 
 
 def test_a_file_goes_up_and_comes_down_unchanged(server: Tokenmill, batch_file: Path, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_batch_is_created_from_an_uploaded_file(server: Tokenmill, batch_file:
     assert shown[0].split() == ["status", "validating"]
     assert f"input_file_id      {file_id}" in shown
     assert "lines              0 done, 0 failed of 0" in shown
-    assert "cost               0 micro-units of currency" in shown
+    assert "cost               0.00 USD" in shown
 
 
 def test_the_newest_batches_are_listed_first(server: Tokenmill, batch_file: Path) -> None:
@@ -229,22 +229,80 @@ def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     run("tenants", "create", "small", "--budget", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
     assert ["small", "0.5", "normal", "1000", "0", "0", "0", "0"] in rows
-    assert "tiny\t/models/tiny\t0\t0\n" in run("models", "list", **admin).stdout
+    assert "tiny\t/models/tiny\tno worker\t0.00\t0.00\t0.00\t1\t1\tUSD\n" in run("models", "list", **admin).stdout
 
 
-def test_an_existing_model_gets_its_prices(database: str, api_key: str) -> None:
+def test_a_model_has_prices_in_currency_for_a_million_tokens_and_for_each_class(database: str, api_key: str) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database, "TOKENMILL_CURRENCY": "EUR"}
+    run("models", "add", "priced", "/models/priced", "--input-price", "0.15", "--output-price", "0.6", **admin)
+    assert (
+        "priced\t/models/priced\tnot offered: no worker has loaded it\t0.15\t0.15\t0.60\t1\t1\tEUR\n"
+        in run("models", "list", **admin).stdout
+    )
+    factors = ("--urgent-factor", "2", "--bulk-factor", "0.5")
+    said = run("models", "set", "priced", "--cached-input-price", "0.000015", *factors, **admin).stdout
+    assert said == (
+        "priced: input 0.15, cached input 0.000015, output 0.60 EUR per million tokens; urgent × 2, bulk × 0.5\n"
+    )
+    said = run("models", "set", "priced", "--cached-input-price", "same", "--output-price", "0.7", **admin).stdout
+    assert said.startswith("priced: input 0.15, cached input 0.15, output 0.70 EUR")
+
+
+def test_a_model_is_offered_where_its_files_can_be_read_and_removed_again(
+    database: str, api_key: str, tmp_path: Path
+) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
-    run("models", "add", "priced", "/models/priced", **admin)
-    said = run("models", "price", "priced", "--input-price", "150000", "--output-price", "600000", **admin).stdout
-    assert said == "priced: input 150000, output 600000 micro-units per million tokens\n"
-    assert "output 700000" in run("models", "price", "priced", "--output-price", "700000", **admin).stdout
-    assert "priced\t/models/priced\t150000\t700000\n" in run("models", "list", **admin).stdout
-    with pytest.raises(ConflictError, match="tokenmill models price priced"):
-        run("models", "add", "priced", "/models/priced", "--input-price", "1", **admin)
-    with pytest.raises(NotFoundError, match="'absent' does not exist"):
-        run("models", "price", "absent", "--input-price", "1", **admin)
-    with pytest.raises(InputError, match="--input-price, --output-price"):
-        run("models", "price", "priced", **admin)
+    (tmp_path / "config.json").write_text("{}")
+    assert run("models", "add", "here", tmp_path, **admin).stdout == "added here\n"
+    said = run("models", "add", "org/elsewhere", "org/elsewhere", **admin).stdout
+    assert said == "added org/elsewhere; batches may name it once a worker has loaded it\n"
+    for name in ("here", "org/elsewhere"):
+        assert run("models", "remove", name, **admin).stdout == f"removed {name}\n"
+    for content, sentence in (("", "config.json cannot be read"), ("[]", "is not what its name says")):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(InputError, match=sentence):
+            run("models", "add", "here", tmp_path, **admin)
+    (tmp_path / "a.gguf").write_bytes(b"no model")
+    with pytest.raises(InputError, match=r"a\.gguf is not what its name says"):
+        run("models", "add", "here", tmp_path / "a.gguf", **admin)
+    with pytest.raises(NotFoundError, match="'here' does not exist"):
+        run("models", "remove", "here", **admin)
+
+
+def test_the_past_is_priced_anew_and_stays_as_it_was_billed(service: Service, batch_file: Path) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": service.database, "TOKENMILL_CURRENCY": "EUR"}
+    batch_id = service.run("batch", "create", batch_file).stdout.strip()
+    service.work_off(batch_id, [completed(number) for number in range(3)])  # 2 + 3 tokens each
+    shown = run("models", "reprice", "tiny", "--input-price", "0.5", "--output-price", "2", **admin).stdout
+    header, row = (line.split("\t") for line in shown.splitlines())
+    assert header[5:] == ["billed EUR", "at these prices EUR", "difference"]
+    assert row == ["acme", "3", "6", "0", "9", "0.00", "0.000021", "0.000021"]
+    assert run("models", "reprice", "tiny", "--until", "2020-01-31", **admin).stdout.splitlines() == ["\t".join(header)]
+    assert "cost               0.00 USD" in service.run("batch", "show", batch_id).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        (("set", "tiny"), InputError, "no price is given"),
+        (("set", "absent", "--input-price", "1"), NotFoundError, "'absent' does not exist"),
+        (("add", "tiny", "/models/tiny"), ConflictError, "tokenmill models set tiny"),
+        (("set", "tiny", "--input-price", "0,15"), InputError, "--input-price is '0,15'; give a number for a million"),
+        (("set", "tiny", "--output-price", "0.0000001"), InputError, "at most 6 digits behind the point"),
+        (("set", "tiny", "--bulk-factor", "half"), InputError, "--bulk-factor is 'half'; give a number such as 2"),
+        (("set", "tiny", "--cached-input-price", "0.2"), InputError, "cost 0.20 per million and the others 0.00"),
+        (("set", "tiny", "--input-price", "1000001"), InputError, "1000001.00, 0.00 per million.*0 to 1000000.00"),
+        (("set", "tiny", "--urgent-factor", "101"), InputError, "0 to 10000 per cent"),
+    ],
+)
+def test_prices_that_cannot_be_are_refused_and_change_nothing(
+    database: str, api_key: str, arguments: tuple[str, ...], error: type[Exception], sentence: str
+) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": database}
+    before = run("models", "list", **admin).stdout
+    with pytest.raises(error, match=sentence):
+        run("models", *arguments, **admin)
+    assert run("models", "list", **admin).stdout == before
 
 
 def test_an_audit_of_good_data_is_clean_and_bad_data_is_a_failure(database: str, api_key: str) -> None:

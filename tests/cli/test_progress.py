@@ -54,9 +54,9 @@ def test_the_end_shows_the_average_and_guesses_no_time_left() -> None:
     rate = Rate()
     rate.add(0.0, progress(0))
     rate.add(10.0, progress(50, tokens=1000))
-    now = replace(progress(50, tokens=1000, failed=2), input_tokens=70, cost_micros=1_234_500)
+    now = replace(progress(50, tokens=1000, failed=2), input_tokens=70, cost_micros=1_234_500, currency="EUR")
     tokens = "70 input + 1,000 output tokens"
-    assert figures(rate, now) == ["ETA 0:00:10", "100 output tok/s", "2 failed", tokens, "cost 1.2345"]
+    assert figures(rate, now) == ["ETA 0:00:10", "100 output tok/s", "2 failed", tokens, "cost 1.2345 EUR"]
     ended = replace(now, status="cancelled", average=75.0, cost_micros=0)
     assert figures(rate, ended) == ["75 output tok/s", "2 failed", tokens]
 

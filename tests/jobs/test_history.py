@@ -129,6 +129,22 @@ def test_an_entry_with_a_wrong_cost_stays_as_it_is(
     assert any("2 ledger entries have cost_picos" in finding.message for finding in findings(maker))
 
 
+@pytest.mark.parametrize("column", ["cached_input_price_micros", "priority"])
+def test_entries_of_other_prices_of_cached_tokens_or_of_another_class_stay_apart(
+    session: Session, maker: sessionmaker[Session], ended: Batch, column: str
+) -> None:
+    age(session, 100)
+    value = {"cached_input_price_micros": 7, "priority": "bulk"}[column]
+    changed = f"UPDATE ledger SET {column} = :value, cost_picos = cost_picos - (input_price_micros - 7) * cached_tokens"
+    unchanged = f"UPDATE ledger SET {column} = :value"
+    session.execute(text(f"{unchanged if column == 'priority' else changed} WHERE flush_no = 0"), {"value": value})
+    session.execute(text("UPDATE batch SET cost_picos = (SELECT sum(cost_picos) FROM ledger)"))
+    session.commit()
+    before = sums(session)
+    history.roll_up(maker, age=AGE)
+    assert (num_rows(session), sums(session), findings(maker)) == ((0, 3), before, [])
+
+
 def test_entries_of_a_release_that_knew_no_prices_are_rolled_up_too(
     session: Session, maker: sessionmaker[Session], ended: Batch
 ) -> None:

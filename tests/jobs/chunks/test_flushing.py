@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.accounts.prices import cost_micros
+from jobs.accounts.limits import set_limits
+from jobs.accounts.prices import Prices, cost_micros
+from jobs.audit import audit
 from jobs.batches.lost_leases import Reaped
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -37,6 +39,11 @@ from tests.jobs.chunks.builders import (
     states,
     totals,
 )
+
+
+def messages(maker: sessionmaker[Session]) -> list[str]:
+    with maker() as fresh:
+        return [finding.message for finding in audit(fresh)]
 
 
 def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, run: Run, tenant: Tenant) -> None:
@@ -113,6 +120,51 @@ def test_each_part_of_a_bill_has_the_price_of_its_claim(session: Session, run: R
     assert rows == [(1_000_000, 2_000_000, 11_000_000), (7, MAX_PRICE_MICROS, dear)]
     session.refresh(batch)
     assert cost_micros(batch) == (11_000_000 + dear + 500_000) // 10**6
+
+
+def test_tokens_that_the_prefix_cache_had_cost_their_own_price(
+    session: Session, maker: sessionmaker[Session], run: Run
+) -> None:
+    batch = run(4)
+    set_prices(session, "m", cached_input_price_micros=100_000)
+    flush(session, claim_first(session, batch), [0, 2])  # 10 tokens of prompts, 2 of them cached, and 6 of answers
+    session.refresh(batch)
+    assert int(batch.cost_picos) == 8 * 1_000_000 + 2 * 100_000 + 6 * 2_000_000
+    entry = session.scalars(select(Ledger)).one()
+    assert (entry.input_price_micros, entry.cached_input_price_micros, entry.priority) == (1_000_000, 100_000, "normal")
+    assert messages(maker) == []
+    session.execute(update(Ledger).values(cached_input_price_micros=100_001))
+    session.commit()
+    assert messages(maker) == [
+        "1 ledger entries have cost_picos 20200000 and their tokens at their prices give 20200002"
+    ]
+
+
+@pytest.mark.parametrize(("priority", "factor"), [("urgent", 2.5), ("normal", 1), ("bulk", 0.5)])
+def test_a_class_has_its_own_prices(session: Session, run: Run, priority: str, factor: float) -> None:
+    batch = run(4, priority=priority)
+    set_prices(session, "m", cached_input_price_micros=100_000, urgent_price_percent=250, bulk_price_percent=50)
+    flush(session, claim_first(session, batch), [0, 2])
+    session.refresh(batch)
+    assert int(batch.cost_picos) == factor * 20_200_000
+    assert session.scalars(select(Ledger.priority)).all() == [priority]
+
+
+def test_urgent_lines_that_run_in_the_next_class_have_its_prices(session: Session, run: Run, tenant: Tenant) -> None:
+    batch = run(4, priority="urgent")
+    set_prices(session, "m", urgent_price_percent=200)
+    set_limits(session, tenant.id, {"urgent_tokens": 0})
+    session.commit()
+    flush(session, claim_first(session, batch), [0, 2])
+    session.refresh(batch)
+    assert (int(batch.cost_picos), session.scalars(select(Ledger.priority)).all()) == (22_000_000, ["normal"])
+
+
+def test_a_price_of_a_class_is_a_whole_number_of_micro_units(session: Session, run: Run) -> None:
+    """It is a price and no amount that is rounded: what is billed with it is exact, and the audit knows it."""
+    batch = run(4, priority="bulk")
+    set_prices(session, "m", input_price_micros=3, output_price_micros=1, bulk_price_percent=50)
+    assert claim_first(session, batch).prices == Prices(input_micros=2, output_micros=1)
 
 
 def test_a_rolled_back_flush_leaves_nothing(session: Session, run: Run) -> None:

@@ -1,0 +1,122 @@
+"""Which models batches may name, and how one goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import served_models
+from jobs.chunks import fleet
+from jobs.errors import ConflictError, NotFoundError
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Batch, Chunk
+from tests.jobs.batches.control import validate
+
+Make = Callable[..., Batch]
+
+
+def offered(session: Session) -> list[str]:
+    return [model.name for model in served_models.offered_models(session)]
+
+
+def serve(session: Session, model: str) -> None:
+    fleet.register(session, worker_id="w", model=model, max_chunks=1, max_model_len=64)
+
+
+def test_a_model_is_offered_once_a_worker_has_loaded_it(session: Session) -> None:
+    served_models.put_model(session, "broken", "/models/broken")
+    served_models.put_model(session, "good", "/models/good")
+    assert offered(session) == []
+    serve(session, "good")
+    assert offered(session) == ["good"]
+    fleet.stop(session, "w")
+    served_models.put_model(session, "good", "/models/better")  # while no worker runs batches wait for it
+    assert offered(session) == ["good"]
+    assert served_models.find_offered(session, "good").path == "/models/better"
+    with pytest.raises(NotFoundError, match="'broken' does not exist; known are: good"):
+        served_models.find_offered(session, "broken")
+
+
+def test_a_model_that_an_operator_has_checked_is_offered_at_once(session: Session) -> None:
+    served_models.add_model(session, "here", "/models/here")
+    served_models.add_model(session, "elsewhere", "/models/elsewhere", is_checked=False)
+    assert offered(session) == ["here"]
+
+
+def test_a_worker_of_the_release_before_has_its_model_offered_while_it_lives(session: Session) -> None:
+    served_models.put_model(session, "m", "/models/m")
+    serve(session, "m")
+    session.execute(text("UPDATE model SET checked_at = NULL"))  # which that release knows nothing of
+    session.expire_all()
+    assert offered(session) == ["m"]
+    fleet.stop(session, "w")
+    assert offered(session) == []
+
+
+def test_a_batch_for_a_model_that_never_loaded_fails_and_is_told_so(
+    session: Session, submit: Make, storage: Storage, settings: Settings, request_line: Callable[..., str]
+) -> None:
+    served_models.put_model(session, "broken", "/models/broken")
+    batch = submit([request_line("a", model="broken")])
+    assert validate(session, storage, batch.id, settings=settings) == "failed"
+    session.refresh(batch)
+    assert [error["code"] for error in batch.errors or []] == ["model_not_found"]
+
+
+def test_a_model_is_removed_and_can_be_added_anew(session: Session) -> None:
+    served_models.add_model(session, "m", "/models/m", input_price_micros=5)
+    served_models.remove_model(session, "m")
+    assert offered(session) == []
+    assert served_models.add_model(session, "m", "/models/m").input_price_micros == 0
+    with pytest.raises(NotFoundError, match="'none' does not exist; known are: m"):
+        served_models.remove_model(session, "none")
+
+
+def test_a_model_that_a_worker_serves_is_not_removed(session: Session) -> None:
+    served_models.add_model(session, "m", "/models/m")
+    serve(session, "m")
+    with pytest.raises(ConflictError, match="'m' is served by w; stop what serves it"):
+        served_models.remove_model(session, "m")
+    fleet.stop(session, "w")
+    served_models.remove_model(session, "m")
+
+
+def test_a_model_that_open_batches_name_is_not_removed(session: Session, run: Make, make_batch: Make) -> None:
+    batches = [run(1) for _ in range(5)]
+    with pytest.raises(ConflictError, match=r"batch_.*, batch_.*, batch_.* and 2 more\. Cancel them or let them end"):
+        served_models.remove_model(session, "m")
+    for batch in batches:
+        session.execute(text("UPDATE batch SET state = 'cancelled' WHERE id = :id"), {"id": batch.id})
+    make_batch(state="completed", model="m")
+    served_models.remove_model(session, "m")
+
+
+def test_a_batch_whose_model_is_removed_while_it_is_validated_fails_with_nothing_left(
+    session: Session,
+    maker: sessionmaker[Session],
+    submit: Make,
+    storage: Storage,
+    settings: Settings,
+    request_line: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = submit([request_line(f"a{number}") for number in range(9)], reserved_tokens=10)
+    read = storage.iter_chunks
+
+    def iter_chunks(*arguments: Any) -> Iterator[bytes]:
+        yield from read(*arguments)
+        with maker.begin() as other:
+            served_models.remove_model(other, "m")
+
+    monkeypatch.setattr(storage, "iter_chunks", iter_chunks)
+    assert validate(session, storage, batch.id, settings=settings) == "failed"
+    session.refresh(batch)
+    assert [(error["code"], error["message"]) for error in batch.errors or []] == [
+        ("model_not_found", "the model 'm' was removed just now")
+    ]
+    assert (batch.reserved_tokens, session.query(Chunk).count()) == (0, 0)
