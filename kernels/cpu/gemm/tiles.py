@@ -21,6 +21,8 @@ from kernels.cpu.runtime.memory import bfloat16_at, float32_at, jit
 
 MAX_ROWS = 2 * TILE_ROWS
 _COLUMN_TILES = PANEL_COLUMNS // v.LANES
+_STEP_LINES = TILE_DEPTH // 2 * _COLUMN_TILES  # of a panel, in a step of k
+_WEIGHT_AHEAD = 2  # steps of k; 1 to 4 took alike (kernels/README.md)
 _PANEL_BYTES = 4 * PANEL_COLUMNS  # of a pair of k in a panel, and of a row of its sums
 
 
@@ -105,6 +107,7 @@ class _PanelCode:
         with cgutils.for_range(builder, steps) as loop:
             at = builder.mul(loop.index, v.I64(TILE_DEPTH))
             weight = builder.gep(self._weight, [builder.mul(at, v.I64(PANEL_COLUMNS))])
+            self._prefetch(builder.gep(x, [at]), weight)
             self._add_products(builder.gep(x, [at]), self._x_bytes, weight)
         rest = builder.urem(self._depth, v.I64(TILE_DEPTH))
         with builder.if_then(builder.icmp_signed("!=", rest, v.I64(0)), likely=False):
@@ -125,6 +128,17 @@ class _PanelCode:
                 self._tiles.add_products(self._sums[tile][column], self._x_tile, weight_tile)
                 loaded = tile
             order.reverse()
+
+    def _prefetch(self, x: Any, weight: Any) -> None:
+        """Ask for the lines of the steps of k that come, of x where it is more than stays near by itself."""
+        builder = self._builder
+        for line in range(_WEIGHT_AHEAD * _STEP_LINES, (_WEIGHT_AHEAD + 1) * _STEP_LINES):
+            v.prefetch(builder, weight, v.I64(line * v.PAIRED_LANES), is_nearest=True)
+        if self._row_tiles > 1:
+            row = builder.gep(as_bytes(builder, x), [v.I64(TILE_BYTES)])
+            for _ in range(self._row_tiles * TILE_ROWS):
+                v.prefetch(builder, row, v.I64(0), is_nearest=True)
+                row = builder.gep(row, [self._x_bytes])
 
     def _add_rest(self, x: Any, rows: Any, rest: Any) -> None:
         """Add the last numbers of k, fewer than a tile has: copied among zeros, since others follow them."""

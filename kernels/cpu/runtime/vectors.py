@@ -229,9 +229,13 @@ def keep_halves(builder: Any, words: Any, halves: tuple[int, ...]) -> Any:
     return builder.and_(words, ir.Constant(WORDS, [sum(0xFFFF << 16 * half for half in halves)] * LANES))
 
 
-def prefetch(builder: Any, pointer: Any, index: Any) -> None:
-    """Ask for the cache line of element `index`; an address that is not there does no harm."""
+def prefetch(builder: Any, pointer: Any, index: Any, *, is_nearest: bool = False) -> None:
+    """Ask for the cache line of element `index`, into the second-level cache or the nearest.
+
+    An address that is not there does no harm.
+    """
     kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), I32, I32, I32])
     fetch = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
     address = builder.bitcast(builder.gep(pointer, [index]), BYTE.as_pointer())
-    builder.call(fetch, [address, I32(0), I32(2), I32(1)])  # read, into the second-level cache, data
+    read, data, locality = I32(0), I32(1), I32(3 if is_nearest else 2)
+    builder.call(fetch, [address, read, locality, data])
