@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,13 @@ import torch
 from torch import Tensor
 
 from engine.models.step_model import KvCache
-from kernels.cpu import DTYPES, CpuProgram, can_run, record
+from kernels.cpu import DTYPES, CpuProgram, Recording, can_run, record
+from kernels.paged import PagedStep
+
+_MOST_KEPT_TOKENS = 256
+"""Of a step whose recordings are kept, with all that its layers compute; long ones spend little time on recording."""
+
+_STEP_TENSORS = ("block_tables", "query_start", "context_lens", "slots", "positions")
 
 
 class RecordableLayer(Protocol):
@@ -27,8 +34,34 @@ class RecordableLayer(Protocol):
         ...
 
 
+Forward = Callable[[int, Tensor, Tensor, PagedStep], tuple[Tensor, Tensor]]
+"""Runs layer `index` over (x, residual) of a step; returns its output and the residual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """What the program holds: calls that read these tensors, and those that keep what they write alive."""
+
+    key: tuple[object, ...]
+    cache: KvCache
+    x: Tensor
+    residual: Tensor
+    step: PagedStep
+    recordings: list[Recording]
+
+    def fill(self, x: Tensor, step: PagedStep) -> None:
+        """Put another step's inputs, of the same shapes, where the calls read them."""
+        self.x.copy_(x)
+        self.residual.zero_()
+        for name in _STEP_TENSORS:
+            getattr(self.step, name).copy_(getattr(step, name))
+
+
 class CpuLayers:
-    """Record one layer of each kind per step, and run the recordings with every layer's own weights and cache."""
+    """Record one layer of each kind, and run the recordings with every layer's own weights and cache.
+
+    The recordings of a small step serve the next one, if that has the same shape: then only its inputs are copied.
+    """
 
     def __init__(self, layers: Sequence[RecordableLayer]) -> None:
         self._weights = np.array([layer.addresses for layer in layers], dtype=np.int64)
@@ -37,32 +70,53 @@ class CpuLayers:
             [index for index, window in enumerate(windows) if window == kind] for kind in dict.fromkeys(windows)
         ]
         self._program = CpuProgram(len(layers))
+        self._recorded: _Recorded | None = None
 
-    def run(
-        self,
-        forward: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        x: Tensor,
-        cache: KvCache,
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return what the last layer returns, with x `[tokens, hidden]` overwritten.
+    def run(self, forward: Forward, x: Tensor, step: PagedStep, cache: KvCache) -> tuple[Tensor, Tensor] | None:
+        """Return what the last layer returns for x `[tokens, hidden]`, to be read before the next call.
 
-        `forward(index, x, residual)` runs one layer and returns its output and residual. None where the layers must be
-        run one by one instead: for a cache dtype that compiled kernels do not read, or at an index out of range. Then
-        x is overwritten all the same, and the op that is at fault will say so.
+        None where the layers must be run one by one instead: for a cache dtype that compiled kernels do not read, or
+        at an index out of range. The op that is at fault will say so. `forward` must be the same in all calls.
         """
         if cache[0].keys.dtype not in DTYPES:
             return None
-        residual = torch.zeros_like(x)
+        step = _with_the_longest_context(step, block_size=cache[0].keys.shape[2])
+        key, recorded = _shape_of(x, step), self._recorded
+        if recorded is not None and recorded.key == key and recorded.cache is cache:
+            recorded.fill(x, step)
+        else:
+            recorded = self._record(forward, x, step, cache, key=key)
+        has_failed = self._program.run()
+        self._recorded = recorded if len(x) <= _MOST_KEPT_TOKENS and not has_failed else None
+        return None if has_failed else (recorded.x, recorded.residual)
+
+    def _record(
+        self, forward: Forward, x: Tensor, step: PagedStep, cache: KvCache, *, key: tuple[object, ...]
+    ) -> _Recorded:
+        x, residual = x.clone(), torch.zeros_like(x)
+        step = replace(step, **{name: getattr(step, name).clone() for name in _STEP_TENSORS})
         caches = np.array([[keys.data_ptr(), values.data_ptr()] for keys, values in cache], dtype=np.int64)
         own = np.concatenate([self._weights, caches], axis=1)
-        recordings = []  # they keep the tensors between the kernels until all have run
+        recordings = []
         for layers in self._kinds:
             with record() as recording:
-                output, total = forward(layers[0], x, residual)
+                output, total = forward(layers[0], x, residual, step)
             renamed = {output.data_ptr(): x.data_ptr(), total.data_ptr(): residual.data_ptr()}
             self._program.place(layers, recording, own=own, renamed=renamed)
             recordings.append(recording)
-        return None if self._program.run() else (x, residual)
+        return _Recorded(key=key, cache=cache, x=x, residual=residual, step=step, recordings=recordings)
+
+
+def _with_the_longest_context(step: PagedStep, *, block_size: int) -> PagedStep:
+    """Return the step for contexts of any length that its block tables have room for, which is a shape."""
+    return replace(step, max_context_len=max(step.block_tables.shape[1] * block_size, step.max_context_len))
+
+
+def _shape_of(x: Tensor, step: PagedStep) -> tuple[object, ...]:
+    """Return all that calls over a step depend on, but for the numbers in its tensors."""
+    tensors = [x, *(getattr(step, name) for name in _STEP_TENSORS)]
+    numbers = step.max_query_len, step.max_context_len, step.num_decodes, torch.get_num_threads()
+    return *((tensor.shape, tensor.stride()) for tensor in tensors), *numbers
 
 
 def cpu_layers(layers: Sequence[RecordableLayer]) -> CpuLayers | None:

@@ -89,20 +89,22 @@ class Decoder:
         )
 
     def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
-        """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each."""
+        """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each.
+
+        On a CPU the next call may overwrite them.
+        """
         x, paged = self._embed(step.token_ids), step.paged
 
-        def run_layer(index: int, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-            return self._layers[index].forward(x, residual, step=paged, cache=cache[index], cos_sin=self._cos_sin)
+        def run_layer(index: int, x: Tensor, residual: Tensor | None, step: PagedStep) -> tuple[Tensor, Tensor]:
+            return self._layers[index].forward(x, residual, step=step, cache=cache[index], cos_sin=self._cos_sin)
 
         if self._at_once is not None:
-            result = self._at_once.run(run_layer, x, cache)
+            result = self._at_once.run(run_layer, x, paged, cache)
             if result is not None:
                 return result
-            x = self._embed(step.token_ids)
         residual: Tensor | None = None
         for index in range(len(self._layers)):
-            x, residual = run_layer(index, x, residual)
+            x, residual = run_layer(index, x, residual, paged)
         assert residual is not None
         return x, residual
 

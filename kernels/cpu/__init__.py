@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kernels.cpu.kv_ops import DTYPES
 from kernels.cpu.runtime.huge_pages import zeros
-from kernels.cpu.runtime.launch import record
+from kernels.cpu.runtime.launch import Recording, record
 from kernels.cpu.runtime.program import CpuProgram, can_run
 
-__all__ = ["DTYPES", "CpuProgram", "can_run", "record", "zeros"]
+__all__ = ["DTYPES", "CpuProgram", "Recording", "can_run", "record", "zeros"]

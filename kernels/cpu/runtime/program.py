@@ -22,7 +22,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.runtime.block import FAULT, FIRST_WORD, NUM_TASKS, Block
+from kernels.cpu.runtime.block import COUNTER, FAULT, FIRST_WORD, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel, Recording
 from kernels.cpu.runtime.memory import atomic_load, fetch_add, int64_at
 
@@ -119,7 +119,8 @@ class CpuProgram:
         flat[np.ix_(layers, places)] = own[np.ix_(layers, sources)]
 
     def run(self) -> bool:
-        """Run every layer's calls in order; return whether any met an index out of range."""
+        """Run every layer's calls in order; return whether any met an index out of range. May be called again."""
+        self._table[:, :, [_BLOCK + COUNTER, _BLOCK + FAULT]] = 0
         num_stages = self._table.shape[0] * self._table.shape[1]
         words = self._table.ctypes.data, num_stages
         _RUN_STAGES(torch.get_num_threads(), words, parallel=self._is_parallel)

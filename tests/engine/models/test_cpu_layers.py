@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +86,78 @@ def test_one_call_gives_the_bits_of_layer_by_layer(name: str, cache_dtype: torch
     for _ in range(3):
         actual = run(decoder, cache_of(decoder, cache_dtype), at_once=True)
         assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
+
+
+def decodes(contexts: list[int], *, first_block: int = 1) -> StepTensors:
+    """A token each of sequences that hold two blocks of their own, and see so many tokens."""
+    own = [[first_block + 2 * row, first_block + 2 * row + 1] for row in range(len(contexts))]
+    last = [count - 1 for count in contexts]
+    slots = [own[row][at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE for row, at in enumerate(last)]
+    return StepTensors(
+        token_ids=torch.tensor(contexts) * 11 % 256,
+        paged=PagedStep(
+            block_tables=torch.tensor(own, dtype=torch.int32),
+            query_start=torch.arange(len(contexts) + 1, dtype=torch.int32),
+            context_lens=torch.tensor(contexts, dtype=torch.int32),
+            slots=torch.tensor(slots),
+            positions=torch.tensor(contexts) - 1,
+            max_query_len=1,
+            max_context_len=max(contexts),
+            num_decodes=len(contexts),
+        ),
+    )
+
+
+STEPS = [decodes([3, 5]), decodes([4, 6]), decodes([8, 2], first_block=3), decodes([5]), mixed_step(), decodes([7, 7])]
+"""Three of one shape in a row, whose recordings may be kept, and others between and after them."""
+
+
+@torch.inference_mode()
+def run_steps(decoder: Decoder, *, at_once: bool) -> list[Tensor]:
+    kept, cache = decoder._at_once, cache_of(decoder)
+    decoder._at_once = kept if at_once else None
+    try:
+        logits = [decoder.run(step, cache, torch.arange(len(step.token_ids))) for step in STEPS]
+        return [*logits, *(tensor for pair in cache for tensor in pair)]
+    finally:
+        decoder._at_once = kept
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3"])
+def test_steps_of_one_shape_after_each_other_each_see_their_own_inputs(name: str, tmp_path: Path) -> None:
+    decoder = decoder_of(name, tmp_path)
+    expected = run_steps(decoder, at_once=False)
+    for _ in range(2):  # over two caches
+        assert all(torch.equal(*pair) for pair in zip(run_steps(decoder, at_once=True), expected, strict=True))
+
+
+@torch.inference_mode()
+def test_steps_of_one_shape_are_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, counts, num_recorded = decoder_of("llama-gqa", tmp_path), [], 0
+    forward = type(decoder._layers[0]).forward
+
+    def counting(*args: Any, **options: Any) -> Any:
+        nonlocal num_recorded
+        num_recorded += 1
+        return forward(*args, **options)
+
+    monkeypatch.setattr(type(decoder._layers[0]), "forward", counting)
+    cache = cache_of(decoder)
+    for step in STEPS:
+        decoder.forward(step, cache)
+        counts.append(num_recorded)
+    assert counts == [1, 1, 1, 2, 3, 4]
+
+
+@torch.inference_mode()
+def test_a_step_after_one_with_an_index_out_of_range_is_right(tmp_path: Path) -> None:
+    decoder = decoder_of("llama-gqa", tmp_path)
+    expected = run_steps(decoder, at_once=False)
+    wrong = decodes([3, 5])
+    wrong.paged.slots[1] = 8 * BLOCK_SIZE
+    with pytest.raises(KernelInputError, match="slots in"):
+        decoder.forward(wrong, cache_of(decoder))
+    assert all(torch.equal(*pair) for pair in zip(run_steps(decoder, at_once=True), expected, strict=True))
 
 
 @pytest.mark.parametrize("product", UNITS)
