@@ -21,6 +21,7 @@ from engine.outputs import NO_TOKEN, TokenLogprobs
 from engine.sampling.logprobs import LogprobRows
 from engine.sampling.randomness import uniforms
 from engine.sampling.table import SamplingRows
+from kernels.best_token import best_tokens
 from kernels.draw_tokens import draw_tokens
 
 _FIRST_CANDIDATES = 1024
@@ -64,11 +65,12 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
     if rows.edits is not None:
         rows.edits.forbid(logits)
         shifted = rows.edits.shift(logits)
-    # `max` finds the same token as `argmax`, four times faster for bf16 on a CPU (64 x 49,152: 2.6 against 12 ms on 2
-    # cores of an EPYC Zen 4, 2026-11-20).
-    best, tokens = logits.max(dim=-1)
+    tokens = best_tokens(logits)
+    is_forbidden_row = None
+    if rows.masks is not None or rows.edits is not None:
+        is_forbidden_row = logits.gather(-1, tokens[:, None])[:, 0] == -torch.inf
     if shifted is not None:
-        tokens[_index(shifted.rows, logits)] = shifted.logits.max(dim=-1).indices
+        tokens[_index(shifted.rows, logits)] = best_tokens(shifted.logits)
     random = np.flatnonzero(~rows.is_greedy)
     if random.size:
         picked = logits.index_select(0, _index(random, logits)).float()
@@ -80,9 +82,7 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
             is_forbidden = picked.gather(-1, drawn[:, None])[:, 0] == -torch.inf
             drawn = torch.where(is_forbidden, tokens[_index(random, logits)], drawn)
         tokens[_index(random, logits)] = drawn
-    if rows.masks is not None or rows.edits is not None:
-        tokens = torch.where(best == -torch.inf, NO_TOKEN, tokens)
-    return tokens
+    return tokens if is_forbidden_row is None else torch.where(is_forbidden_row, NO_TOKEN, tokens)
 
 
 def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> Tensor:

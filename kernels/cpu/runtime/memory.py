@@ -27,7 +27,9 @@ jit = njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)
 jit_once = njit(fastmath=FASTMATH, error_model="numpy", inline="always")
 
 
-def _address_cast(target: Any) -> Any:
+def address_cast(target: Any) -> Any:
+    """Return a function that makes a pointer to numba's type `target` of an address."""
+
     @intrinsic
     def cast(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -38,10 +40,10 @@ def _address_cast(target: Any) -> Any:
     return cast
 
 
-float32_at = _address_cast(types.float32)
-bfloat16_at = _address_cast(types.uint16)  # the bits; `load` and `store` convert
-int32_at = _address_cast(types.int32)
-int64_at = _address_cast(types.int64)
+float32_at = address_cast(types.float32)
+bfloat16_at = address_cast(types.uint16)  # the bits; `load` and `store` convert
+int32_at = address_cast(types.int32)
+int64_at = address_cast(types.int64)
 
 
 def pointer_like(pointer: Any, address: Any) -> Any:

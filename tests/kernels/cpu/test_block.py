@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.best_token import best_tokens
 from kernels.cpu.gemm import host as gemm
 from kernels.cpu.gemm import panels
 from kernels.cpu.runtime.block import Block
@@ -104,6 +105,8 @@ def test_products_and_masks_give_the_addresses_that_they_declare() -> None:
     ids = torch.tensor([3, 0])
     given = addresses_given(lambda: outs.append(panels.gather_rows(packed, ids, (5, 8))))
     assert given == addresses_of(weight=packed, ids=ids, out=outs[1])
+    given = addresses_given(lambda: outs.append(best_tokens(x)))
+    assert given == addresses_of(logits=x, tokens=outs[2])
     logits, mask = torch.randn(2, 40), torch.zeros(2, 2, dtype=torch.int32)
     given = addresses_given(lambda: apply_token_mask(logits, mask, ids))
     assert given == addresses_of(logits=logits, mask=mask, rows=ids)
