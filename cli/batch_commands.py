@@ -105,7 +105,7 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
     from itertools import islice
 
     from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import print_table, when
+    from cli.table import age, print_table, when
     from cli.watch import cost_of, counts_of
 
     client = client_from_environment()
@@ -114,9 +114,10 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
     if as_json:
         print(json.dumps([batch.to_dict() for batch in batches], indent=2))
         return
+    created, shown = ("age", age) if sys.stdout.isatty() else ("created", when)
     print_table(
-        ("id", "status", "done", "failed", "total", "created", "cost"),
-        [(b.id, b.status, *counts_of(b), when(b.created_at), cost_of(b)) for b in batches],
+        ("id", "status", "done", "failed", "total", created, "cost"),
+        [(b.id, b.status, *counts_of(b), shown(b.created_at), cost_of(b)) for b in batches],
         numbers=("done", "failed", "total", "cost"),
     )
 

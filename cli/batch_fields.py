@@ -12,12 +12,19 @@ from cli.progress import money
 from cli.table import when
 
 _NOT_SHOWN = ("errors", "object")
+_ORDER = (
+    *("status", "waits_for", "eta", "position", "running_lines", "request_counts", "usage", "cost", "budget_warning"),
+    *("id", "model", "endpoint", "priority", "completion_window", "metadata"),
+    *("created_at", "in_progress_at", "finalizing_at", "completed_at", "failed_at", "cancelling_at", "cancelled_at"),
+    *("expired_at", "expires_at", "input_file_id", "output_file_id", "error_file_id"),
+)
+"""How it stands, what it is, when things happened, where its files are; then what only some servers have."""
 
 
 def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is known of a Batch object of the wire, its status first; `errors` are left to the caller."""
+    """Return what is known of a Batch object of the wire, how it stands first; `errors` are left to the caller."""
     known = {name: value for name, value in batch.items() if value not in (None, {}) and name not in _NOT_SHOWN}
-    ordered = {"status": known.pop("status"), **known}
+    ordered = {name: known[name] for name in _ORDER if name in known} | known
     currency = str(known.get("currency", ""))
     return {name: text for field, value in ordered.items() for name, text in _shown(field, value, currency=currency)}
 

@@ -219,7 +219,7 @@ class PlainDisplay:
 
 
 def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = time.time) -> list[str]:
-    """Return such as `ETA 0:03:20`, `812 output tok/s`, `2 failed`, `3,100 + 940 tokens`, `cost 0.42 EUR`.
+    """Return such as `ETA 0:03:20`, `812 output tok/s`, `2 failed`, `tokens 3,100 in, 940 out`, `cost 0.42 EUR`.
 
     The rate is that of now, at the end the average; the end is the server's own guess where it has one.
     """
@@ -234,7 +234,7 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.input_tokens or progress.output_tokens:
-        parts.append(f"{_short(progress.input_tokens)} input + {_short(progress.output_tokens)} output tokens")
+        parts.append(f"tokens {_short(progress.input_tokens)} in, {_short(progress.output_tokens)} out")
     if progress.cost_micros:
         parts.append(f"cost {money(progress.cost_micros)} {progress.currency}".rstrip())
     if progress.position and not has_ended:

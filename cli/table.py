@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -62,6 +63,13 @@ def print_fields(fields: Mapping[str, object]) -> None:
     width = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
         print(f"{name:<{width}}  {value}")
+
+
+def age(unix_seconds: int) -> str:
+    """Return how long ago it was, such as `40 s`, `3 min`, `5 h` or `12 d`."""
+    seconds = max(0, int(time.time()) - unix_seconds)
+    units = ((86_400, "d"), (3_600, "h"), (60, "min"))
+    return next((f"{seconds // size} {unit}" for size, unit in units if seconds >= size), f"{seconds} s")
 
 
 def when(unix_seconds: int) -> str:

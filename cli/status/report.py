@@ -180,7 +180,7 @@ def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Sectio
         cache = f"{numbers.get('kv_cache_usage_perc', 0.0):.0%}"
         rows.append((model, running, waiting, cache, int(generated), *speed, worker))
     speeds = ["tok/s"] if before else []
-    return ("workers of", "running", "waiting", "KV cache", "output tokens", *speeds, "worker"), rows
+    return ("workers of", "running", "waiting", "KV", "tokens", *speeds, "worker"), rows
 
 
 def _by_worker(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, float]]:

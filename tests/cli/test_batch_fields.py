@@ -29,18 +29,18 @@ BATCH: dict[str, Any] = {
 }
 
 
-def test_a_batch_is_shown_with_dates_and_units_and_its_status_first() -> None:
+def test_a_batch_is_shown_with_dates_and_units_and_how_it_stands_first() -> None:
     assert list(batch_fields(BATCH).items()) == [
         ("status", "completed"),
-        ("id", "batch_1"),
-        ("input_file_id", "file_1"),
-        ("created_at", "2023-11-14T22:13:20Z"),
         ("lines", "2 done, 1 failed of 3"),
         ("truncated", "1 of the done: an answer ended by max_tokens or the context"),
         ("input", "12 tokens, 4 of them cached"),
         ("output", "30 tokens"),
-        ("metadata", "team=a=b run=7"),
         ("cost", "0.0000985 EUR"),
+        ("id", "batch_1"),
+        ("metadata", "team=a=b run=7"),
+        ("created_at", "2023-11-14T22:13:20Z"),
+        ("input_file_id", "file_1"),
     ]
 
 

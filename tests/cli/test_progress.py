@@ -55,7 +55,7 @@ def test_the_end_shows_the_average_and_guesses_no_time_left() -> None:
     rate.add(0.0, progress(0))
     rate.add(10.0, progress(50, tokens=1000))
     now = replace(progress(50, tokens=1000, failed=2), input_tokens=70, cost_micros=1_234_500, currency="EUR")
-    tokens = "70 input + 1,000 output tokens"
+    tokens = "tokens 70 in, 1,000 out"
     assert figures(rate, now) == ["ETA 0:00:10", "100 output tok/s", "2 failed", tokens, "cost 1.2345 EUR"]
     ended = replace(now, status="cancelled", average=75.0, cost_micros=0)
     assert figures(rate, ended) == ["75 output tok/s", "2 failed", tokens]
@@ -100,8 +100,8 @@ def test_a_pipe_gets_a_line_when_the_status_changes_and_every_ten_seconds_until_
     assert stream.getvalue().splitlines() == [
         "validating",
         "in progress  0/100",
-        "in progress  10/100  ETA 0:01:30  50 output tok/s  0 input + 500 output tokens",
-        "in progress  20/100  ETA 0:01:20  50 output tok/s  0 input + 1,000 output tokens",
+        "in progress  10/100  ETA 0:01:30  50 output tok/s  tokens 0 in, 500 out",
+        "in progress  20/100  ETA 0:01:20  50 output tok/s  tokens 0 in, 1,000 out",
     ]
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cli.table import print_table
+from cli.table import age, print_table
 
 ID = "batch_" + "0123456789abcdef" * 2
 HEADER = ("id", "status", "done", "failed", "total", "created")
@@ -51,3 +51,12 @@ def test_a_pipe_gets_the_header_too_also_without_rows(capsys: pytest.CaptureFixt
     print_table(HEADER, [])
     header = "id\tstatus\tdone\tfailed\ttotal\tcreated\n"
     assert capsys.readouterr().out == f"{header}{ID}\tin_progress\t12\t0\t200\t2026-11-21T15:57:10Z\n{header}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3_599, "59 min"), (7_200, "2 h"), (999_999, "11 d")],
+)
+def test_an_age_has_one_unit(seconds: int, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.table.time.time", lambda: 1_700_000_000.9)
+    assert age(1_700_000_000 - seconds) == shown
