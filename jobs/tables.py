@@ -394,6 +394,7 @@ class Chunk(Base):
     covered_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
     waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)
     needed_picos: Mapped[Decimal | None] = mapped_column(Numeric)
+    copies: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # line numbers in pairs; null: it has none
 
 
 class Result(Base):

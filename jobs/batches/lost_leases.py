@@ -241,6 +241,7 @@ def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> 
         byte_start=span[0].byte_start,
         byte_end=span[-1].byte_end,
         estimated_tokens=lost.estimated_tokens * num_unfinished // lost.num_requests,
+        copies=lost.copies,
     )
     losses = 0 if len(span) == 1 else lost.num_lost
     return part._asdict() | {"losses": losses, "parent_id": lost.chunk_id}

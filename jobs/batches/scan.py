@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from jobs.lines.identical import IdenticalLines
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.line_check import check_body
 from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse_line, shown, too_long_problem
@@ -32,6 +33,8 @@ class PlannedChunk(NamedTuple):
     byte_start: int
     byte_end: int
     estimated_tokens: int
+    copies: list[int] | None = None
+    """As of `ChunkRef.copies`."""
 
 
 class ChunkPlanner:
@@ -48,7 +51,8 @@ class ChunkPlanner:
         self._open: PlannedChunk | None = None
         self._num_skipped = 0  # bad lines since the last one that can run
 
-    def add(self, line: RawLine, tokens: int) -> None:
+    def add(self, line: RawLine, tokens: int, *, copy_of: int | None = None) -> None:
+        """Plan a line that can run; `copy_of` is the earlier one whose answer it may have."""
         chunk = self._open
         if chunk is None or not self._fits(chunk, line, tokens):
             self._close()
@@ -61,6 +65,15 @@ class ChunkPlanner:
                 estimated_tokens=chunk.estimated_tokens + tokens,
             )
         self._num_skipped = 0
+        if copy_of is not None:
+            self._note_copy(line.line_no, copy_of)
+
+    def _note_copy(self, line_no: int, copy_of: int) -> None:
+        assert self._open is not None, "a line was added"
+        if self._open.copies is None:
+            self._open = self._open._replace(copies=[])
+        assert self._open.copies is not None
+        self._open.copies.extend((line_no, copy_of))
 
     def skip(self) -> None:
         """Note a bad line: inside a chunk it counts as a request that has its result already."""
@@ -102,8 +115,10 @@ class Scan:
     num_requests: int = 0
     num_problems: int = 0
     problem_bytes: int = 0  # of the bad lines
+    num_copies: int = 0
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
+    _identical: IdenticalLines = field(default_factory=IdenticalLines)
 
     def __post_init__(self) -> None:
         self.planner = ChunkPlanner(max_lines=self.settings.chunk_lines, max_tokens=self.settings.chunk_tokens)
@@ -114,13 +129,14 @@ class Scan:
         if self.num_requests > self.settings.max_batch_lines:
             return None  # the batch fails as a whole; only the count matters now
         try:
-            request = self._checked(line)
+            request, copy_of = self._checked(line)
         except LineProblem as problem:
             self._note(problem, line)
             return problem
         assert line.content is not None
         tokens = estimate_tokens(line.content, request.body, default_max_tokens=self.settings.default_max_tokens)
-        self.planner.add(line, tokens)
+        self.planner.add(line, tokens, copy_of=copy_of)
+        self.num_copies += copy_of is not None
         return None
 
     def file_problem(self) -> dict[str, Any] | None:
@@ -133,15 +149,16 @@ class Scan:
             return whole_file_problem("too_many_tasks", message)
         return None
 
-    def _checked(self, line: RawLine) -> InputLine:
+    def _checked(self, line: RawLine) -> tuple[InputLine, int | None]:
+        """Return a good line's request, and the earlier line that it is a copy of."""
         if line.content is None:
             raise too_long_problem(line, max_line_bytes=self.settings.max_line_bytes)
         request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint)
         self._check_custom_id(request)
         self._check_model(request)
         context = self.contexts.get(request.model)
-        check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
-        return request
+        asked = check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
+        return request, self._identical.add(request, line.content, asked)
 
     def _check_custom_id(self, request: InputLine) -> None:
         first = self._ids.add(request.custom_id, request.line_no)

@@ -111,6 +111,8 @@ def _fail(work: BatchWork, scan: Scan, errors: Sequence[dict[str, Any]]) -> Batc
 
 def _note(session: Session, batch: Batch, scan: Scan) -> None:
     found = f"{scan.num_requests:,} lines, {scan.num_problems:,} of them refused"
+    if scan.num_copies:
+        found += f", {scan.num_copies:,} the same as earlier ones"
     decisions.note(session, batch.id, Kind.VALIDATED, detail=found)
 
 

@@ -49,6 +49,11 @@ class ChunkRef:
     """Those before this one."""
     expires_at: datetime
     """The batch's deadline."""
+    copies: list[int] | None
+    """Lines that are the same as earlier ones of the batch but for their custom_id: a line, its original, a line …
+
+    Of a part of a bisected chunk, those of the whole.
+    """
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
 
     @property

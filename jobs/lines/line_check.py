@@ -15,8 +15,10 @@ LONGEST_TOKEN = 32
 spaces are usual."""
 
 
-def check_body(line: InputLine, content: bytes, *, endpoint: str, max_model_len: int | None) -> None:
-    """Raise LineProblem where the body asks for what no worker will run; `content` is the whole line.
+def check_body(
+    line: InputLine, content: bytes, *, endpoint: str, max_model_len: int | None
+) -> ChatRequest | CompletionRequest:
+    """Return what the body asks for; `content` is the whole line. Raises LineProblem where no worker will run that.
 
     `max_model_len` is the context of the line's model, prompt and answer together; None where it is not known.
     """
@@ -24,6 +26,7 @@ def check_body(line: InputLine, content: bytes, *, endpoint: str, max_model_len:
         request = parse_body(endpoint, line.body)
         if max_model_len is not None:
             _check_length(request, line, content, max_model_len)
+        return request
     except BodyError as error:
         param = "body" if error.param is None else f"body.{error.param}"
         raise LineProblem(

@@ -25,6 +25,12 @@ def output_line(
     return _line(batch_id, line_no, custom_id=custom_id, response=response, error=None)
 
 
+def answer_of(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the custom_id and the response's body of a line of the output file."""
+    answer = orjson.loads(line)
+    return answer["custom_id"], answer["response"]["body"]
+
+
 def error_line(batch_id: str, line_no: int, custom_id: str | None, *, code: str, message: str) -> bytes:
     """Build a line of the error file for a request that got no response. No newline."""
     return _line(batch_id, line_no, custom_id=custom_id, response=None, error={"code": code, "message": message})

@@ -6,7 +6,7 @@ Pure: generated text and counts in, JSON-ready dictionaries out; no SQL, no engi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,20 @@ class Usage:
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+
+
+def copied_body(body: Mapping[str, Any], response_id: str, *, copy_of: str) -> dict[str, Any]:
+    """Build the body of a line that is the same as line `copy_of` but for its custom_id, from that one's.
+
+    Nothing is computed for it and nothing billed, and its usage says so: that of all lines sums up to the bill.
+    """
+    usage = Usage(prompt_tokens=0, completion_tokens=0).wire() | {"copy_of": copy_of}
+    return {**body, "id": response_id, "usage": usage}
+
+
+def is_truncated(body: Mapping[str, Any]) -> bool:
+    """Tell whether a limit of tokens ended one of the choices of a response."""
+    return any(choice["finish_reason"] == "length" for choice in body["choices"])
 
 
 def chat_completion_body(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from sqlalchemy.orm import Session
 
 from engine.errors import InvalidParamsError
 from jobs.batches import missing_inputs
-from jobs.chunks import checkpoints, leasing
+from jobs.chunks import checkpoints, leasing, originals
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.originals import Original
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines import reading
 from jobs.lines.body_checks import BodyError
 from jobs.lines.reading import InputLine, RawLine
+from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
 from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
@@ -26,6 +29,9 @@ from workers.prompts import PreparedLine
 LONG_LINE_BYTES = 64 * 1024
 """From here on a line is prepared beside the thread that holds the lease, and where there is room for it: a context of
 100,000 tokens takes seconds to tokenise. A shorter line is not worth another thread."""
+
+_ORIGINALS_AT_ONCE = 16
+"""Answers that are read together: each may be large."""
 
 
 class ChunkFeeder:
@@ -40,6 +46,7 @@ class ChunkFeeder:
         starter: LineStarter,
         results: ChunkResults,
         ends: ChunkEnds,
+        copies: ChunkCopies,
     ) -> None:
         self._claim = claim
         self._parts = parts
@@ -47,16 +54,43 @@ class ChunkFeeder:
         self._starter = starter
         self._results = results
         self._ends = ends
+        self._copies = copies
 
     def feed(self) -> None:
-        """Hand over every line, holding the lease on the way. Raises Abandoned."""
+        """Hand over every line but the copies of others, holding the lease on the way. Raises Abandoned."""
         content = self._read_content()
         done, kept = self._lease.run(self._start)
         for raw in self._claim.split(content):
-            if raw.line_no not in done:
+            if raw.line_no not in done and (raw.line_no in kept or not self._copies.hold(raw)):
                 self._feed_line(raw, kept.get(raw.line_no, []))
             self._go_on()
         self._starter.start()
+
+    def feed_copies(self) -> None:
+        """Answer copies whose originals are answered by now, run one of those that never will be, or wait a moment.
+
+        What is computed for them is not waited for twice: an original that another chunk runs comes sooner than one
+        that starts now. It never waits for a copy itself, so chunks cannot wait for each other. Raises Abandoned.
+        """
+        num_held, line_nos = len(self._copies), self._copies.originals()
+        for start in range(0, len(line_nos), _ORIGINALS_AT_ONCE):
+            some = line_nos[start : start + _ORIGINALS_AT_ONCE]
+            for original in self._lease.run(partial(originals.find, line_nos=some)):
+                self._feed_copies_of(original)
+        if len(self._copies) == num_held:
+            time.sleep(self._parts.settings.flush_seconds)
+        self._go_on()
+        self._starter.start()
+
+    def _feed_copies_of(self, original: Original) -> None:
+        if original.answer is not None:
+            for raw in self._copies.pop_all(original.line_no):
+                self._results.copy(raw, original.answer)
+                if self._results.are_many:
+                    self._results.write()
+                    self._ends.end_if_unwanted()
+        elif not original.is_awaited:
+            self._feed_line(self._copies.pop_first(original.line_no), [])
 
     def _go_on(self) -> bool:
         """Do what must not wait for the next line, such as one whose grammar waits for its turn. Raises Abandoned."""

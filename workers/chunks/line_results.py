@@ -9,9 +9,9 @@ from jobs.accounts.budgets import Covered
 from jobs.chunks.recording import LineResult
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.body_checks import BodyError
-from jobs.lines.output_lines import error_line, output_line, response_id
+from jobs.lines.output_lines import answer_of, error_line, output_line, response_id
 from jobs.lines.reading import InputLine
-from jobs.lines.responses import error_body
+from jobs.lines.responses import copied_body, error_body, is_truncated
 from workers.answers import AnswerMaker
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
@@ -40,6 +40,17 @@ class ResultMaker:
             output_tokens=answer.usage.completion_tokens,
             is_truncated=answer.is_truncated,
         )
+
+    def copy(self, line_no: int, custom_id: str, *, original: bytes) -> LineResult:
+        """Return the result of a line that is the same as another, whose line of the output file is `original`.
+
+        It is not billed: what is computed once is billed once.
+        """
+        copy_of, answer = answer_of(original)
+        prefix, _, _ = answer["id"].partition("-")
+        body = copied_body(answer, response_id(prefix, self._batch_id, line_no), copy_of=copy_of)
+        content = output_line(self._batch_id, line_no, custom_id, status_code=200, body=body)
+        return LineResult(line_no=line_no, status_code=200, line=content, is_truncated=is_truncated(body))
 
     def refusal(self, line: InputLine, error: BodyError | InvalidParamsError) -> LineResult:
         """Return the result of a body that cannot be run."""

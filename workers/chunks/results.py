@@ -9,7 +9,7 @@ from jobs.accounts.budgets import Covered
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
-from jobs.lines.reading import InputLine
+from jobs.lines.reading import InputLine, RawLine, custom_id_of
 from workers.chunks.engine_lines import EngineLines
 from workers.chunks.lease import ChunkLease
 from workers.chunks.line_results import ResultMaker
@@ -54,6 +54,19 @@ class ChunkResults:
         most_picos, currency = self._lines.most_picos_of(prepared), self._parts.settings.currency
         self._unwritten.append(self._maker.uncovered(prepared, found, most_picos=most_picos, currency=currency))
 
+    def copy(self, line: RawLine, original: bytes) -> None:
+        """Note the answer of a line that is the same as one whose line of the output file is `original`."""
+        custom_id = custom_id_of(line.content) or ""
+        try:
+            self._hold(self._maker.copy(line.line_no, custom_id, original=original))
+        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            self.give_up(line.line_no, custom_id, error)
+
+    @property
+    def are_many(self) -> bool:
+        """Tell whether there are so many that no more are to be held."""
+        return len(self._unwritten) >= self._parts.settings.flush_results
+
     def finish(self, run: LineRun) -> None:
         """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
         line = run.prepared
@@ -79,12 +92,11 @@ class ChunkResults:
     @property
     def is_due(self) -> bool:
         """Tell whether to write now: there are many, the first is old, or no other will come."""
-        settings, waiting = self._parts.settings, len(self._unwritten)
-        if not waiting:
+        if not self._unwritten:
             return False
-        is_old = self._parts.monotonic() - self._first_at >= settings.flush_seconds
+        is_old = self._parts.monotonic() - self._first_at >= self._parts.settings.flush_seconds
         is_old = is_old or self._scores.holds(self._unwritten[-1].line_no)  # it is large, and others wait for its room
-        return is_old or waiting >= settings.flush_results or not self._lines
+        return is_old or self.are_many or not self._lines
 
     def write(self, *, is_last: bool = False) -> None:
         """Write what is finished, which also extends the lease, or ends it where it `is_last`. Raises Abandoned."""

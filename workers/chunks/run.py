@@ -6,6 +6,7 @@ import logging
 
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
+from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
 from workers.chunks.engine_lines import EngineLines
 from workers.chunks.feeder import ChunkFeeder
@@ -36,7 +37,10 @@ class ChunkRun:
         results = ChunkResults(claim, parts, lease=lease, lines=lines, scores=scores)
         ends = ChunkEnds(parts, lease=lease, lines=lines, results=results)
         starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results, scores=scores)
-        self._feeder = ChunkFeeder(claim, parts, lease=lease, starter=starter, results=results, ends=ends)
+        self._copies = ChunkCopies(claim.copies)
+        self._feeder = ChunkFeeder(
+            claim, parts, lease=lease, starter=starter, results=results, ends=ends, copies=self._copies
+        )
         self._lease, self._lines, self._results, self._ends, self._starter = lease, lines, results, ends, starter
         self._scores = scores
 
@@ -47,12 +51,10 @@ class ChunkRun:
         try:
             with self._parts.worker_time.divided_with(self._lines.time):
                 self._feeder.feed()
-                self._collect()
-                while self._starter:
-                    self._ends.hold_lease_if_due()
-                    self._ends.give_back_if_drained()
-                    self._starter.start_or_give_up()
-                    self._collect()
+                self._finish_started()
+                while self._copies:
+                    self._feeder.feed_copies()
+                    self._finish_started()
             if not self._lease.is_complete:
                 self._lease.run(leasing.complete)
         except Abandoned as reason:
@@ -65,6 +67,15 @@ class ChunkRun:
             self._lines.drop_all()
             self._scores.leave_all()
 
+    def _finish_started(self) -> None:
+        """Until every line that was fed has its result: those that wait for room, too."""
+        self._collect()
+        while self._starter:
+            self._ends.hold_lease_if_due()
+            self._ends.give_back_if_drained()
+            self._starter.start_or_give_up()
+            self._collect()
+
     def _collect(self) -> None:
         """Until every line has its result: finish lines that have ended, flush when due, hold the lease."""
         while self._lines or self._results:
@@ -72,7 +83,7 @@ class ChunkRun:
                 for run in self._lines.wait_finished(self._parts.settings.flush_seconds):
                     self._results.finish(run)
             if self._results.is_due:
-                self._results.write(is_last=not self._lines and not self._starter)
+                self._results.write(is_last=not (self._lines or self._starter or self._copies))
                 self._ends.end_if_unwanted()
                 self._starter.start()  # in the room that lines have left
             self._ends.hold_lease_if_due()

@@ -32,6 +32,13 @@ def test_chunks_cover_every_good_line_once_and_count_what_lies_between(kinds: li
         assert chunk.estimated_tokens == 7 * sum(kinds[number] == "good" for number in span)
 
 
+def test_a_chunk_knows_its_copies_wherever_their_originals_are() -> None:
+    planner = ChunkPlanner(max_lines=2, max_tokens=10**6)
+    for number, copy_of in enumerate([None, 0, 0, None, 0, 3]):
+        planner.add(RawLine(number, number * 10, (number + 1) * 10, b"x"), 1, copy_of=copy_of)
+    assert [chunk.copies for chunk in planner.finish()] == [[1, 0], [2, 0], [4, 0, 5, 3]]
+
+
 def test_a_chunk_of_long_lines_ends_early() -> None:
     planner = ChunkPlanner(max_lines=64, max_tokens=10**6)
     half = MAX_CHUNK_BYTES // 2

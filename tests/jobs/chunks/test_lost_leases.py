@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import lifecycle
@@ -55,6 +55,15 @@ def test_after_two_losses_a_chunk_is_bisected_over_its_unfinished_lines(
     last = claim_one(session, children[1].id)
     lines = last.split(storage.read_range(last.object_key, last.byte_start, last.byte_end))
     assert [json.loads(line.content or b"")["custom_id"] for line in lines] == ["a2", "a3"]
+
+
+def test_the_parts_of_a_chunk_know_which_of_its_lines_are_copies(session: Session, storage: Storage, run: Run) -> None:
+    batch = run(4)
+    session.execute(update(Chunk).values(copies=[2, 0, 3, 1]))
+    lose(session, storage, claim_first(session, batch))
+    assert lose(session, storage, claim_first(session, batch)) == [Reaped.SPLIT]
+    _, *children = session.scalars(select(Chunk).order_by(Chunk.id)).all()
+    assert [claim_one(session, child.id).copies for child in children] == [[2, 0, 3, 1]] * 2
 
 
 def test_a_line_that_kills_every_engine_is_failed_and_the_rest_completes(
