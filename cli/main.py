@@ -22,6 +22,7 @@ from cli import (
     up_command,
 )
 from cli.extras import what_to_install
+from cli.mapping import command as map_command
 from cli.models import commands as model_commands
 from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 up_command.register(app)
 run_command.register(app)
+map_command.register(app)
 status_commands.register(app)
 app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")

@@ -51,6 +51,7 @@ def run(
     from cli.disk.output_path import require_replaceable
     from cli.run_state import outputs_are_intact, run_folder, scan_input
     from cli.up_command import default_data_dir
+    from cli.watch import average_rate
 
     require_replaceable(output)
     _require_errors_replaceable(output)  # now, and not after hours of work
@@ -65,17 +66,24 @@ def run(
         return
     if state.file_id is None:  # else an earlier start has checked it
         require_valid(input_path, endpoint=scan.endpoint, model=served.name)
-    _run_in(folder, input_path, output, scan=scan, served=served)
+    batch = run_on_this_machine(folder, input_path, output, scan=scan, served=served)
+    _report(batch, output, rate=average_rate(batch))
     _end(output, fail_on_errors=fail_on_errors)
 
 
-def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputScan, served: ServedModel) -> None:
+def run_on_this_machine(
+    folder: RunFolder, input_path: Path, output: Path, *, scan: InputScan, served: ServedModel
+) -> Any:
+    """Run a file's lines through a stack of the run's own; return the batch, once its results are at `output`.
+
+    Goes on where an earlier start was. Raises ServiceError where the batch does not complete.
+    """
     from cli.client import make_client, server_errors_as_sentences
     from cli.embedded.sockets import free_port
     from cli.progress import Waiting
     from cli.stack import StackOptions, running_stack
     from cli.supervisor import StopRequestedError
-    from cli.watch import average_rate, describe_errors, watch_batch
+    from cli.watch import describe_errors, watch_batch
 
     options = StackOptions(
         data_dir=folder.stack,
@@ -89,11 +97,11 @@ def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputSca
         with running_stack(options, say=_say, say_step=lambda _step: None) as stack:
             client = make_client(stack.base_url, stack.api_key)
             with client, server_errors_as_sentences(client):
-                batch = _find_or_submit(client, folder, input_path, scan=scan)
+                batch = find_or_submit(client, folder, input_path, scan=scan)
                 waiting = Waiting(is_budget_alone=True)  # the worker is being started
                 batch = watch_batch(client, batch.id, on_poll=stack.supervisor.tend_or_stop, waiting=waiting)
                 if batch.status == "completed":
-                    _collect(client, batch, folder, output)
+                    collect(client, batch, folder, output)
     except StopRequestedError:
         _say("stopped. Run the same command again to go on.")
         raise typer.Exit(130) from None
@@ -101,7 +109,7 @@ def _run_in(folder: RunFolder, input_path: Path, output: Path, *, scan: InputSca
         folder.forget_stack()
     if batch.status != "completed":
         raise ServiceError(f"the batch {batch.status}:\n{describe_errors(batch)}")
-    _report(batch, output, rate=average_rate(batch))
+    return batch
 
 
 def _served_model(given: str | None, scan: InputScan) -> ServedModel:
@@ -120,7 +128,9 @@ def _served_model(given: str | None, scan: InputScan) -> ServedModel:
         ) from None
 
 
-def _find_or_submit(client: OpenAI, folder: RunFolder, input_path: Path, *, scan: InputScan) -> Any:
+def find_or_submit(
+    client: OpenAI, folder: RunFolder, input_path: Path, *, scan: InputScan, window: str = _WINDOW
+) -> Any:
     """Return the batch of an earlier start, or upload the file and create one."""
     from openai import NotFoundError
 
@@ -132,10 +142,12 @@ def _find_or_submit(client: OpenAI, folder: RunFolder, input_path: Path, *, scan
                 _say(f"going on with {batch.id}")
                 return batch
         state = replace(state, file_id=None, batch_id=None, attempt=state.attempt + 1)
-    return _submit(client, folder, state, input_path, scan=scan)
+    return _submit(client, folder, state, input_path, scan=scan, window=window)
 
 
-def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path, *, scan: InputScan) -> Any:
+def _submit(
+    client: OpenAI, folder: RunFolder, state: RunState, input_path: Path, *, scan: InputScan, window: str
+) -> Any:
     from cli.disk.input_file import plain
 
     if state.file_id is None:
@@ -147,7 +159,7 @@ def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path
     batch = client.batches.create(
         input_file_id=state.file_id,
         endpoint=scan.endpoint,  # type: ignore[arg-type]  # the server knows which ones exist
-        completion_window=_WINDOW,  # type: ignore[arg-type]  # longer than OpenAI's only choice
+        completion_window=window,  # type: ignore[arg-type]  # longer than OpenAI's only choice
         # A kill between this call and the next line must not lead to a second batch.
         extra_headers={"Idempotency-Key": f"run-{folder.key}-{state.attempt}-{state.file_id}"},
     )
@@ -155,7 +167,7 @@ def _submit(client: OpenAI, folder: RunFolder, state: RunState, input_path: Path
     return batch
 
 
-def _collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> None:
+def collect(client: OpenAI, batch: Any, folder: RunFolder, output: Path) -> None:
     """Download what a completed batch wrote, and note it as complete."""
     from cli.disk.download import download
     from cli.run_state import sha256_of

@@ -1,0 +1,161 @@
+"""The rendered lines of a job and its results on disk, so that the same command goes on where it was stopped."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cli.disk.download import replacing
+from cli.mapping.job import MapJob
+from cli.run_command import errors_path
+from cli.run_state import RunFolder
+from jobs.errors import InputError
+from pipelines.lines.joining import joined_rows
+from pipelines.lines.requests import RequestLine, UnrenderedRow, request_lines
+from pipelines.lines.table_shape import SeenColumns, output_schema, require_apart
+from pipelines.packages import needed
+from pipelines.sources.files import Format
+from pipelines.sources.source import Row
+
+MAX_SHOWN = 3
+"""Rows that a dry run shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """What became of a source's rows, noted once all of them are lines."""
+
+    identity: str
+    """Of the source, when it was read."""
+    num_rows: int
+    num_unrendered: int
+    columns: list[str]
+    """Of the source."""
+    schema: str | None
+    """A pyarrow.Schema of the output in its own form, as base64; None where the output has no types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapFolder:
+    """Files of one job, below the folder of its run."""
+
+    run: RunFolder
+
+    @property
+    def lines(self) -> Path:
+        return self.run.root / "input.jsonl"
+
+    @property
+    def answers(self) -> Path:
+        return self.run.root / "answers.jsonl"
+
+    @property
+    def unrendered(self) -> Path:
+        return self.run.root / "unrendered.jsonl"
+
+    @property
+    def note(self) -> Path:
+        return self.run.root / "rendered.json"
+
+    def render(self, job: MapJob, *, shown: list[RequestLine | UnrenderedRow] | None = None) -> Rendered:
+        """Write the lines of all rows, unless an earlier start did. The first ones are added to `shown`.
+
+        Raises InputError where the source cannot be read, or no row becomes a line.
+        """
+        if self.note.exists():
+            return Rendered(**orjson.loads(self.note.read_bytes()))
+        self.run.root.mkdir(parents=True, exist_ok=True)
+        identity = job.source.identity()
+        seen = SeenColumns(job.form)
+        num_rows, failed = self._write_lines(_noting(job, seen), shown if shown is not None else [])
+        if num_rows == failed:
+            raise _nothing_to_run(job, num_rows, self.unrendered)
+        columns = list(job.source.columns or seen.names)
+        require_apart(columns, job.shape)
+        rendered = Rendered(
+            identity=identity,
+            num_rows=num_rows,
+            num_unrendered=failed,
+            columns=columns,
+            schema=_output_schema(job, seen, columns),
+        )
+        with replacing(self.note) as file:
+            file.write(orjson.dumps(asdict(rendered)))
+        return rendered
+
+    def _write_lines(self, job: MapJob, shown: list[RequestLine | UnrenderedRow]) -> tuple[int, int]:
+        """Return how many rows there are, and how many of them are no lines."""
+        num_rows = failed = 0
+        with replacing(self.lines) as lines, replacing(self.unrendered) as unrendered:
+            for one in request_lines(job.source, job.template, job.ask):
+                num_rows += 1
+                if len(shown) < MAX_SHOWN:
+                    shown.append(one)
+                if isinstance(one, RequestLine):
+                    lines.write(one.line)
+                else:
+                    failed += 1
+                    unrendered.write(orjson.dumps(asdict(one)) + b"\n")
+        return num_rows, failed
+
+    def rows(self, job: MapJob, rendered: Rendered) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the output. Raises InputError where the source is not what it was."""
+        if job.source.identity() != rendered.identity:
+            raise InputError(f"{job.source.description} has changed since its rows were read. Run the same again.")
+        results = [_lines(path) for path in (self.answers, errors_path(self.answers)) if path.exists()]
+        unrendered = (UnrenderedRow(**orjson.loads(line)) for line in _lines(self.unrendered))
+        return joined_rows(job.source, job.shape, unrendered=unrendered, results=results)
+
+    def forget(self) -> None:
+        """Free the disk once the output is written."""
+        for path in (self.lines, self.answers, errors_path(self.answers), self.unrendered, self.note):
+            path.unlink(missing_ok=True)
+        self.run.forget_stack()
+
+
+def arrow_schema(rendered: Rendered) -> Any:
+    """Return the pyarrow.Schema of the output; None where it has no types."""
+    if rendered.schema is None:
+        return None
+    arrow = needed("pyarrow", by="writing Parquet")
+    return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(rendered.schema)))
+
+
+def _output_schema(job: MapJob, seen: SeenColumns, columns: list[str]) -> str | None:
+    if job.form is not Format.PARQUET:
+        return None
+    own = seen.schema() if job.source.columns is None else job.source.schema
+    return base64.b64encode(output_schema(own, columns, job.shape).serialize().to_pybytes()).decode()
+
+
+def _noting(job: MapJob, seen: SeenColumns) -> MapJob:
+    """Look at rows that have no header as they pass."""
+    if job.source.columns is not None:
+        return job
+
+    def read() -> Iterator[Row]:
+        for row in job.source.read():
+            seen.add(row.values)
+            yield row
+
+    return replace(job, source=replace(job.source, read=read))
+
+
+def _nothing_to_run(job: MapJob, num_rows: int, unrendered: Path) -> InputError:
+    if num_rows == 0:
+        return InputError(f"{job.source.description} holds no rows.")
+    first = orjson.loads(next(_lines(unrendered)))
+    return InputError(
+        f"none of the {num_rows:,} rows of {job.source.description} fits the prompt. Row {first['index']}: "
+        f"{first['error']}"
+    )
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file

@@ -1,0 +1,64 @@
+"""What is to be done with a table, checked as far as that goes before a row is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from jobs.errors import InputError
+from pipelines.lines.requests import Ask, require_columns
+from pipelines.lines.table_shape import Shape, output_schema, require_apart
+from pipelines.outputs.column_types import answer_columns
+from pipelines.sources.files import Format
+from pipelines.sources.source import Source
+from pipelines.templates.template import Template, check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapJob:
+    """One table through one prompt and one model."""
+
+    source: Source
+    template: Template
+    ask: Ask
+    shape: Shape
+    form: Format
+    """Of the output."""
+
+    def identity(self, *parts: str) -> str:
+        """Return a digest of all that the results depend on, and of `parts`. Reads the source once."""
+        prompt = [(part.role, part.source) for part in self.template.parts]
+        said = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix, self.form.value, parts]
+        return hashlib.sha256(orjson.dumps(said)).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a user asks for, as given."""
+
+    prompt: str
+    model: str
+    """The name that the lines give."""
+    schema: Any = None
+    """A JSON schema; None for texts."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+
+
+def plan(source: Source, wanted: Wanted, form: Format) -> MapJob:
+    """Return the job. Raises InputError where the template, the schema, or both beside the source cannot be used."""
+    template = check(wanted.prompt)
+    require_columns(template, source.columns)
+    if "messages" in wanted.params or "response_format" in wanted.params or "model" in wanted.params:
+        raise InputError("messages, model and response_format come from the prompt, --model and --schema.")
+    columns = None if wanted.schema is None else answer_columns(wanted.schema)
+    shape = Shape(answer=columns, prefix=wanted.prefix)
+    require_apart(source.columns or (), shape)
+    if form is Format.PARQUET:
+        output_schema(source.schema, source.columns or (), shape)
+    ask = Ask(model=wanted.model, params=wanted.params, schema=wanted.schema)
+    return MapJob(source=source, template=template, ask=ask, shape=shape, form=form)
