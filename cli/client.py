@@ -24,11 +24,18 @@ def client_from_environment() -> OpenAI:
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. Set what `tokenmill up` printed, "
             f"such as {' '.join(f'{name}={_EXAMPLES[name]}' for name in missing)}"
         )
-    base_url = os.environ["TOKENMILL_BASE_URL"]
+    return client_for(os.environ["TOKENMILL_BASE_URL"], os.environ["TOKENMILL_API_KEY"])
+
+
+def client_for(base_url: str, api_key: str | None) -> OpenAI:
+    """Return a client for a server; without a key, with TOKENMILL_API_KEY. Raises InputError naming what is wrong."""
     if not base_url.startswith(("http://", "https://")):
         example = _EXAMPLES["TOKENMILL_BASE_URL"]
         raise InputError(f"TOKENMILL_BASE_URL is {base_url!r}; it must begin with http:// or https://, as {example}")
-    return make_client(base_url, os.environ["TOKENMILL_API_KEY"])
+    api_key = api_key or os.environ.get("TOKENMILL_API_KEY")
+    if not api_key:
+        raise InputError(f"no API key was given for {base_url}. Give one, or set TOKENMILL_API_KEY.")
+    return make_client(base_url, api_key)
 
 
 def make_client(base_url: str, api_key: str) -> OpenAI:

@@ -13,7 +13,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-OURS = {"api", "benchmarks", "cli", "engine", "examples", "jobs", "kernels", "migrations", "pipelines", "workers"}
+OURS = {
+    "api",
+    "benchmarks",
+    "cli",
+    "engine",
+    "examples",
+    "jobs",
+    "kernels",
+    "migrations",
+    "pipelines",
+    "tokenmill",
+    "workers",
+}
 WEB = {"fastapi", "starlette", "uvicorn"}
 SQL = {"sqlalchemy", "psycopg", "alembic"}
 QUEUE = {"celery", "kombu", "redis"}
@@ -27,6 +39,7 @@ FORBIDDEN = {
     "api": (OURS - {"api", "jobs", "pipelines"}) | QUEUE | TENSORS,
     "workers": (OURS - {"workers", "jobs", "engine", "pipelines"}) | WEB,
     "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
+    "tokenmill": (OURS - {"tokenmill", "cli", "jobs", "pipelines"}) | WEB | SQL | QUEUE | TENSORS,
     "migrations": (OURS - {"migrations", "jobs"}) | WEB | QUEUE | TENSORS,
 }
 
@@ -72,6 +85,7 @@ FLOORS = {
         ["__init__"],
     ],
     "pipelines": [["packages", "templates"], ["sources"], ["outputs"], ["lines"]],
+    "tokenmill": [["tables"], ["__init__"]],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -116,6 +117,10 @@ class MapFolder:
         for path in (self.lines, self.answers, errors_path(self.answers), self.unrendered, self.note):
             path.unlink(missing_ok=True)
         self.run.forget_stack()
+
+    def remove(self) -> None:
+        """Forget that there was such a job."""
+        shutil.rmtree(self.run.root, ignore_errors=True)
 
 
 def arrow_schema(rendered: Rendered) -> Any:

@@ -1,0 +1,179 @@
+"""`tokenmill.map`: three lines of Python for each kind of table, which comes back as what it was."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import BaseModel
+
+import tokenmill
+from cli.mapping import places
+from cli.mapping.folder import MapFolder
+from cli.run_command import errors_path
+from cli.run_state import scan_input
+from tokenmill.tables import table_of
+
+SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}, "stars": {"type": "integer"}}}
+ROWS: list[dict[str, Any]] = [{"text": "good", "n": 1}, {"text": "bad", "n": None}, {"text": "so", "n": 3}]
+
+
+class Review(BaseModel):
+    """What pydantic describes."""
+
+    label: str
+    stars: int | None = None
+
+
+class Shop:
+    """A place that answers by itself: the text of the prompt, and nothing for "bad"."""
+
+    name = "shop"
+    model = "demo"
+
+    def __init__(self) -> None:
+        self.num_runs = 0
+        self.dies = False
+
+    def check_schema(self, schema: Any) -> None:
+        assert schema["type"] == "object"
+
+    def estimate(self, lines: Path) -> dict[str, str]:
+        raise NotImplementedError
+
+    def run(self, folder: MapFolder) -> None:
+        self.num_runs += 1
+        if self.dies:
+            raise KeyboardInterrupt
+        assert scan_input(folder.lines).models == ("demo",)
+        with folder.answers.open("w") as answers, errors_path(folder.answers).open("w") as errors:
+            for raw in folder.lines.read_text().splitlines():
+                line = json.loads(raw)
+                text = line["body"]["messages"][-1]["content"]
+                (errors if text == "bad" else answers).write(json.dumps(answer(line["custom_id"], text)) + "\n")
+
+
+def answer(custom_id: str, text: str) -> dict[str, Any]:
+    if text == "bad":
+        return {"custom_id": custom_id, "error": {"code": "x", "message": "no"}}
+    choice = {"message": {"content": json.dumps({"label": text, "stars": len(text)})}, "finish_reason": "stop"}
+    return {"custom_id": custom_id, "response": {"status_code": 200, "body": {"choices": [choice]}}}
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shop:
+    shop = Shop()
+    monkeypatch.delenv("TOKENMILL_BASE_URL", raising=False)
+    monkeypatch.setenv("TOKENMILL_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(places, "this_machine", lambda *_args, **_options: shop)
+    return shop
+
+
+def mapped(rows: Any, **more: Any) -> Any:
+    return tokenmill.map(rows, **{"prompt": "{{ text }}", "schema": SCHEMA, "model": "demo", **more})
+
+
+EXPECTED = [("good", "good", 4, None), ("bad", None, None, "no (x)"), ("so", "so", 2, None)]
+
+
+def shown(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["text"], row["label"], row["stars"], row["error"]) for row in rows]
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_list_of_dicts_comes_back_as_one(tmp_path: Path) -> None:
+    given = [dict(row) for row in ROWS]
+    found = mapped(given)
+    assert type(found) is list
+    assert shown(found) == EXPECTED
+    assert [row["n"] for row in found] == [1, None, 3]
+    assert given == ROWS
+    assert list(tmp_path.glob("runs/*")) == []
+
+
+@pytest.mark.usefixtures("shop")
+def test_an_arrow_table_keeps_its_columns_and_their_types() -> None:
+    given = pa.table({"text": [row["text"] for row in ROWS], "day": [date(2026, 1, number) for number in (1, 2, 3)]})
+    found = mapped(given, prefix="a_", schema=Review)
+    assert type(found) is pa.Table
+    assert found.select(["text", "day"]) == given
+    assert [str(field.type) for field in found.schema][2:] == ["string", "int64", "string"]
+    assert found.column("a_label").to_pylist() == ["good", None, "so"]
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_pandas_frame_keeps_its_index_and_its_types() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    given = pandas.DataFrame({"text": ["good", "bad", "so"], "kind": ["u", "v", "u"]}, index=[7, 3, 5])
+    given["kind"] = given["kind"].astype("category")
+    found = mapped(given)
+    assert type(found) is pandas.DataFrame
+    assert list(found.index) == [7, 3, 5]
+    assert str(found["kind"].dtype) == "category"
+    assert found["label"].fillna("").tolist() == ["good", "", "so"]
+    assert found["stars"].fillna(0).tolist() == [4, 0, 2]
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_polars_frame_comes_back_as_one() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    given = polars.DataFrame(ROWS)
+    found = mapped(given)
+    assert type(found) is polars.DataFrame
+    assert found.select(given.columns).equals(given)
+    assert shown(found.to_dicts()) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"text": "a"}, "rows is a dict. Give a list of dicts, a pyarrow.Table, or a pandas or polars DataFrame"),
+        ("in.csv", "rows is a str"),
+        ([1], "row 1 is a int, and no dict whose keys are names"),
+        ([{1: 2}], "row 1 is a dict, and no dict whose keys are names"),
+        ([], "the table holds no rows"),
+        ([{"words": "a"}], "none of the 1 rows of the table fits the prompt. Row 1: line 1, column 4 of the prompt"),
+        (pa.table([[1], [2]], names=["a", "a"]), "the table has the column 'a' twice"),
+        (pa.table({"words": ["a"]}), "the prompt takes {{ text }}, and the source has no such column"),
+        (pa.table({"text": ["a"], "error": ["b"]}), "already has the column error, which the answers would replace"),
+    ],
+)
+@pytest.mark.usefixtures("shop")
+def test_what_is_no_table_for_the_prompt_is_refused(rows: Any, said: str) -> None:
+    with pytest.raises(tokenmill.InputError) as caught:
+        mapped(rows)
+    assert said in caught.value.message
+
+
+def test_an_interrupted_call_renders_its_rows_once(shop: Shop, tmp_path: Path) -> None:
+    shop.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        mapped(ROWS)
+    (lines,) = tmp_path.glob("runs/*/input.jsonl")
+    before = lines.stat().st_mtime_ns, lines.stat().st_ino
+    with pytest.raises(KeyboardInterrupt):
+        mapped(ROWS)
+    assert (lines.stat().st_mtime_ns, lines.stat().st_ino) == before
+    shop.dies = False
+    assert shown(mapped(ROWS)) == EXPECTED
+    assert shop.num_runs == 3
+
+
+def test_rows_that_are_read_again_are_the_same() -> None:
+    first, again = table_of(ROWS).source, table_of([dict(row) for row in ROWS]).source
+    assert first.identity() == again.identity() != table_of(ROWS[:2]).source.identity()
+    assert [row.values for row in first.read()] == [row.values for row in first.read()] == ROWS
+
+
+def test_a_server_is_named_by_its_url_and_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENMILL_API_KEY", raising=False)
+    with pytest.raises(tokenmill.InputError, match="no API key was given for http://127"):
+        mapped(ROWS, base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(tokenmill.InputError, match="must begin with http"):
+        mapped(ROWS, base_url="127.0.0.1:9/v1", api_key="k")
+    with pytest.raises(tokenmill.TokenmillError, match="cannot reach http://127"):
+        mapped(ROWS, base_url="http://127.0.0.1:9/v1", api_key="k")
