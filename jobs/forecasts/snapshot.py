@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from jobs.chunks.fleet import live_workers
 from jobs.chunks.recording import copy_rows
 from jobs.database import advisory_lock
+from jobs.forecasts import risks
 from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
 from jobs.forecasts.rates import Look, Rate, measured, tokens_of_a_line
 from jobs.forecasts.sentences import standing
@@ -25,7 +26,7 @@ from jobs.tables import ServingRate
 
 
 def take(session: Session) -> int:
-    """Measure the workers, forecast every batch in progress, and keep both; return the number of batches."""
+    """Measure the workers, forecast every batch in progress, keep both, and warn of those at risk; return how many."""
     advisory_lock(session, "forecast")
     by_model: dict[str, list[Any]] = defaultdict(list)
     for row in session.execute(_OPEN_BATCHES, {"model": None}).all():
@@ -38,6 +39,7 @@ def take(session: Session) -> int:
         kept.extend(_rows(by_model[model], rate, num_workers=num_workers[model]))
     session.execute(text("DELETE FROM forecast"))
     copy_rows(session, "COPY forecast (batch_id, position, seconds, waits_for, running_lines) FROM STDIN", kept)
+    risks.warn(session)  # last, as it locks batches
     return len(kept)
 
 

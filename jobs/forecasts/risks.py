@@ -1,0 +1,47 @@
+"""Tells webhooks of batches that may miss their deadline: once a batch, whatever is forecast later. Decides nothing."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.states import EventType
+from jobs.webhooks.events import emit
+
+_BATCHES = 100  # a look
+
+
+def warn(session: Session) -> list[str]:
+    """Note an event for each batch that has become at risk, and that it was noted; return their ids.
+
+    At risk is one that is expected to end after its deadline; one of which nobody can say when it ends, once three
+    quarters of its window are over. Batches that others hold locked are for the next look.
+    """
+    found = session.execute(_AT_RISK, {"limit": _BATCHES}).all()
+    for row in found:
+        emit(
+            session,
+            row.tenant_id,
+            EventType.BATCH_AT_RISK,
+            {"id": row.id, "eta": row.eta, "expires_at": row.expires_at},
+        )
+    return [row.id for row in found]
+
+
+# An end that is further away than ten years is not told, as in estimates.
+_AT_RISK = text("""
+    WITH found AS (
+        SELECT batch.id, forecast.made_at, forecast.seconds FROM batch
+        LEFT JOIN forecast ON forecast.batch_id = batch.id
+        WHERE batch.state IN ('validating', 'in_progress') AND batch.at_risk_at IS NULL AND batch.expires_at > now()
+            AND CASE
+                WHEN forecast.seconds IS NULL THEN now() > batch.expires_at - (batch.expires_at - batch.created_at) / 4
+                ELSE forecast.seconds > extract(epoch FROM batch.expires_at - forecast.made_at)
+            END
+        ORDER BY batch.id LIMIT :limit FOR NO KEY UPDATE OF batch SKIP LOCKED
+    )
+    UPDATE batch SET at_risk_at = now() FROM found WHERE batch.id = found.id
+    RETURNING batch.id, batch.tenant_id, CAST(floor(extract(epoch FROM batch.expires_at)) AS bigint) AS expires_at,
+        CASE WHEN found.seconds < 10 * 365 * 86400
+            THEN CAST(floor(extract(epoch FROM found.made_at) + found.seconds) AS bigint) END AS eta
+""")
