@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from api import files, health, models, quota, usage
-from api.batches import changing, creating, decisions, estimates, retries, routes
+from api.batches import changing, creating, decisions, estimates, events, retries, routes
+from api.batches.looks import BatchLooks
 from api.errors import install_error_handlers
 from api.in_flight import InFlight
 from api.middleware.layers import install_layers
@@ -53,9 +54,11 @@ def create_app(settings: Settings) -> FastAPI:
             in_flight=InFlight(),
             webhooks=webhooks,
         )
+        looks = app.state.looks = BatchLooks(app.state.services)
         await store.look()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.watch)
+            tasks.start_soon(looks.keep_looking)
             yield
             tasks.cancel_scope.cancel()
         await rates.close()
@@ -75,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     install_error_handlers(app)
     install_layers(app, metrics, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
-    batches = (creating, routes, changing, retries, decisions, estimates)
+    batches = (creating, routes, changing, retries, decisions, events, estimates)
     for module in (files, uploads, *batches, models, usage, quota, health):
         app.include_router(module.router)
     for webhook_module in (webhook_routes, webhook_deliveries):

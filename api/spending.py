@@ -20,6 +20,9 @@ from jobs.errors import RateLimitError
 _AT_ONCE = 2
 """Sums, estimates and tests of webhooks that one tenant may have under way in one API process: each may take long."""
 
+STREAMS = 32
+"""Of events, that one tenant may read at once in one API process."""
+
 
 @dataclass(slots=True)
 class Spending:
@@ -78,8 +81,14 @@ async def hold_webhook_test(services: ServicesDep, tenant: TenantDep) -> AsyncIt
         yield
 
 
+async def hold_stream(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "streams", allowed=STREAMS):
+        yield
+
+
 ONE_UPLOAD = Depends(hold_upload)
 ONE_DOWNLOAD = Depends(hold_download)
+ONE_STREAM = Depends(hold_stream)
 # Until the answer is made. They come before the session, since an endpoint's `dependencies` are resolved first.
 ONE_SUM = Depends(hold_sum, scope="function")
 ONE_ESTIMATE = Depends(hold_estimate, scope="function")

@@ -6,7 +6,7 @@ Knows no HTTP and no contents of lines. Locks in the order chunk → batch → b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
@@ -90,6 +90,11 @@ def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
     if batch is None:
         raise _not_found(batch_id)
     return batch
+
+
+def find_batches(session: Session, batch_ids: Collection[str]) -> Sequence[Batch]:
+    """Return those of these batches that are there, whosever they are."""
+    return session.scalars(select(Batch).where(Batch.id.in_(batch_ids), Batch.deleted_at.is_(None))).all()
 
 
 def list_batches(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Batch]:

@@ -99,6 +99,7 @@ def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) ->
         "downloadFile": "application/octet-stream",
         "listResults": "application/x-ndjson",
         "readMetrics": "text/plain",
+        "streamBatch": "text/event-stream",
     }
 
 

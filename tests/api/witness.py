@@ -56,9 +56,11 @@ class Witness:
             return
         yield from (f"has no {name}" for name in response["headers"] if name not in headers)
         media_type = headers.get("content-type", "").partition(";")[0]
-        media = response["content"].get(media_type)
+        media = response.get("content", {}).get(media_type)
+        if media is None and not body and "content" not in response:
+            return
         if media is None:
-            yield f"{media_type} is not among {list(response['content'])}"
+            yield f"{media_type} is not among {list(response.get('content', {}))}"
         elif method == "HEAD":
             yield from ("has content" for _ in body[:1])
         elif media_type == "application/json":
