@@ -35,6 +35,8 @@ class ChildOutput:
         self.stop_reason: int | str | None = None
         """The stop token or stop string that ended it."""
         self.error: str | None = None
+        self.num_preemptions = self.num_swaps = 0
+        """As in the last delta."""
         self.ended_before_engine = False
         """A stop string ended it: the engine knows nothing of those and computes on until it is told."""
         self._ends_with_stop_token = False
@@ -51,6 +53,7 @@ class ChildOutput:
         """Add new tokens, up to the one that completes a stop string. After its end nothing counts."""
         if self.finish_reason is not None:
             return  # under way when its stop string was found
+        self.num_preemptions, self.num_swaps = delta.num_preemptions, delta.num_swaps
         if self._searched is not None and self._ends_at_stop_string(self._searched, delta):
             return
         self.token_ids += delta.token_ids
@@ -151,6 +154,16 @@ class RequestProgress:
         self.num_cached_tokens = 0
         for child in self.children:
             child.resume(token_ids)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Return how often children have lost their seats."""
+        return sum(child.num_preemptions for child in self.children)
+
+    @property
+    def num_swaps(self) -> int:
+        """Return how often their blocks went to host memory then."""
+        return sum(child.num_swaps for child in self.children)
 
     @property
     def has_ended(self) -> bool:

@@ -55,6 +55,10 @@ class TokenDelta:
     """The stop token, if it was one of `stop_token_ids`."""
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache."""
+    num_preemptions: int = 0
+    """How often the child has lost its seat so far, and"""
+    num_swaps: int = 0
+    """how often its blocks went to host memory then."""
     error: str | None = None
     """Set only with finish_reason "error"."""
 
@@ -67,6 +71,7 @@ class TokenDelta:
             self.prompt_logprobs = later.prompt_logprobs
         self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
         self.num_cached_tokens = max(self.num_cached_tokens, later.num_cached_tokens)
+        self.num_preemptions, self.num_swaps = later.num_preemptions, later.num_swaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

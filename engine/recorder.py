@@ -64,6 +64,8 @@ class Recorder:
             index=sequence.index,
             finish_reason=reason,
             num_cached_tokens=sequence.num_cached_tokens,
+            num_preemptions=sequence.num_preemptions,
+            num_swaps=sequence.num_swaps,
             error=error,
         )
 
@@ -91,6 +93,8 @@ class Recorder:
             request_id=sequence.request.request_id,
             index=sequence.index,
             num_cached_tokens=sequence.num_cached_tokens,
+            num_preemptions=sequence.num_preemptions,
+            num_swaps=sequence.num_swaps,
             prompt_logprobs=sequence.prompt_logprobs,
         )
         sequence.prompt_logprobs = None  # reported once

@@ -31,6 +31,9 @@ class Kind(StrEnum):
     LOST_LEASE = "lost_lease"  # a worker fell silent over chunks: the detail says what became of the last one
     WAITS_FOR_BUDGET = "waits_for_budget"  # chunks were laid aside
     WENT_ON = "went_on"  # chunks that were laid aside are back in the queue
+    PREEMPTED = "preempted"  # a worker's engine took answers off the GPU, to go on later
+    SWAPPED = "swapped"  # of these, what was computed went to host memory
+    PREFIX_FOUND = "prefix_found"  # tokens of prompts that a worker's engine had computed before
     CHANGED = "changed"  # its owner gave it another class or window
 
 
@@ -41,6 +44,9 @@ _SENTENCES = {
     Kind.LOST_LEASE: "Worker {subject} fell silent over {chunks}; the last one is {detail}.",
     Kind.WAITS_FOR_BUDGET: "The budget had no room for what {chunks} needed; {detail} last.",
     Kind.WENT_ON: "The budget had room for {chunks} that had waited.",
+    Kind.PREEMPTED: "The engine of worker {subject} interrupted answers {num:,} times, to let others run first.",
+    Kind.SWAPPED: "The engine of worker {subject} kept what was computed of interrupted answers {num:,} times.",
+    Kind.PREFIX_FOUND: "The engine of worker {subject} had {num:,} tokens of prompts computed before.",
     Kind.CHANGED: "Its owner changed it: {detail}.",
 }
 
@@ -64,7 +70,9 @@ def read(session: Session, batch_id: str) -> Sequence[Decision]:
 def sentence(decision: Decision) -> str:
     """Say what was decided, in words for the batch's owner."""
     chunks = f"{decision.num:,} chunk{'' if decision.num == 1 else 's'}"
-    return _SENTENCES[Kind(decision.kind)].format(subject=decision.subject, detail=decision.detail, chunks=chunks)
+    return _SENTENCES[Kind(decision.kind)].format(
+        subject=decision.subject, detail=decision.detail, chunks=chunks, num=decision.num
+    )
 
 
 def forget(maker: sessionmaker[Session]) -> int:

@@ -25,7 +25,7 @@ class DecisionObject(WireModel):
     worker: str | None
     """Whom it concerns, where that is a worker."""
     count: int
-    """Chunks, or times."""
+    """Chunks, or times; tokens, of `prefix_found`."""
     first_at: int
     last_at: int
     message: str

@@ -147,9 +147,10 @@ class Sequence:
     last_token_id: int
 
     num_computed_tokens: int
-    """The scheduler alone writes this and the next three."""
+    """The scheduler alone writes this and the next four."""
     num_cached_tokens: int
     num_preemptions: int
+    num_swaps: int
     rank: tuple[Any, ...]
     """Orders it among the running ones by the policy, after every protected one."""
 
@@ -200,6 +201,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.num_swaps = 0
         self.rank = ()
         self.has_long_angles = False
         self.draft_token_ids = []

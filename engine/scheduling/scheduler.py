@@ -432,6 +432,7 @@ class Scheduler:
         swap = self._swap if reason is not Reason.NEW_ANGLES else None  # that KV is of no use any more
         if swap is not None and swap.put_aside(sequence, block_size=self.pool.block_size):
             self.counters.num_swaps += 1
+            sequence.num_swaps += 1
         self._leave(sequence)
         sequence.num_preemptions += 1
         sequence.num_computed_tokens = 0

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import decisions
 from jobs.accounts.budgets import Covered
 from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk, FlushOutcome
 from jobs.chunks.recording import LineResult
 from jobs.database import transaction
+from jobs.decisions import Kind
 from jobs.errors import FencedOutError, ServiceError
 from jobs.settings import Settings
 
@@ -85,8 +87,9 @@ class ChunkLease:
         most_picos: int,
         is_last: bool,
         worker_microseconds: int = 0,
+        decided: Mapping[Kind, int] | None = None,
     ) -> None:
-        """Store results, and the time that they took, which also extends the lease.
+        """Store results, the time that they took, and what was decided of them, which also extends the lease.
 
         Only lines that may use `most_running` tokens and cost `most_picos` still run. With `is_last` every line has its
         result now, and the chunk ends with it where its batch is wanted.
@@ -96,7 +99,7 @@ class ChunkLease:
 
         def store(session: Session, claim: ClaimedChunk) -> FlushOutcome:
             # The same number until one attempt is known to have committed: so what is stored twice is billed once.
-            return leasing.flush(
+            outcome = leasing.flush(
                 session,
                 claim,
                 results,
@@ -107,6 +110,9 @@ class ChunkLease:
                 worker_microseconds=worker_microseconds,
                 is_last=is_last,
             )
+            for kind, num in sorted((decided or {}).items()):  # in one order, as each locks a row
+                decisions.note(session, claim.batch_id, kind, subject=claim.worker_id, num=num)
+            return outcome
 
         outcome = self.run(store)
         self._num_flushes += 1

@@ -10,6 +10,7 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
 from jobs.lines.reading import InputLine, RawLine, custom_id_of
+from workers.chunks.engine_decisions import EngineDecisions
 from workers.chunks.engine_lines import EngineLines
 from workers.chunks.lease import ChunkLease
 from workers.chunks.line_results import ResultMaker
@@ -39,6 +40,7 @@ class ChunkResults:
         self._lines = lines
         self._scores = scores
         self._maker = ResultMaker(claim.batch_id, parts.answers)
+        self._decisions = EngineDecisions(parts.monotonic)
         self._unwritten: list[LineResult] = []
         self._first_at = 0.0  # when the first of them came
 
@@ -71,6 +73,7 @@ class ChunkResults:
         """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
         line = run.prepared
         self._lines.drop(line.line_no)
+        self._decisions.count(run)
         try:
             if run.error is None:
                 self._hold(self._maker.answer(run))
@@ -106,6 +109,7 @@ class ChunkResults:
             most_picos=self._lines.most_picos,
             is_last=is_last,
             worker_microseconds=self._parts.worker_time.take(self._lines.time),
+            decided=self._decisions.pop_due(is_last=is_last),
         )
         self._scores.leave(result.line_no for result in self._unwritten)
         self._unwritten = []

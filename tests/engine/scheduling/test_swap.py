@@ -121,10 +121,14 @@ def test_the_model_gives_the_same_tokens_over_swapped_blocks(
         tokens: list[list[int]] = [[] for _ in model.prompts]
         for index, prompt in enumerate(model.prompts):
             engine.add(new_request(index, prompt, params=SamplingParams(max_tokens=20, ignore_eos=True, **params)))
+        told = {}
         while engine.has_work:
             for delta in engine.step():
                 tokens[delta.request_id] += delta.token_ids
+                told[delta.request_id] = delta.num_preemptions, delta.num_swaps
             engine.scheduler.check_integrity()
         outputs.append(tokens)
-    assert engine.stats().scheduler.num_swaps > 0
+        counters = engine.stats().scheduler
+        assert tuple(map(sum, zip(*told.values(), strict=True))) == (counters.num_preemptions, counters.num_swaps)
+    assert counters.num_swaps > 0
     assert outputs[0] == outputs[1]
