@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.ids import BatchId
-from jobs.errors import InputError
+from jobs.errors import InputError, ServiceError
 from jobs.states import InvalidLines, Priority, UncoveredLines
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
 
 _PAGE = 1000
+_LOOK_SECONDS = 1.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")]
@@ -42,6 +44,9 @@ def create(
     watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
     fail_on_errors: FailOnErrors = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would take, and submit nothing.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="With --dry-run: wait until a worker has counted every token.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a batch and print its id.
@@ -52,6 +57,8 @@ def create(
     from cli.file_commands import upload_file
 
     pairs = _pairs(metadata or [])
+    if exact and not dry_run:
+        raise InputError("--exact is for --dry-run. Give both, or none of them.")
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         path, is_uploaded = Path(source), False
@@ -60,7 +67,9 @@ def create(
             source = upload_file(client, path, purpose="batch").id
             is_uploaded = True
         if dry_run:
-            call = {"input_file_id": source, "completion_window": window, "priority": priority.value}
+            call: dict[str, Any] = {
+                "input_file_id": source, "completion_window": window, "priority": priority.value,
+            } | ({"exact": True} if exact else {})  # fmt: skip
             try:
                 _print_estimate(client, call | ({"endpoint": endpoint} if endpoint else {}), as_json=as_json)
             finally:
@@ -265,12 +274,29 @@ def _print_estimate(client: OpenAI, call: dict[str, Any], *, as_json: bool) -> N
     from cli.table import print_fields
 
     found = client.post("/estimates", cast_to=dict[str, Any], body=call)
+    if call.get("exact"):
+        found = _when_counted(client, found)
     if as_json:
         print(json.dumps(found, indent=2))
         return
     print_fields(estimate_fields(found))
     for error in (found["errors"] or {"data": []})["data"]:
         print(f"line {error['line']}: {error['message']}")
+
+
+def _when_counted(client: OpenAI, found: dict[str, Any]) -> dict[str, Any]:
+    """Wait until a worker has counted an input, and say on standard error how far it is."""
+    seen = None
+    while found["status"] == "counting":
+        counted = f"counted {found['counted_lines']:,} of {found['requests']:,} lines"
+        if counted != seen:
+            print(f"{counted} ({found['basis']})" if seen is None else counted, file=sys.stderr, flush=True)
+        seen = counted
+        time.sleep(_LOOK_SECONDS)
+        found = client.get(f"/estimates/{found['id']}", cast_to=dict[str, Any])
+    if found["status"] != "counted":
+        raise ServiceError(f"the lines could not be counted: {found['tokens_basis']}")
+    return found
 
 
 def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:

@@ -54,11 +54,12 @@ def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]
 def estimate_fields(found: Mapping[str, Any]) -> dict[str, str]:
     """Return an estimate of the wire; its `errors` are left to the caller."""
     seconds, available = found["worker_seconds"], found["available_tokens"]
+    checked = "" if found["status"] == "counted" else "the first "
     room = "no limit" if available is None else f"{available:,} tokens left"
     return {
         "model": found["model"] or "unknown",
         "lines": f"{found['requests']:,}",
-        "invalid": f"{found['invalid_lines']:,} of the first {found['checked_lines']:,} lines",
+        "invalid": f"{found['invalid_lines']:,} of {checked}{found['checked_lines']:,} lines",
         "tokens": f"{found['input_tokens']:,} in, at most {found['output_tokens']:,} out",
         "counted": found["tokens_basis"],
         "cost": f"at most {money(found['cost_micros'])} {found['currency']}",

@@ -159,6 +159,11 @@ def find_model(session: Session, name: str) -> Model:
     return model
 
 
+def known_model(session: Session, name: str) -> Model | None:
+    """Return a model, None where it is not known any more."""
+    return session.get(Model, name)
+
+
 def _not_found(name: str, known: Sequence[str]) -> NotFoundError:
     names = ", ".join(known[:_MOST_NAMED]) or "none yet"
     return NotFoundError(

@@ -1,4 +1,4 @@
-"""The states of batches, chunks, uploads and runs, and the one table of moves. Nobody assigns one elsewhere."""
+"""The states of batches, chunks, uploads, counts and runs, and the one table of moves. Nobody assigns one elsewhere."""
 
 from __future__ import annotations
 
@@ -75,6 +75,14 @@ class CatchUp(StrEnum):
     ALL = "all"
 
 
+class CountState(StrEnum):
+    """Of an input that workers count token by token."""  # `jobs.batches.exact_counts` alone writes them
+
+    COUNTING = "counting"  # waits for a turn at a worker, or has one
+    COUNTED = "counted"
+    FAILED = "failed"  # its input is gone
+
+
 class Priority(StrEnum):
     """Classes, each served before the next one; ageing keeps the last from starving."""
 
@@ -130,7 +138,7 @@ class EventType(StrEnum):
     BATCH_AT_RISK = "batch.at_risk"  # it is expected to end after its deadline; at most once a batch
 
 
-_B, _C, _U = BatchState, ChunkState, UploadState
+_B, _C, _U, _I = BatchState, ChunkState, UploadState, CountState
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
     _B.VALIDATING: frozenset({_B.FAILED, _B.IN_PROGRESS, _B.FINALIZING, _B.CANCELLING}),
@@ -173,6 +181,12 @@ RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     _R.CANCELLED: frozenset(),
 }
 
+COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
+    _I.COUNTING: frozenset({_I.COUNTED, _I.FAILED}),
+    _I.COUNTED: frozenset(),
+    _I.FAILED: frozenset(),
+}
+
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
 TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
@@ -182,7 +196,7 @@ class IllegalMoveError(AssertionError):
     """Our own invariant is broken: a move that is not in the table."""
 
 
-State = TypeVar("State", bound=BatchState | ChunkState | UploadState | RunState)
+State = TypeVar("State", bound=BatchState | ChunkState | UploadState | CountState | RunState)
 
 
 def require_move(before: State, after: State) -> None:
@@ -201,6 +215,7 @@ def _moves_of(kind: type[State]) -> dict[State, frozenset[State]]:
         BatchState: BATCH_MOVES,
         ChunkState: CHUNK_MOVES,
         UploadState: UPLOAD_MOVES,
+        CountState: COUNT_MOVES,
         RunState: RUN_MOVES,
     }
     found: dict[State, frozenset[State]] = tables[kind]

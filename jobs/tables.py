@@ -36,6 +36,7 @@ from jobs.states import (
     BudgetWindow,
     CatchUp,
     ChunkState,
+    CountState,
     DeliveryState,
     InvalidLines,
     Overlap,
@@ -337,6 +338,41 @@ class Batch(Base):
     after_batch_id: Mapped[str | None]  # the batch that has to be completed before this one starts
     waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # of waits_for_tokens: the same of money
     at_risk_at: Mapped[datetime | None]  # when its owner's webhooks were told that it may miss its deadline
+
+
+class InputCount(Base):
+    """An input that workers count before it is submitted: see `jobs.batches.exact_counts`. Nothing of it is billed."""
+
+    __tablename__ = "input_count"
+    __table_args__ = (
+        Index("input_count_open_idx", "model", postgresql_where=text("state = 'counting'")),
+        Index(None, "tenant_id"),
+        Index(None, "created_at"),
+        CheckConstraint(_one_of("state", CountState), name="state"),
+        CheckConstraint(_one_of("priority", Priority), name="priority"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    input_file_id: Mapped[str] = mapped_column(ForeignKey("file.id"))
+    endpoint: Mapped[str]
+    model: Mapped[str]
+    priority: Mapped[str]
+    completion_window: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default=CountState.COUNTING.value)
+    failure: Mapped[str | None]  # why it failed, as a sentence
+    created_at: Mapped[datetime] = _created_at()
+    next_line: Mapped[int] = mapped_column(server_default="0")
+    next_byte: Mapped[int] = mapped_column(server_default="0")
+    num_requests: Mapped[int] = mapped_column(server_default="0")  # of the lines before that one
+    num_invalid: Mapped[int] = mapped_column(server_default="0")
+    input_tokens: Mapped[int] = mapped_column(server_default="0")
+    output_tokens: Mapped[int] = mapped_column(server_default="0")
+    listed: Mapped[list[dict[str, Any]]] = mapped_column(server_default="[]")  # the first bad lines
+    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    claimed_until: Mapped[datetime | None]
+    last_turn_at: Mapped[datetime | None]
 
 
 class Chunk(Base):

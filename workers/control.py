@@ -18,6 +18,7 @@ from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import chores, decisions, history
+from jobs.batches import exact_counts
 from jobs.batches.deletion import delete_left
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import DueBatch
@@ -109,6 +110,7 @@ class Control:
             "webhooks": lambda: self._in_turn(
                 "forget webhooks", lambda: deliveries.forget(self._sessions), again=_ROLL_UP_AGAIN
             ),
+            "input counts": lambda: self._in_turn("forget input counts", self._forget_counts, again=_ROLL_UP_AGAIN),
             "workers": lambda: self._in_turn(
                 "forget workers", lambda: history.forget_workers(self._sessions), again=_ROLL_UP_AGAIN
             ),
@@ -123,6 +125,10 @@ class Control:
             else:
                 if num_purged:
                     log.info("purged what=%s number=%d", name, num_purged)
+
+    def _forget_counts(self) -> int:
+        with transaction(self._sessions) as session:
+            return exact_counts.forget(session)
 
     def _in_turn(self, name: str, step: Callable[[], int], *, again: timedelta) -> int:
         """Do a step where it is due, and no other control worker has begun it."""

@@ -128,12 +128,7 @@ class PromptMaker:
         request = parse_body(endpoint, line.body)
         asker = Asker(tenant=tenant, is_wanted=is_wanted)
         calls = self._call_reader(request)
-        param = "messages" if isinstance(request, ChatRequest) else "prompt"
-        check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
-        self._check_token_ids(request)
-        with room():
-            prompts = self._prompts(request, check)
-        self._lengths.check(prompts, request.sampling.max_tokens, param=param)
+        prompts = self._checked_prompts(request, is_wanted, room)
         seeds = None
         if request.sampling.seed is None:
             # Derived, so that a line run again after a crash gives the same tokens.
@@ -157,6 +152,40 @@ class PromptMaker:
         )
         _check_prompt_scores(prepared)
         return prepared
+
+    def measure(
+        self,
+        line: InputLine,
+        *,
+        endpoint: str,
+        default_max_tokens: int,
+        is_wanted: Callable[[], bool],
+        room: Callable[[], AbstractContextManager[None]],
+    ) -> tuple[int, int]:
+        """Return the tokens of a line's prompts, and the most of its answers, each as long as its limit or, where it
+        has none, as `default_max_tokens` and the context allow.
+
+        Raises what `prepare` raises, but for a grammar that cannot be kept: none is compiled.
+        """
+        request = parse_body(endpoint, line.body)
+        self._call_reader(request)
+        prompts = self._checked_prompts(request, is_wanted, room)
+        given = request.sampling.max_tokens
+        most = default_max_tokens if given is None else given
+        answers = sum(min(most, self._max_model_len - len(prompt)) for prompt in prompts)
+        return sum(map(len, prompts)), request.sampling.n * answers
+
+    def _checked_prompts(
+        self, request: Request, is_wanted: Callable[[], bool], room: Callable[[], AbstractContextManager[None]]
+    ) -> tuple[array[int], ...]:
+        """Return prompts that fit into the context with what the line wants of answers. Raises BodyError, Unwanted."""
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
+        self._check_token_ids(request)
+        with room():
+            prompts = self._prompts(request, check)
+        self._lengths.check(prompts, request.sampling.max_tokens, param=param)
+        return prompts
 
     def _call_reader(self, request: Request) -> CallReader | None:
         """Return what finds the calls in the answer. Raises BodyError when the chat template knows no tools."""

@@ -39,6 +39,12 @@ class Slots:
             )
 
     @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is open."""
+        with self._lock:
+            return not self._all
+
+    @property
     def has_room_for_all(self) -> bool:
         """Tell whether one of the K slots is free."""
         with self._lock:

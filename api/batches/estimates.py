@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends
-from pydantic import Field
+from pydantic import Field, StrictBool
+from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.creating import CreateBatchBody, check_source
@@ -19,19 +21,22 @@ from api.openapi import failures
 from api.schemas.batches import BatchErrors
 from api.schemas.wire import WireModel, unix_seconds_or_none
 from api.services import Services, ServicesDep
+from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE
 from jobs import served_models
 from jobs.accounts import budgets
-from jobs.batches import estimating, inline_lines
+from jobs.batches import estimating, exact_counts, inline_lines
 from jobs.batches.estimating import Checked
+from jobs.batches.exact_counts import NewCount
 from jobs.batches.submission import check_file, parse_window
 from jobs.chunks import fleet
 from jobs.database import transaction
-from jobs.errors import NotFoundError
+from jobs.errors import InputError, NotFoundError
 from jobs.files import get_file
 from jobs.lines.bodies import CHAT_ENDPOINT, ENDPOINTS
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
-from jobs.tables import Tenant
+from jobs.states import CountState, Priority
+from jobs.tables import File, InputCount, Tenant
 
 router = APIRouter(prefix="/v1/estimates", tags=["batches"], responses=failures(401, 429, 503))
 
@@ -42,15 +47,29 @@ TOKENS_BASIS = (
 )
 
 
+EXACT_BASIS = (
+    "Exact: a worker of the model has counted every prompt; lines that it would refuse are not in it. Answers count "
+    "with their max_tokens, or with what is usual where a line gives none, and at most until the context ends."
+)
+
+
 class EstimateBody(CreateBatchBody):
     """A create call; what has no influence here may stand in it, too."""
 
     endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})] = CHAT_ENDPOINT
     completion_window: CompletionWindow = "24h"
+    exact: StrictBool = False
+    """Have a worker of the model count all lines of the file, too: `GET /v1/estimates/{id}` has what it found."""
 
 
 class EstimateObject(WireModel):
     object: Literal["estimate"] = "estimate"
+    id: str | None
+    """Of one that is exact, or is to be; it is kept for a day."""
+    status: Literal["estimated", "counting", "counted", "failed"]
+    """`estimated`: by bytes, and nothing more comes. `counting`: by bytes until a worker has counted all lines."""
+    counted_lines: int | None
+    """How many lines a worker has counted so far; null where that was not asked for."""
     model: str | None
     """That of the first line that names a known one."""
     requests: int
@@ -59,7 +78,7 @@ class EstimateObject(WireModel):
     tokens_basis: str
     """How the tokens were counted, and how far off that may be."""
     checked_lines: int
-    """So many of the first lines were checked as validation will check all."""
+    """So many of the first lines were checked as validation will check all; of a counted one, all of them."""
     invalid_lines: int
     """Of these."""
     errors: BatchErrors | None
@@ -93,8 +112,9 @@ async def estimate(
     key_id: KeyIdDep,
     services: ServicesDep,
 ) -> EstimateObject:
-    """Say at once what a batch would take; nothing is stored and nothing reserved."""
+    """Say at once what a batch would take; nothing is reserved, and nothing stored but that it is to be counted."""
     check_source(body)
+    _check_exact(body)
     async with services.session_slots:
         models, contexts = await run_sync(_known_models, services)
     if body.requests is not None:
@@ -124,6 +144,42 @@ async def estimate(
         return await run_sync(partial(_answer, services, tenant, body, tokens, checked, key_id=key_id))
 
 
+@router.get("/{estimate_id}", operation_id="retrieveEstimate", responses=failures(404))
+def retrieve(
+    estimate_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
+) -> EstimateObject:
+    """Say what a worker has counted: all of it once `status` is `counted`; before, tokens are those by bytes."""
+    count = exact_counts.get(session, tenant.id, estimate_id)
+    is_counted = count.state == CountState.COUNTED
+    tokens = _counted(count) if is_counted else _estimated(exact_counts.file_of(session, count))
+    asked = _Asked(
+        endpoint=count.endpoint, priority=Priority(count.priority), completion_window=count.completion_window
+    )
+    checked = Checked(
+        num_lines=count.num_requests, num_invalid=count.num_invalid, listed=count.listed, model=count.model
+    )
+    currency = services.settings.currency
+    return _described(session, tenant, asked, tokens, checked, key_id=key_id, count=count, currency=currency)
+
+
+def _counted(count: InputCount) -> InputEstimate:
+    return InputEstimate(
+        num_requests=count.num_requests,
+        estimated_input_tokens=count.input_tokens,
+        estimated_output_tokens=count.output_tokens,
+    )
+
+
+def _basis_of(count: InputCount | None) -> str:
+    if count is None:
+        return TOKENS_BASIS
+    if count.state == CountState.COUNTED:
+        return EXACT_BASIS
+    if count.failure is not None:
+        return f"{count.failure} {TOKENS_BASIS}"
+    return f"A worker has counted {count.num_requests:,} lines so far. {TOKENS_BASIS}"
+
+
 def _known_models(services: Services) -> tuple[list[str], dict[str, int]]:
     """Return the names of all models, and the contexts of those that a worker serves now."""
     with transaction(services.sessions) as session:
@@ -135,12 +191,15 @@ def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEst
     with transaction(services.sessions) as session:
         file = get_file(session, tenant.id, file_id)
         check_file(file, services.settings)
-        counted = InputEstimate(
-            num_requests=file.num_requests or 0,
-            estimated_input_tokens=file.estimated_input_tokens or 0,
-            estimated_output_tokens=file.estimated_output_tokens or 0,
-        )
-        return counted, file.object_key, file.size_bytes
+        return _estimated(file), file.object_key, file.size_bytes
+
+
+def _estimated(file: File) -> InputEstimate:
+    return InputEstimate(
+        num_requests=file.num_requests or 0,
+        estimated_input_tokens=file.estimated_input_tokens or 0,
+        estimated_output_tokens=file.estimated_output_tokens or 0,
+    )
 
 
 def _count(content: bytes, default_max_tokens: int) -> InputEstimate:
@@ -158,30 +217,78 @@ def _found(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise NotFoundError(message, param="input_file_id") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What matters of a create call beside its lines."""
+
+    endpoint: str
+    priority: Priority
+    completion_window: str
+
+
 def _answer(
     services: Services, tenant: Tenant, body: EstimateBody, tokens: InputEstimate, checked: Checked, *, key_id: str
 ) -> EstimateObject:
+    asked = _Asked(endpoint=body.endpoint, priority=body.priority, completion_window=body.completion_window)
     with transaction(services.sessions) as session:
-        model = None if checked.model is None else served_models.find_model(session, checked.model)
-        window = parse_window(body.completion_window)
-        found = estimating.outcome(session, tenant, tokens, model=model, priority=body.priority, window=window)
-        available = budgets.quota(session, tenant.id).available
-        total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
-        fits = budgets.has_room(session, tenant.id, total, key_id=key_id)
+        count = _ask(session, tenant, asked, checked.model, body.input_file_id) if body.exact else None
+        currency = services.settings.currency
+        return _described(session, tenant, asked, tokens, checked, key_id=key_id, count=count, currency=currency)
+
+
+def _check_exact(body: EstimateBody) -> None:
+    if body.exact and body.requests is not None:
+        message = "'exact' is for a file. Upload the requests, and give its id as input_file_id."
+        raise InputError(message, param="exact", code="invalid_value")
+
+
+def _ask(session: Session, tenant: Tenant, asked: _Asked, model: str | None, file_id: str | None) -> InputCount:
+    """Have the input counted. Raises InputError where nobody knows by which model, LimitError."""
+    if model is None or file_id is None:
+        message = "No line among the first names a model that is known, so nobody can count. Correct the lines."
+        raise InputError(message, param="exact", code="model_not_found")
+    new = NewCount(
+        file_id=file_id,
+        endpoint=asked.endpoint,
+        model=model,
+        priority=asked.priority,
+        completion_window=asked.completion_window,
+    )
+    return exact_counts.ask(session, tenant.id, new)
+
+
+def _described(
+    session: Session,
+    tenant: Tenant,
+    asked: _Asked,
+    tokens: InputEstimate,
+    checked: Checked,
+    *,
+    key_id: str,
+    count: InputCount | None,
+    currency: str,
+) -> EstimateObject:
+    model = None if checked.model is None else served_models.known_model(session, checked.model)
+    window = parse_window(asked.completion_window)
+    found = estimating.outcome(session, tenant, tokens, model=model, priority=asked.priority, window=window)
+    total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
     return EstimateObject(
+        id=None if count is None else count.id,
+        status="estimated" if count is None else CountState(count.state).value,
+        counted_lines=None if count is None else count.num_requests,
         model=checked.model,
         requests=tokens.num_requests,
         input_tokens=tokens.estimated_input_tokens,
         output_tokens=tokens.estimated_output_tokens,
-        tokens_basis=TOKENS_BASIS,
+        tokens_basis=_basis_of(count),
         checked_lines=checked.num_lines,
         invalid_lines=checked.num_invalid,
         errors=BatchErrors.of(checked.listed, num_unlisted=checked.num_invalid - len(checked.listed)),
         cost_micros=found.cost_micros,
-        currency=services.settings.currency,
+        currency=currency,
         worker_seconds=found.worker_seconds,
         eta=unix_seconds_or_none(found.ends_at),
         basis=found.basis,
-        available_tokens=available,
-        fits_budget=fits,
+        available_tokens=budgets.quota(session, tenant.id).available,
+        fits_budget=budgets.has_room(session, tenant.id, total, key_id=key_id),
     )

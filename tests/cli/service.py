@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from cli.embedded.child import Child, ChildSpec
 from cli.embedded.sockets import free_port
 from cli.main import app
+from jobs.batches import exact_counts
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import finish_ready
 from jobs.batches.validation import validate_batch
@@ -99,6 +100,19 @@ class Service:
     def validate(self, batch_id: str) -> None:
         with self._maker() as maker:
             validate_batch(maker, Storage(self.storage_url), batch_id, settings=Settings())
+
+    def count_an_input(self, *, tokens: int) -> bool:
+        """Count one in a worker's place, at so many tokens a prompt; False where none is to be counted."""
+        with self._maker() as maker, transaction(maker) as session:
+            claimed = exact_counts.claim(session, model="tiny", lease=Settings().lease)
+            if claimed is None:
+                return False
+            turn = exact_counts.Turn(
+                next_line=3, next_byte=claimed.size_bytes, is_whole=True, num_lines=3, input_tokens=3 * tokens,
+                output_tokens=12, num_invalid=0, listed=[],
+            )  # fmt: skip
+            exact_counts.note_turn(session, claimed, turn, max_listed=0)
+            return True
 
     def answer(self, batch_id: str, results: Sequence[LineResult]) -> None:
         """Record results of a validated batch of one chunk, and leave it running."""

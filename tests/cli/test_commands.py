@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -67,6 +69,29 @@ def test_a_batch_is_cancelled_and_has_no_results_yet(server: Tokenmill, batch_fi
     assert server("batch", "results", batch_id, "-o", tmp_path / "out.jsonl").exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == b""
     assert server("batch", "cancel", batch_id).stdout in ("cancelling\n", "cancelled\n")
+
+
+def test_an_exact_dry_run_waits_until_a_worker_has_counted(
+    service: Service, server: Tokenmill, batch_file: Path
+) -> None:
+    def work() -> None:
+        deadline = time.monotonic() + 60
+        while not service.count_an_input(tokens=7):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    before = server("files", "list").stdout
+    with ThreadPoolExecutor(1) as threads:
+        worker = threads.submit(work)
+        done = server("batch", "create", batch_file, "--dry-run", "--exact")
+        worker.result()
+    assert "counted 0 of 3 lines" in done.stderr
+    assert "21 in, at most 12 out" in done.stdout
+    assert "0 of 3 lines" in done.stdout
+    assert "Exact: a worker of the model" in done.stdout
+    assert server("files", "list").stdout == before
+    with pytest.raises(InputError, match="--exact is for --dry-run"):
+        server("batch", "create", batch_file, "--exact")
 
 
 def test_a_dry_run_says_what_a_batch_would_take_and_leaves_nothing(server: Tokenmill, batch_file: Path) -> None:

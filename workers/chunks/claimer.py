@@ -65,6 +65,11 @@ class Claimer:
         self._thread = threading.Thread(target=self._claim_until_drained, name="claim", daemon=True)
         self._executor = ThreadPoolExecutor(settings.worker_chunks + MOST_ABOVE, thread_name_prefix="chunk")
 
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether no chunk is open."""
+        return self._slots.is_idle
+
     def start(self) -> None:
         """Begin to claim."""
         self._thread.start()

@@ -19,6 +19,7 @@ from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
 from workers.chunks.claimer import Claimer
+from workers.chunks.counting import InputCounter
 from workers.chunks.parts import WorkerParts
 from workers.chunks.run import ChunkRun
 from workers.drain import Drain
@@ -60,6 +61,7 @@ class ChunkService:
         self._claimer = Claimer(
             worker_id=worker_id, model=model, run=self._run, sessions=sessions, settings=settings, drain=self._drain
         )
+        self._counter: InputCounter | None = None
         self._stop = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -72,6 +74,8 @@ class ChunkService:
             self._register(session)
         self._heart.start()
         self._claimer.start()
+        self._counter = InputCounter(self._parts, model=self._model, is_busy=lambda: not self._claimer.is_idle)
+        self._counter.start()
         log.info(
             "worker ready worker_id=%s model=%s device=%s dtype=%s products=%s",
             *(self._worker_id, self._model, info.device, info.dtype, info.products),
@@ -83,6 +87,8 @@ class ChunkService:
 
     def begin_drain(self) -> None:
         """Take no more chunks; open ones get `drain_seconds` to finish, then give their rest back."""
+        if self._counter is not None:
+            self._counter.stop()
         if not self._drain.is_on:
             log.info("drain started worker_id=%s", self._worker_id)
             self._drain.begin(self._settings.drain_seconds)
@@ -91,6 +97,8 @@ class ChunkService:
         """Begin to drain and wait until no chunk is open."""
         self.begin_drain()
         self._claimer.join()
+        if self._counter is not None:
+            self._counter.join()
         self._stop.set()
         self._heart.join()
 

@@ -1,0 +1,122 @@
+"""Estimates that a worker of the model has counted: asked for, looked at, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs import served_models
+from jobs.batches import exact_counts
+from jobs.batches.exact_counts import Turn
+
+MODEL = "org/counted"
+PROBLEM = {"code": "context_length_exceeded", "message": "too long", "param": "body.messages", "line": 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def priced(deployment: Any) -> Iterator[None]:
+    """A model with prices, which the tests of other modules know nothing of."""
+    with Session(deployment.engine) as session, session.begin():
+        served_models.add_model(
+            session, MODEL, "/models/p", input_price_micros=1_000_000, output_price_micros=3_000_000
+        )
+    yield
+    with Session(deployment.engine) as session, session.begin():
+        session.execute(text("DELETE FROM model WHERE name = :name"), {"name": MODEL})
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_is_counted(deployment: Any) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        session.execute(text("DELETE FROM input_count"))
+
+
+@pytest.fixture
+def file_id(client: OpenAI, input_lines: Callable[..., bytes]) -> str:
+    return client.files.create(file=("in.jsonl", input_lines(5, model=MODEL)), purpose="batch").id
+
+
+def ask(client: OpenAI, **body: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = client.post("/estimates", cast_to=dict[str, Any], body={"exact": True, **body})
+    return answer
+
+
+def look(client: OpenAI, estimate_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get(f"/estimates/{estimate_id}", cast_to=dict[str, Any])
+    return answer
+
+
+def count(deployment: Any, *, num_lines: int, is_whole: bool, listed: list[dict[str, Any]]) -> None:
+    """Take a turn in a worker's place, at 10 tokens a prompt and 3 an answer."""
+    with Session(deployment.engine) as session, session.begin():
+        claimed = exact_counts.claim(session, model=MODEL, lease=timedelta(minutes=1))
+        assert claimed is not None
+        turn = Turn(
+            next_line=num_lines, next_byte=1, is_whole=is_whole, num_lines=num_lines, input_tokens=10 * num_lines,
+            output_tokens=3 * num_lines, num_invalid=len(listed), listed=listed,
+        )  # fmt: skip
+        exact_counts.note_turn(session, claimed, turn, max_listed=5)
+
+
+def test_an_estimate_is_by_bytes_until_a_worker_has_counted_it(client: OpenAI, deployment: Any, file_id: str) -> None:
+    first = ask(client, input_file_id=file_id)
+    assert (first["status"], first["counted_lines"], first["requests"]) == ("counting", 0, 5)
+    assert first["input_tokens"] == 5 * 18
+    assert "±40 %" in first["tokens_basis"]
+    count(deployment, num_lines=2, is_whole=False, listed=[])
+    half = look(client, first["id"])
+    assert (half["status"], half["counted_lines"], half["input_tokens"]) == ("counting", 2, 5 * 18)
+    count(deployment, num_lines=3, is_whole=True, listed=[PROBLEM])
+    whole = look(client, first["id"])
+    assert (whole["id"], whole["status"], whole["requests"]) == (first["id"], "counted", 5)
+    assert (whole["input_tokens"], whole["output_tokens"]) == (50, 15)
+    assert whole["cost_micros"] == 50 + 3 * 15
+    assert (whole["checked_lines"], whole["invalid_lines"], whole["errors"]["data"]) == (5, 1, [PROBLEM])
+    assert whole["tokens_basis"].startswith("Exact")
+    assert whole["basis"] == f"No running worker serves the model {MODEL!r}."
+    assert client.batches.list().data == []
+
+
+def test_an_estimate_by_bytes_has_no_id(client: OpenAI, file_id: str) -> None:
+    found = ask(client, input_file_id=file_id, exact=False)
+    assert (found["id"], found["status"], found["counted_lines"]) == (None, "estimated", None)
+
+
+def test_what_cannot_be_counted_is_refused(client: OpenAI, file_id: str, input_lines: Callable[..., bytes]) -> None:
+    with pytest.raises(openai.BadRequestError, match="Upload the requests") as inline:
+        ask(client, requests=[{"body": {"model": MODEL, "messages": []}}])
+    other = client.files.create(file=("in.jsonl", input_lines(1, model="nobody's")), purpose="batch")
+    with pytest.raises(openai.BadRequestError, match="nobody can count") as unknown:
+        ask(client, input_file_id=other.id)
+    assert (inline.value.param, unknown.value.param) == ("exact", "exact")
+    for _ in range(exact_counts.MAX_COUNTING):
+        ask(client, input_file_id=file_id)
+    with pytest.raises(openai.RateLimitError, match="are allowed"):
+        ask(client, input_file_id=file_id)
+
+
+def test_another_tenants_estimate_is_not_found(client: OpenAI, new_client: Callable[..., OpenAI], file_id: str) -> None:
+    found = ask(client, input_file_id=file_id)
+    assert look(client, found["id"])["id"] == found["id"]
+    with pytest.raises(openai.NotFoundError):
+        look(new_client(), found["id"])
+
+
+def test_the_estimate_of_a_file_that_is_deleted_meanwhile_says_so(
+    client: OpenAI, deployment: Any, file_id: str
+) -> None:
+    found = ask(client, input_file_id=file_id)
+    client.files.delete(file_id)
+    with Session(deployment.engine) as session, session.begin():
+        while session.scalar(text("SELECT state FROM input_count WHERE id = :id"), {"id": found["id"]}) == "counting":
+            assert exact_counts.claim(session, model=MODEL, lease=timedelta(minutes=1)) is None
+    failed = look(client, found["id"])
+    assert failed["status"] == "failed"
+    assert "deleted" in failed["tokens_basis"]
