@@ -2,9 +2,9 @@
 parameters, seed and position only.
 
 Greedy rows cost one argmax. The others are drawn by kernels/draw_tokens.py on a GPU, with no sort and nothing that the
-host waits for. On a CPU, rows without top-k and top-p are drawn from the whole distribution by its cumulative sum; the
-others look at their most likely tokens only, and at all of them only where top-p reaches further. The two differ where
-equally likely tokens stand at the edge of what is kept: a CPU may keep some of them, a GPU keeps all.
+host waits for. On a CPU, kernels/draw_from_logits.py draws rows without any filter from the whole distribution; those
+with top-k or top-p look at their most likely tokens only, and at all of them only where top-p reaches further. The two
+differ where equally likely tokens stand at the edge of what is kept: a CPU may keep some of them, a GPU keeps all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from engine.device.transfer import Download, upload
 from engine.outputs import NO_TOKEN, TokenLogprobs
+from engine.sampling.edits import Shifted
 from engine.sampling.logprobs import LogprobRows
 from engine.sampling.randomness import uniforms
 from engine.sampling.table import SamplingRows
 from kernels.best_token import best_tokens
+from kernels.draw_from_logits import draw_from_logits
 from kernels.draw_tokens import draw_tokens
 
 _FIRST_CANDIDATES = 1024
@@ -72,6 +74,11 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
     if shifted is not None:
         tokens[_index(shifted.rows, logits)] = best_tokens(shifted.logits)
     random = np.flatnonzero(~rows.is_greedy)
+    if not logits.is_cuda:
+        is_plain = (rows.top_k[random] == 0) & (rows.top_p[random] >= 1.0) & (rows.min_p[random] == 0.0)
+        plain, random = random[is_plain], random[~is_plain]
+        if plain.size:
+            tokens[_index(plain, logits)] = _draw_plain(logits, rows, plain, shifted)
     if random.size:
         picked = logits.index_select(0, _index(random, logits)).float()
         if shifted is not None:
@@ -83,6 +90,17 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
             drawn = torch.where(is_forbidden, tokens[_index(random, logits)], drawn)
         tokens[_index(random, logits)] = drawn
     return tokens if is_forbidden_row is None else torch.where(is_forbidden_row, NO_TOKEN, tokens)
+
+
+def _draw_plain(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64], shifted: Shifted | None) -> Tensor:
+    """Return a random token for each picked row, none of which has a filter."""
+    source = picked
+    if shifted is not None:
+        logits = logits.index_select(0, _index(picked, logits)).float()
+        shifted.write_over(logits, picked)
+        source = np.arange(len(picked))
+    temperature, draws = rows.temperature[picked], uniforms(rows.seeds[picked], rows.positions[picked])
+    return draw_from_logits(logits, *map(torch.from_numpy, (source, temperature, draws)))
 
 
 def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> Tensor:

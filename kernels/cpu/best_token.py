@@ -22,11 +22,11 @@ _BLOCK = Block("logits* tokens* row_stride vocab")
 _AT = _BLOCK.at
 _SPAN = 512  # tokens whose largest is found in vectors, before anybody asks which of them it was
 
-_int16_at = address_cast(types.int16)
+int16_at = address_cast(types.int16)
 
 
 @jit
-def _order_of_half(bits: Any) -> Any:
+def order_of_half(bits: Any) -> Any:
     """Return an int16 that orders as the bf16 of these bits: a NaN above all, and both zeros alike."""
     magnitude = np.int16(bits & 0x7FFF)
     signed = np.int16(-magnitude) if bits < 0 else magnitude
@@ -34,7 +34,7 @@ def _order_of_half(bits: Any) -> Any:
 
 
 @jit
-def _order_of_single(bits: Any) -> Any:
+def order_of_single(bits: Any) -> Any:
     """Return an int32 that orders as the float of these bits."""
     magnitude = np.int32(bits & 0x7FFFFFFF)
     signed = np.int32(-magnitude) if bits < 0 else magnitude
@@ -42,29 +42,35 @@ def _order_of_single(bits: Any) -> Any:
 
 
 @jit
-def _find_best(p: Any, logits: Any, order_of: Any) -> None:
+def find_best(logits: Any, start: int, vocab: int, order_of: Any) -> int:
+    """Return which of logits[start] to logits[start + vocab - 1], given as the integers of their bits, is largest."""
+    best, found = order_of(logits[start]), 0
+    for first in range(0, vocab, _SPAN):
+        largest = order_of(logits[start + first])
+        for token in range(first, min(first + _SPAN, vocab)):
+            largest = max(largest, order_of(logits[start + token]))
+        if largest > best:
+            best, found = largest, first
+    while order_of(logits[start + found]) != best:
+        found += 1
+    return found
+
+
+@jit
+def _best_of_rows(p: Any, logits: Any, order_of: Any) -> None:
     tokens, row_stride, vocab = int64_at(p[_AT.tokens]), p[_AT.row_stride], p[_AT.vocab]
     row = fetch_add(p, 1)
     while row < p[NUM_TASKS]:
-        start, best, found = row * row_stride, order_of(logits[row * row_stride]), 0
-        for first in range(0, vocab, _SPAN):
-            largest = order_of(logits[start + first])
-            for token in range(first, min(first + _SPAN, vocab)):
-                largest = max(largest, order_of(logits[start + token]))
-            if largest > best:
-                best, found = largest, first
-        while order_of(logits[start + found]) != best:
-            found += 1
-        tokens[row] = found
+        tokens[row] = find_best(logits, row * row_stride, vocab, order_of)
         row = fetch_add(p, 1)
 
 
 def _best_token_float32(p: Any) -> None:
-    _find_best(p, int32_at(p[_AT.logits]), _order_of_single)
+    _best_of_rows(p, int32_at(p[_AT.logits]), order_of_single)
 
 
 def _best_token_bfloat16(p: Any) -> None:
-    _find_best(p, _int16_at(p[_AT.logits]), _order_of_half)
+    _best_of_rows(p, int16_at(p[_AT.logits]), order_of_half)
 
 
 _BEST_TOKEN = {

@@ -16,6 +16,7 @@ from kernels.cpu.gemm import host as gemm
 from kernels.cpu.gemm import panels
 from kernels.cpu.runtime.block import Block
 from kernels.cpu.runtime.launch import record
+from kernels.draw_from_logits import draw_from_logits
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
@@ -107,6 +108,9 @@ def test_products_and_masks_give_the_addresses_that_they_declare() -> None:
     assert given == addresses_of(weight=packed, ids=ids, out=outs[1])
     given = addresses_given(lambda: outs.append(best_tokens(x)))
     assert given == addresses_of(logits=x, tokens=outs[2])
+    rows, temperature, draws = torch.tensor([1, 0]), torch.ones(2), torch.zeros(2)
+    given = addresses_given(lambda: outs.append(draw_from_logits(x, rows, temperature, draws)))
+    assert given == addresses_of(logits=x, rows=rows, temperature=temperature, draws=draws, tokens=outs[3])
     logits, mask = torch.randn(2, 40), torch.zeros(2, 2, dtype=torch.int32)
     given = addresses_given(lambda: apply_token_mask(logits, mask, ids))
     assert given == addresses_of(logits=logits, mask=mask, rows=ids)
