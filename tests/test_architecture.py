@@ -107,7 +107,7 @@ FLOORS = {
         ["accounts", "lines", "store_owner"],
         ["chunks", "files", "webhooks"],
         ["forecasts", "served_models", "uploads"],
-        ["batches", "audit", "history", "metrics", "retention"],
+        ["batches", "audit", "diagnosis", "history", "metrics", "retention"],
         ["pipelines"],
     ],
     "api": [

@@ -1,7 +1,8 @@
-"""`tokenmill status | top | logs`: what runs here or on the server, and what its roles have written."""
+"""`tokenmill status | top | logs | doctor`: what runs here or on the server, how it is, and what its roles wrote."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -26,7 +27,7 @@ DataDirOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for command in (status, top, logs):
+    for command in (status, top, logs, doctor):
         app.command()(command)
 
 
@@ -79,6 +80,33 @@ def _screen(report: ServiceReport, before: ServiceReport | None) -> RenderableTy
     tables = [part for one in found for part in (Text(), one)]
     problems = [Text(), Text("\n".join(report.problems), style="red")] if report.problems else []
     return Group(Text(report.title, style="bold"), *tables, *problems, Text(), Text("Ctrl-C ends it", style="dim"))
+
+
+def doctor(data_dir: DataDirOption = None) -> None:
+    """Examine what the service needs: database, broker, store, clock, disk, GPU; say what is wrong and what to do.
+
+    Of the stack that runs on --data-dir, else of the TOKENMILL_* variables. Exit status 1 where something is wrong.
+    """
+    from cli.embedded.note import running_stack_of
+    from cli.status.doctor import Verdict, examine
+    from cli.up_command import default_data_dir
+    from jobs.settings import load_settings
+
+    note = running_stack_of(data_dir or default_data_dir())
+    if note is None and data_dir is not None:
+        raise InputError(
+            f"no `tokenmill up` runs on {data_dir}. Start it, or leave --data-dir out to examine what is set."
+        )
+    if note is not None and (data_dir is not None or "TOKENMILL_DATABASE_URL" not in os.environ):
+        os.environ.update(note.environment)
+    has_problem = False
+    for found in examine(load_settings()):
+        has_problem |= found.verdict is Verdict.PROBLEM
+        print(f"{found.check:<9} {found.verdict:<8} {found.said}", flush=True)
+        if found.advice:
+            print(f"{'':<18} {found.advice}", flush=True)
+    if has_problem:
+        raise typer.Exit(1)
 
 
 def logs(

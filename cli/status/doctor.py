@@ -1,0 +1,206 @@
+"""`tokenmill doctor`: looks at everything that a service needs, and says what is wrong and what to do.
+
+Each check stands alone: what one of them finds never keeps the others from being made.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from jobs.errors import TokenmillError
+
+if TYPE_CHECKING:
+    from jobs.diagnosis import DatabaseLook
+    from jobs.settings import Settings
+
+_CLOCK_SECONDS = 5.0
+"""S3 refuses requests of clocks that differ by 15 minutes; logs of several machines are hard to read long before."""
+_FREE_BYTES = 5 * 1024**3
+_FREE_PART = 0.05
+_BUSY_CONNECTIONS = 0.9
+_PING_SECONDS = 3.0
+
+
+class Verdict(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"  # it works, and may stop to
+    PROBLEM = "problem"  # something does not work now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found; `advice` says what to do, and is empty where all is well."""
+
+    check: str
+    verdict: Verdict
+    said: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield what is found, one check after the other."""
+    checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]]], ...] = (
+        ("versions", _versions),
+        ("database", _database),
+        ("broker", _broker),
+        ("store", _store),
+        ("disk", _disk),
+        ("device", _device),
+    )
+    for name, check in checks:
+        try:
+            yield from check(settings)
+        except TokenmillError as error:
+            yield Finding(check=name, verdict=Verdict.PROBLEM, said=error.message, advice=_ADVICE[name])
+
+
+_ADVICE = {
+    "database": "Nothing works without it: the API answers 503, and workers wait.",
+    "store": "Uploads are refused and batches wait until it answers; no line is lost.",
+}
+
+
+def _versions(_: Settings) -> Iterator[Finding]:
+    found = {name: _version(name) for name in ("tokenmill", "torch", "transformers", "triton", "celery", "sqlalchemy")}
+    listed = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
+    yield Finding(check="versions", verdict=Verdict.OK, said=f"Python {platform.python_version()}, {listed}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # the light client has none of the engine's
+        return None
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    from jobs.database import connect
+    from jobs.diagnosis import look
+
+    engine = connect(settings.database_url)
+    try:
+        found = look(engine)
+    finally:
+        engine.dispose()
+    said = f"PostgreSQL {found.version}, {found.num_connections} of {found.max_connections} connections"
+    if found.num_connections > _BUSY_CONNECTIONS * found.max_connections:
+        advice = "Raise max_connections, or put PgBouncer before it: roles that get none answer 503."
+        yield Finding(check="database", verdict=Verdict.WARNING, said=said, advice=advice)
+    else:
+        yield Finding(check="database", verdict=Verdict.OK, said=said)
+    yield _schema(found)
+    yield _clock(found)
+    if found.revision is not None:
+        yield _workers(found)
+
+
+def _schema(found: DatabaseLook) -> Finding:
+    from jobs.database import head_revision
+
+    own = head_revision()
+    if found.revision == own:
+        return Finding(check="schema", verdict=Verdict.OK, said=f"revision {own}")
+    said = f"revision {found.revision or 'none'}, and this version needs {own}"
+    is_newer = found.revision is not None and found.revision > own
+    advice = "Upgrade this installation." if is_newer else "Run `tokenmill db upgrade`."
+    return Finding(check="schema", verdict=Verdict.PROBLEM, said=said, advice=advice)
+
+
+def _clock(found: DatabaseLook) -> Finding:
+    said = f"{abs(found.clock_seconds):.1f} s {'before' if found.clock_seconds > 0 else 'behind'} the database's"
+    if abs(found.clock_seconds) < _CLOCK_SECONDS:
+        return Finding(check="clock", verdict=Verdict.OK, said=said)
+    advice = "Let NTP set both: leases follow the database's clock, but S3 refuses signatures of a wrong one."
+    return Finding(check="clock", verdict=Verdict.WARNING, said=said, advice=advice)
+
+
+def _workers(found: DatabaseLook) -> Finding:
+    served = f"live workers serve {', '.join(found.served_models) or 'nothing'}"
+    if not found.unserved_models:
+        return Finding(check="workers", verdict=Verdict.OK, said=served)
+    wanted = ", ".join(found.unserved_models)
+    advice = "Start one for each: `tokenmill worker --model NAME`."
+    return Finding(
+        check="workers", verdict=Verdict.WARNING, said=f"open batches wait for {wanted}; {served}", advice=advice
+    )
+
+
+def _broker(settings: Settings) -> Iterator[Finding]:
+    from redis import Redis
+    from redis.exceptions import RedisError
+
+    address = urlsplit(settings.redis_url)
+    where = address.path if address.scheme == "unix" else f"{address.hostname}:{address.port or 6379}"
+    client = Redis.from_url(settings.redis_url, socket_timeout=_PING_SECONDS, socket_connect_timeout=_PING_SECONDS)
+    try:
+        info = client.info("server")
+    except (RedisError, ValueError) as error:
+        advice = "Start it, or set TOKENMILL_REDIS_URL. Workers claim by themselves meanwhile, and no rate is limited."
+        yield Finding(check="broker", verdict=Verdict.PROBLEM, said=f"{where} does not answer ({error})", advice=advice)
+        return
+    finally:
+        client.close()
+    number = info.get("valkey_version") or info["redis_version"]
+    kind = "Valkey" if "valkey_version" in info else "Redis"
+    yield Finding(check="broker", verdict=Verdict.OK, said=f"{kind} {number} at {where}")
+
+
+def _store(settings: Settings) -> Iterator[Finding]:
+    from jobs.storage import Storage
+
+    folder = _local_folder(settings)
+    if folder is not None and not folder.exists():
+        said = f"{folder} is not there yet; the API makes it"
+        yield Finding(
+            check="store", verdict=Verdict.WARNING, said=said, advice="Set TOKENMILL_STORAGE_URL if it is wrong."
+        )
+        return
+    Storage.of(settings).check()
+    yield Finding(check="store", verdict=Verdict.OK, said=f"{settings.storage_url} takes an object and deletes it")
+
+
+def _disk(settings: Settings) -> Iterator[Finding]:
+    folder = _local_folder(settings)
+    if folder is None or not folder.exists():
+        return
+    usage = shutil.disk_usage(folder)
+    said = f"{usage.free / 1024**3:,.1f} GiB free of {usage.total / 1024**3:,.1f} at {folder}"
+    if usage.free > max(_FREE_BYTES, _FREE_PART * usage.total):
+        yield Finding(check="disk", verdict=Verdict.OK, said=said)
+    else:
+        advice = "Make room: on a full disk uploads are refused and Postgres stops."
+        yield Finding(check="disk", verdict=Verdict.WARNING, said=said, advice=advice)
+
+
+def _local_folder(settings: Settings) -> Path | None:
+    url = urlsplit(settings.storage_url)
+    return Path(unquote(url.path)) if url.scheme == "file" else None
+
+
+def _device(_: Settings) -> Iterator[Finding]:
+    if _version("torch") is None:
+        return
+    import torch
+
+    has_driver = shutil.which("nvidia-smi") is not None
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+        yield Finding(check="device", verdict=Verdict.OK, said=f"{names}, CUDA {torch.version.cuda}")
+    elif has_driver:
+        advice = "Install the CUDA build: TOKENMILL_TORCH=cuda bash scripts/setup; or see what `nvidia-smi` says."
+        said = f"there is nvidia-smi, but PyTorch {torch.__version__} sees no GPU"
+        yield Finding(check="device", verdict=Verdict.PROBLEM, said=said, advice=advice)
+    else:
+        said = f"no GPU; {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads"
+        yield Finding(check="device", verdict=Verdict.OK, said=said)

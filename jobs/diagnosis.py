@@ -1,0 +1,68 @@
+"""What an operator's examination asks the database: version, schema, clock, connections, who waits for nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import ProgrammingError
+
+from jobs.chunks.fleet import live_models
+from jobs.database import reported_as_service_error, sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseLook:
+    """One look at the database. The parts that need our tables are empty where it has none."""
+
+    version: str
+    """Postgres' own."""
+    revision: str | None
+    """Of the schema; None: it has none yet."""
+    clock_seconds: float
+    """How much the clock here is before the database's, as far as the time of the question tells."""
+    num_connections: int
+    max_connections: int
+    served_models: Sequence[str] = ()
+    """Those that a live worker serves."""
+    unserved_models: Sequence[str] = ()
+    """Those that open batches wait for and no live worker serves."""
+
+
+def look(engine: Engine) -> DatabaseLook:
+    """Ask the database. Raises ServiceError where it does not answer."""
+    with reported_as_service_error(engine.url), sessions(engine)() as session:
+        before = time.time()
+        server = session.execute(_SERVER).one()
+        here = (before + time.time()) / 2
+        revision = _revision(engine)
+        served = live_models(session) if revision is not None else []
+        wanted = session.scalars(_WANTED_MODELS).all() if revision is not None else []
+    return DatabaseLook(
+        version=server.version,
+        revision=revision,
+        clock_seconds=here - float(server.now),
+        num_connections=server.num_connections,
+        max_connections=server.max_connections,
+        served_models=served,
+        unserved_models=sorted(set(wanted) - set(served)),
+    )
+
+
+def _revision(engine: Engine) -> str | None:
+    try:
+        with engine.connect() as connection:
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except ProgrammingError:
+        return None
+
+
+_SERVER = text("""
+    SELECT current_setting('server_version') AS version, extract(epoch FROM clock_timestamp()) AS now,
+        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS num_connections,
+        current_setting('max_connections')::integer AS max_connections
+""")
+
+_WANTED_MODELS = text("SELECT DISTINCT model FROM batch WHERE state = 'in_progress' AND model IS NOT NULL")

@@ -1,0 +1,86 @@
+"""`tokenmill doctor`: each check finds what is wrong by itself, and says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from cli.status.doctor import Finding, Verdict, examine
+from jobs.database import connect, head_revision
+from jobs.settings import Settings
+from tests.cli.service import Service, typed
+
+
+@pytest.fixture
+def settings(database_url: str, valkey_url: str, tmp_path: Path) -> Settings:
+    (tmp_path / "objects").mkdir()
+    storage_url = (tmp_path / "objects").as_uri()
+    return Settings(database_url=database_url, redis_url=valkey_url, storage_url=storage_url)
+
+
+def found(settings: Settings) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine(settings)}
+
+
+def test_a_healthy_service_has_nothing_to_be_done(settings: Settings) -> None:
+    findings = found(settings)
+    assert {"versions", "database", "schema", "clock", "workers", "broker", "store", "disk"} <= findings.keys()
+    assert {name: one for name, one in findings.items() if one.verdict is Verdict.PROBLEM} == {}
+    assert all(bool(one.advice) == (one.verdict is not Verdict.OK) for one in findings.values())
+
+
+def test_a_database_without_tables_and_one_of_a_newer_release_are_told_apart(
+    settings: Settings, empty_database: str
+) -> None:
+    empty = found(settings.model_copy(update={"database_url": empty_database}))["schema"]
+    assert (empty.verdict, empty.advice) == (Verdict.PROBLEM, "Run `tokenmill db upgrade`.")
+    engine = connect(settings.database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    try:
+        newer = found(settings)["schema"]
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :own"), {"own": head_revision()})
+        engine.dispose()
+    assert (newer.verdict, newer.advice) == (Verdict.PROBLEM, "Upgrade this installation.")
+
+
+def test_a_dead_database_and_broker_and_a_store_that_takes_nothing_are_found_together(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    broken = {
+        "database_url": "postgresql://nobody@127.0.0.1:1/none",
+        "redis_url": "redis://127.0.0.1:1/0",
+        "storage_url": (tmp_path / "file").as_uri(),
+    }
+    findings = found(settings.model_copy(update=broken))
+    problems = {name for name, one in findings.items() if one.verdict is Verdict.PROBLEM}
+    assert problems == {"database", "broker", "store"}
+    assert all(findings[name].advice for name in problems)
+
+
+def test_models_that_open_batches_wait_for_are_named(settings: Settings, service: Service, batch_file: Path) -> None:
+    service.validate(service.run("batch", "create", batch_file).stdout.strip())
+    workers = found(settings.model_copy(update={"database_url": service.database}))["workers"]
+    assert (workers.verdict, workers.said) == (
+        Verdict.WARNING, "open batches wait for tiny; live workers serve nothing",
+    )  # fmt: skip
+
+
+def test_the_command_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> None:
+    nothing = {
+        "TOKENMILL_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+        "TOKENMILL_REDIS_URL": "redis://127.0.0.1:1/0",
+        "TOKENMILL_STORAGE_URL": (tmp_path / "objects").as_uri(),
+        "XDG_DATA_HOME": str(tmp_path),
+    }
+    done = typed("doctor", variables=nothing)
+    assert done.returncode == 1
+    assert "database  problem  cannot reach Postgres" in done.stdout
+    assert "is not there yet; the API makes it" in done.stdout
+    assert not (tmp_path / "objects").exists()
+    assert done.stderr == ""
