@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
-
 from jobs.lines.bodies import ChatRequest, CompletionRequest
-from jobs.lines.reading import InputLine
+from jobs.lines.reading import InputLine, short_digest
 
 _NO_ID = b"\0"  # stands in no JSON
 
@@ -13,9 +11,7 @@ _NO_ID = b"\0"  # stands in no JSON
 class IdenticalLines:
     """The lines of a file whose answer is not drawn, and which of them had the same request first.
 
-    Keeps 96 bits of each: those of Python's hash, keyed anew in each process, and a CRC. That two different requests
-    among a million have the same ones is a matter of 1 to 10^17. A digest takes three times as long; validation has to
-    stay quick. Memory is about 110 MiB at a million of such lines, and none where answers are drawn.
+    Keeps a `short_digest` of each: about 110 MiB at a million of such lines, and none where answers are drawn.
     """
 
     def __init__(self) -> None:
@@ -31,5 +27,5 @@ class IdenticalLines:
             return None
         # Once: where the same text comes before the custom_id, that one stays in, and again no other line is the same.
         rest = content.replace(f'"{line.custom_id}"'.encode(), _NO_ID, 1)
-        first = self._first_lines.setdefault(hash(rest) << 32 | zlib.crc32(rest), line.line_no)
+        first = self._first_lines.setdefault(short_digest(rest), line.line_no)
         return None if first == line.line_no else first
