@@ -697,7 +697,7 @@ class Run(Base):
     created_at: Mapped[datetime] = _created_at()
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
-    # Who is at it: `jobs.claims`.
+    # Who is at it: `jobs.pipelines.claims`.
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_by: Mapped[str | None]
     claimed_until: Mapped[datetime | None]

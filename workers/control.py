@@ -25,6 +25,7 @@ from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
+from jobs.pipelines.advancing import Runs
 from jobs.retention import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
 from jobs.settings import Settings
 from jobs.states import BatchState
@@ -33,6 +34,7 @@ from jobs.webhooks import deliveries
 from workers import logs, webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.due_batches import MAX_BATCHES, DueBatches
+from workers.due_runs import DueRuns
 from workers.webhooks import WebhookSender
 
 log = logging.getLogger(__name__)
@@ -155,7 +157,7 @@ def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
     logs.configure("control")
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    connections = MAX_BATCHES + 2 + webhooks.CONNECTIONS  # the look for the next one, and the purge
+    connections = MAX_BATCHES + 3 + webhooks.CONNECTIONS  # the looks for the next batch and run, and the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     control = Control(maker, Storage.of(settings), settings, hold_sessions=hold_sessions)
@@ -168,11 +170,15 @@ def main(settings: Settings) -> None:
 
     due = DueBatches(maker, do=do, settings=settings)
     register(app, due)
+    runs = Runs(maker, Storage.of(settings), settings, hold_sessions=hold_sessions)
+    due_runs = DueRuns(maker, advance=runs.advance, look_seconds=settings.claim_alone_seconds)
     due.start()
     sender.start()
+    due_runs.start()
     threading.Thread(target=control.keep_purging, args=(stop,), name="purge", daemon=True).start()
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
+    due_runs.stop()
     due.stop()
     sender.stop()
     sys.exit(exit_code)

@@ -7,7 +7,6 @@ when its batch moves on, when it is given up, or on the database's clock: then a
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import TypeVar
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.batches.claimed_work import ClaimedWork
 from jobs.batches.lifecycle import lock_batch
 from jobs.database import transaction
 from jobs.errors import FencedOutError, ServiceError
@@ -27,10 +27,6 @@ from jobs.states import BatchState
 from jobs.tables import Batch
 
 log = logging.getLogger(__name__)
-
-_STALL = 12
-"""Silences of the store after which a worker that has not moved is taken for wedged: its claim is renewed no more. A
-request to the store ends before."""
 
 T = TypeVar("T")
 
@@ -47,7 +43,7 @@ class BatchClaim:
     """Good for this claim only: the next one has a higher number."""
 
 
-class BatchWork:
+class BatchWork(ClaimedWork):
     """What is done under one claim. Each method that needs the claim raises FencedOutError where it is over."""
 
     def __init__(
@@ -59,26 +55,8 @@ class BatchWork:
         settings: Settings,
         monotonic: Callable[[], float],
     ) -> None:
+        super().__init__(maker, claim.batch_id, hold_sessions=hold_sessions, settings=settings, monotonic=monotonic)
         self.claim = claim
-        self._maker = maker
-        self._hold_sessions = hold_sessions
-        self._settings = settings
-        self._monotonic = monotonic
-        self._moved_at = monotonic()
-        self._is_lost = False
-
-    def check(self) -> None:
-        """Note that the work moves, and look whether its claim was seen to be over; asks no database."""
-        self._moved_at = self._monotonic()
-        if self._is_lost:
-            raise _over(self.claim)
-
-    @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """Open a short transaction that writes nothing."""
-        self.check()
-        with transaction(self._maker) as session:
-            yield session
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Session, Batch]]:
@@ -86,40 +64,11 @@ class BatchWork:
         with self.reading() as session:
             yield session, lock_claimed(session, self.claim)
 
-    def checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield pieces of an object, as long as the claim lasts."""
-        for piece in pieces:
-            self.check()
-            yield piece
+    def renew(self, session: Session) -> None:
+        renew(session, self.claim, lease=self._settings.lease)
 
-    @contextmanager
-    def renewed(self) -> Iterator[None]:
-        """Renew the claim in a thread until the block ends: the store may take longer over a piece than a claim lasts.
-
-        Renewed between pieces alone, two workers would take turns at a batch and neither would get through.
-        """
-        is_over = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(is_over,), name=f"claim {self.claim.batch_id}", daemon=True)
-        keeper.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            keeper.join()
-
-    def _keep(self, is_over: threading.Event) -> None:
-        while not self._is_lost and not is_over.wait(self._settings.heartbeat_seconds):
-            if self._monotonic() - self._moved_at > _STALL * self._settings.storage_timeout_seconds:
-                continue
-            try:
-                with transaction(self._hold_sessions) as session:
-                    renew(session, self.claim, lease=self._settings.lease)
-            except FencedOutError:
-                self._is_lost = True
-            except ServiceError as error:
-                log.warning("claim was not renewed batch_id=%s error=%s", self.claim.batch_id, error)
-            except Exception:
-                log.exception("claim was not renewed batch_id=%s", self.claim.batch_id)
+    def over(self) -> FencedOutError:
+        return _over(self.claim)
 
 
 def work_on(

@@ -1,4 +1,4 @@
 """Pipelines: what is run, when, and what became of each run; a run is a graph of ordinary batches.
 
-Refuses to know how rows are read, rendered and written: that is `pipelines`; and who may run lines: that is `chunks`.
+How tables are read, rendered and written `pipelines` knows, the package; who may run lines, `jobs.chunks`.
 """

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs.errors import NotFoundError
-from jobs.tables import Pipeline
+from jobs.database import advisory_lock
+from jobs.errors import ConflictError, LimitError, NotFoundError
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.pipelines import lifecycle, stores
+from jobs.pipelines.names import check_name
+from jobs.pipelines.spec import Definition, parse_definition
+from jobs.settings import Settings
+from jobs.tables import Pipeline, Run, Schedule
+
+
+def create_pipeline(
+    session: Session,
+    tenant_id: str,
+    name: str,
+    definition: Mapping[str, Any],
+    settings: Settings,
+    *,
+    api_key_id: str | None = None,
+) -> Pipeline:
+    """Make a pipeline. Raises InputError, ConflictError where the name is taken, or LimitError."""
+    check_name(name)
+    given = _stored(parse_definition(definition))
+    advisory_lock(session, f"pipelines {tenant_id}")
+    _check_room(session, tenant_id, settings)
+    _check_free(session, tenant_id, name)
+    pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant_id, name=name, definition=given, api_key_id=api_key_id)
+    session.add(pipeline)
+    session.flush()
+    session.refresh(pipeline)
+    return pipeline
 
 
 def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
@@ -17,3 +49,79 @@ def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline
     if pipeline is None:
         raise NotFoundError(f"No pipeline found with id or name {pipeline_id[:100]!r}.", param="pipeline_id")
     return pipeline
+
+
+def list_pipelines(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Pipeline]:
+    """Return a page of a tenant's pipelines, newest first. Raises InputError on an unknown `after`."""
+    query = select(Pipeline).where(Pipeline.tenant_id == tenant_id, Pipeline.deleted_at.is_(None))
+    return read_page(session, query, table=Pipeline, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def change_pipeline(
+    session: Session,
+    tenant_id: str,
+    pipeline_id: str,
+    *,
+    definition: Mapping[str, Any],
+    api_key_id: str | None = None,
+) -> Pipeline:
+    """Give a pipeline another definition: runs that have begun keep theirs. The same one again changes nothing."""
+    pipeline = _lock(session, tenant_id, pipeline_id)
+    given = _stored(parse_definition(definition))
+    if given != pipeline.definition:
+        pipeline.definition, pipeline.api_key_id = given, api_key_id or pipeline.api_key_id
+        pipeline.version += 1
+        session.flush()
+        session.execute(update(Pipeline).where(Pipeline.id == pipeline.id).values(updated_at=func.now()))
+        session.refresh(pipeline)
+    return pipeline
+
+
+def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
+    """Delete a pipeline and its schedules; runs that wait are cancelled, one that is under way goes on."""
+    pipeline = get_pipeline(session, tenant_id, pipeline_id)
+    theirs = (Schedule.pipeline_id == pipeline.id) & Schedule.deleted_at.is_(None)
+    session.execute(update(Schedule).where(theirs).values(deleted_at=func.now()))
+    pipeline = _lock(session, tenant_id, pipeline.id)
+    lifecycle.stop_queued(session, Run.pipeline_id == pipeline.id, reason="its pipeline was deleted")
+    pipeline.deleted_at = session.scalar(select(func.now()))
+    session.flush()
+    return pipeline
+
+
+def check_stores(session: Session, tenant_id: str, definition: Definition) -> None:
+    """Raise NotFoundError or InputError where a definition names a store that a tenant has not, or may not write to."""
+    for number, step in enumerate(definition.steps):
+        if step.source.store is not None:
+            stores.require(session, tenant_id, step.source.store, place=f"steps.{number}.source.store", writing=False)
+        if step.output is not None:
+            stores.require(session, tenant_id, step.output.store, place=f"steps.{number}.output.store", writing=True)
+
+
+def _stored(definition: Definition) -> dict[str, Any]:
+    """Return a definition as it is kept: what was given, and no defaults, which a later release may change."""
+    return definition.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _lock(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
+    found = get_pipeline(session, tenant_id, pipeline_id)
+    query = select(Pipeline).where(Pipeline.id == found.id).with_for_update(key_share=True)
+    pipeline = session.scalar(query, execution_options={"populate_existing": True})
+    if pipeline is None or pipeline.deleted_at is not None:
+        raise NotFoundError(f"No pipeline found with id or name {pipeline_id[:100]!r}.", param="pipeline_id")
+    return pipeline
+
+
+def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
+    mine = (Pipeline.tenant_id == tenant_id) & Pipeline.deleted_at.is_(None)
+    if (session.scalar(select(func.count()).select_from(Pipeline).where(mine)) or 0) >= settings.tenant_pipelines:
+        raise LimitError(
+            f"You have {settings.tenant_pipelines:,} pipelines, which is as many as you may. Delete one.",
+            code="too_many_pipelines",
+        )
+
+
+def _check_free(session: Session, tenant_id: str, name: str) -> None:
+    mine = (Pipeline.tenant_id == tenant_id) & (Pipeline.name == name) & Pipeline.deleted_at.is_(None)
+    if session.scalar(select(Pipeline.id).where(mine)) is not None:
+        raise ConflictError(f"A pipeline named {name!r} exists already; change that one, or choose another name.")

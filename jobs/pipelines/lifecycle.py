@@ -15,7 +15,9 @@ from sqlalchemy.orm import Session
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
+from jobs.pipelines import steps
 from jobs.pipelines.planning import PlannedRun, Underway
+from jobs.pipelines.spec import OnError, parse_definition
 from jobs.states import TERMINAL_RUN_STATES, RunKind, RunState, require_move
 from jobs.tables import Pipeline, Run, Schedule
 
@@ -173,6 +175,9 @@ def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
             code="run_not_resumable",
         )
     run.reason, run.num_tries, run.look_at = None, 0, None
+    given = parse_definition(run.definition).steps if run.definition else ()
+    failing = [step.name for step in given if step.on_error is OnError.FAIL]
+    steps.reset_unfinished(session, run.id, fails_on_error=failing)
     move_run(session, run, RunState.QUEUED)
     return run
 

@@ -1,0 +1,307 @@
+"""Takes one run as far as it goes: prepares a step, waits for its batch, publishes what came out, goes on.
+
+Each effect is one transaction under the run's claim, or one that can be repeated: a worker may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import files
+from jobs.accounts.windows import zone_of
+from jobs.batches import lifecycle as batches
+from jobs.errors import ConflictError, InputError, LimitError, ServiceError
+from jobs.pipelines import claims, lifecycle, steps, stores
+from jobs.pipelines.claims import RunWork
+from jobs.pipelines.context import RunContext
+from jobs.pipelines.external import ExternalStore
+from jobs.pipelines.preparing import Preparation, SourceRow
+from jobs.pipelines.publishing import ERROR_COLUMN, OutputRow, Publication
+from jobs.pipelines.source_files import take_files
+from jobs.pipelines.spec import OnError, Step, parse_definition
+from jobs.pipelines.step_rows import AnsweredRow, answered
+from jobs.settings import Settings
+from jobs.states import TERMINAL_BATCH_STATES, BatchState, RunState
+from jobs.storage import Storage
+from jobs.tables import Batch, Pipeline, Run, RunStep, Schedule, Store, Tenant
+from pipelines.outputs.answers import TEXT_COLUMN, Answer, answer_of
+from pipelines.outputs.column_types import answer_columns
+
+log = logging.getLogger(__name__)
+
+_MAX_TRIES = 6
+_FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
+OpenStore = Callable[..., ExternalStore]
+
+
+class RunFailedError(InputError):
+    """A run cannot go on; the message is its reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Where the answers of a step that has run are."""
+
+    rows_key: str
+    output_key: str | None
+    errors_key: str | None
+
+
+class Runs:
+    """What a control worker does with runs."""
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        storage: Storage,
+        settings: Settings,
+        *,
+        hold_sessions: sessionmaker[Session] | None = None,
+        open_store: OpenStore = stores.open_registered,
+    ) -> None:
+        self._sessions = sessions
+        self._hold_sessions = hold_sessions
+        self._storage = storage
+        self._settings = settings
+        self._open_store = open_store
+
+    def advance(self, run_id: str) -> bool:
+        """Take a run as far as it goes now; False where another worker has it."""
+        return claims.work_on(
+            self._sessions, run_id, self._work, settings=self._settings, hold_sessions=self._hold_sessions
+        )
+
+    def _work(self, work: RunWork) -> None:
+        try:
+            while self._go_on(work):
+                pass
+        except (LimitError, ServiceError) as error:
+            self._try_again_later(work, str(error))
+        except InputError as error:
+            self._fail(work, error.message)
+
+    def _try_again_later(self, work: RunWork, reason: str) -> None:
+        """Note a trouble that may be over soon, or fail the run where it has lasted."""
+        with work.writing() as (session, run):
+            run.num_tries += 1
+            run.reason = reason
+            if run.num_tries >= _MAX_TRIES:
+                lifecycle.end_run(session, run, RunState.FAILED)
+                return
+            pause = _FIRST_PAUSE * 2 ** (run.num_tries - 1)
+            run.look_at = session.scalar(select(func.clock_timestamp() + pause))
+        log.warning("run waits run_id=%s tries=%d reason=%s", work.claim.run_id, run.num_tries, reason)
+
+    def _fail(self, work: RunWork, reason: str) -> None:
+        with work.writing() as (session, run):
+            if run.state == RunState.CANCELLING:
+                lifecycle.end_run(session, run, RunState.CANCELLED)
+            else:
+                lifecycle.end_run(session, run, RunState.FAILED, reason=reason)
+
+    # --- one thing at a time -----------------------------------------------------------------------------------------
+
+    def _go_on(self, work: RunWork) -> bool:
+        """Do the next thing that is to be done; False where there is nothing (yet)."""
+        with work.reading() as session:
+            run = session.get_one(Run, work.claim.run_id)
+            is_gone = session.get_one(Tenant, run.tenant_id).deleted_at is not None
+            is_stopped = run.state == RunState.CANCELLING or is_gone
+            if run.state not in (RunState.RUNNING, RunState.CANCELLING):
+                return False
+            begun = steps.steps_of(session, run.id)
+            batch = session.get(Batch, begun[-1].batch_id) if begun and begun[-1].batch_id else None
+            context = _context_of(session, run)
+        if is_stopped:
+            return self._stop(work, batch)
+        if begun and begun[-1].done_at is None:
+            return self._finish_step(work, context, begun[-1], batch)
+        if len(begun) == len(context.definition.steps):
+            self._succeed(work)
+            return False
+        self._prepare(work, context, len(begun), begun)
+        return True
+
+    def _stop(self, work: RunWork, batch: Batch | None) -> bool:
+        with work.writing() as (session, run):
+            if run.state == RunState.RUNNING:
+                lifecycle.stop(session, run, reason="its tenant was deleted")
+            if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
+                with suppress(ConflictError):  # it ends by itself
+                    batches.cancel_batch(session, run.tenant_id, batch.id)
+                return False
+            lifecycle.end_run(session, run, RunState.CANCELLED)
+        return False
+
+    def _succeed(self, work: RunWork) -> None:
+        with work.writing() as (session, run):
+            steps.finish_files(session, run.id)
+            run.reason = None
+            lifecycle.end_run(session, run, RunState.SUCCEEDED)
+
+    # --- rows in -----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, work: RunWork, context: RunContext, step_no: int, begun: list[RunStep]) -> None:
+        step = context.definition.steps[step_no]
+        preparation = Preparation(self._storage, context, step, settings=self._settings, moves=work.check)
+        if step.source.step is not None:
+            earlier = next(each for each in begun if each.name == step.source.step)
+            prepared = preparation.write(self._chained_rows(work, context, earlier))
+        else:
+            store = self._store(work, context, step.source.store, writing=False)
+            taken = take_files(store, context, step, lambda found: self._untaken(work, context, step, found))
+            counted = (f"row-{number:09d}" for number in itertools.count(1))
+            rows = (SourceRow(custom_id=next(counted), values=row.values) for row in taken.rows)
+            prepared = preparation.write(rows, taken=taken.files)
+        with work.writing() as (session, run):
+            if run.state == RunState.RUNNING:
+                steps.begin_step(session, run, context.definition, step_no, prepared, settings=self._settings)
+
+    def _untaken(self, work: RunWork, context: RunContext, step: Step, found: list[Any]) -> list[Any]:
+        with work.reading() as session:
+            return steps.untaken(session, context.pipeline_id, step.name, found)
+
+    def _chained_rows(self, work: RunWork, context: RunContext, earlier: RunStep) -> Iterator[SourceRow]:
+        """Yield the answered rows of an earlier step; those without an answer go no further."""
+        step = context.definition.steps[earlier.step_no]
+        columns = _columns_of(step)
+        for each in self._answered(work, earlier):
+            answer = _answer_of(each, columns)
+            if answer.error is None:
+                text = answer.values.get(TEXT_COLUMN) if columns is None else _text_of(each)
+                previous = {"text": text, "json": None if columns is None else dict(answer.values)}
+                values = {**each.row.values, **answer.values}
+                yield SourceRow(custom_id=each.row.custom_id, values=values, previous=previous)
+
+    # --- rows out ----------------------------------------------------------------------------------------------------
+
+    def _finish_step(self, work: RunWork, context: RunContext, begun: RunStep, batch: Batch | None) -> bool:
+        if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
+            return False
+        if batch is not None and batch.state != BatchState.COMPLETED:
+            raise RunFailedError(_batch_problem(begun, batch))
+        step = context.definition.steps[begun.step_no]
+        columns = _columns_of(step)
+        num_failed = 0
+        first_error: str | None = None
+        for each in self._answered(work, begun):
+            answer = _answer_of(each, columns)
+            if answer.error is not None:
+                num_failed += 1
+                first_error = first_error or f"{each.row.custom_id}: {answer.error}"
+        if num_failed and step.on_error is OnError.FAIL:
+            raise RunFailedError(
+                f"{num_failed:,} of {begun.num_rows:,} rows of step {step.name!r} have no answer, and its on_error is "
+                f"fail. The first: {first_error}"
+            )
+        published = None if step.output is None else self._publish(work, context, step, begun)
+        with work.writing() as (session, run):
+            current = session.get_one(RunStep, (run.id, begun.step_no))
+            steps.finish_step(session, current, published=published, num_failed=num_failed)
+            run.num_tries = 0
+        return True
+
+    def _publish(self, work: RunWork, context: RunContext, step: Step, begun: RunStep) -> list[dict[str, Any]]:
+        assert step.output is not None
+        store = self._store(work, context, step.output.store, writing=True)
+        publication = Publication(store, context, step, moves=work.check, confirm=work.confirm)
+        columns = _columns_of(step)
+        names = self._names(work, begun, columns)
+        rows = (_output_row(each, _answer_of(each, columns)) for each in self._answered(work, begun))
+        return publication.publish(rows, columns=names, schema=None)
+
+    def _names(self, work: RunWork, begun: RunStep, columns: Any) -> list[str]:
+        """Return the columns of the output: those of its rows in the order in which they are met, then the answer's."""
+        names: dict[str, None] = {}
+        for each in self._answered(work, begun):
+            names |= dict.fromkeys(each.row.values)
+        names |= dict.fromkeys([TEXT_COLUMN] if columns is None else list(columns))
+        return [*(name for name in names if name != ERROR_COLUMN), ERROR_COLUMN]
+
+    def _answered(self, work: RunWork, begun: RunStep) -> Iterator[AnsweredRow]:
+        with work.reading() as session:
+            found = _answers_of(session, begun)
+        rows = answered(self._storage, found.rows_key, output_key=found.output_key, errors_key=found.errors_key)
+        for number, row in enumerate(rows):
+            if number % 100 == 0:
+                work.check()
+            yield row
+
+    def _store(self, work: RunWork, context: RunContext, name: str | None, *, writing: bool) -> ExternalStore:
+        assert name is not None
+        with work.reading() as session:
+            store: Store = stores.get_store(session, context.tenant_id, name)
+        return self._open_store(store, writing=writing, timeout_seconds=self._settings.storage_timeout_seconds)
+
+
+def _context_of(session: Session, run: Run) -> RunContext:
+    pipeline = session.get_one(Pipeline, run.pipeline_id)
+    schedule = None if run.schedule_id is None else session.get_one(Schedule, run.schedule_id)
+    assert run.definition is not None, "a run that is under way has one"
+    return RunContext(
+        run_id=run.id,
+        tenant_id=run.tenant_id,
+        pipeline_id=run.pipeline_id,
+        pipeline=pipeline.name,
+        kind=run.kind,
+        scheduled_for=run.scheduled_for,
+        interval_start=run.interval_start,
+        interval_end=run.interval_end,
+        zone=ZoneInfo("UTC") if schedule is None else zone_of(schedule.time_zone),
+        definition=parse_definition(run.definition),
+    )
+
+
+def _answers_of(session: Session, begun: RunStep) -> Answers:
+    """Return where the answers of a step are. Raises RunFailedError where one of its files was deleted."""
+    run = session.get_one(Run, begun.run_id)
+    batch = None if begun.batch_id is None else session.get_one(Batch, begun.batch_id)
+    ids = [begun.rows_file_id, *((None, None) if batch is None else (batch.output_file_id, batch.error_file_id))]
+    keys: list[str | None] = []
+    for file_id in ids:
+        file = None if file_id is None else files.find_kept(session, run.tenant_id, file_id)
+        if file_id is not None and file is None:
+            raise RunFailedError(
+                f"the file {file_id!r} of step {begun.name!r} was deleted or has expired, so its answers are gone; "
+                "trigger a new run"
+            )
+        keys.append(None if file is None else file.object_key)
+    assert keys[0] is not None, "every step has its rows"
+    return Answers(rows_key=keys[0], output_key=keys[1], errors_key=keys[2])
+
+
+def _columns_of(step: Step) -> Any:
+    return None if step.response_schema is None else answer_columns(step.response_schema)
+
+
+def _answer_of(each: AnsweredRow, columns: Any) -> Answer:
+    if each.row.error is not None:
+        return Answer(values={}, error=each.row.error)
+    if each.line is None:
+        return Answer(values={}, error="the line has no result")
+    return answer_of(each.line, columns)
+
+
+def _text_of(each: AnsweredRow) -> str:
+    assert each.line is not None, "it has an answer"
+    return str(each.line["response"]["body"]["choices"][0]["message"]["content"])
+
+
+def _output_row(each: AnsweredRow, answer: Answer) -> OutputRow:
+    return OutputRow(values={**each.row.values, **answer.values}, error=answer.error)
+
+
+def _batch_problem(begun: RunStep, batch: Batch) -> str:
+    said = (batch.errors or [{}])[0].get("message", "")
+    because = f": {said}" if said else ""
+    return f"batch {batch.id!r} of step {begun.name!r} is {batch.state}{because}; resumed, the step is done anew"

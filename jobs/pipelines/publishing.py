@@ -1,0 +1,161 @@
+"""What a step puts out, into a tenant's store: written beside, moved to where readers look, and named by `_SUCCESS`.
+
+Each part can be done again, by a worker that was killed in it or by another: the same rows give the same files.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from jobs.errors import InputError
+from jobs.pipelines import patterns
+from jobs.pipelines.context import RunContext
+from jobs.pipelines.external import BESIDE, ExternalStore
+from jobs.pipelines.spec import Step
+from pipelines.outputs.tables import open_table
+from pipelines.sources.files import Format, format_of
+
+SUCCESS = "_SUCCESS"
+ERROR_COLUMN = "error"
+_MAX_SUCCESS_BYTES = 64 << 20
+_COPIED_AT_ONCE = 1 << 20
+_CHECKED_EVERY = 100  # rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputRow:
+    """A row with its answer's columns, or why it has none."""
+
+    values: Mapping[str, Any]
+    error: str | None
+
+
+class Publication:
+    """The output of one step of one run."""
+
+    def __init__(
+        self,
+        store: ExternalStore,
+        context: RunContext,
+        step: Step,
+        *,
+        moves: Callable[[], None],
+        confirm: Callable[[], None],
+    ) -> None:
+        """`moves` is called now and then, `confirm` before what readers see; they raise where another has the run."""
+        assert step.output is not None, "a step without an output puts none out"
+        self._store = store
+        self._context = context
+        self._step = step
+        self._output = step.output
+        self._moves = moves
+        self._confirm = confirm
+        self._pattern = context.key(step.output.keys, step=step)
+        self._folder = self._pattern.rpartition("/")[0]
+        self._beside = f"{self._folder}/{BESIDE}/{context.run_id}"
+
+    def publish(self, rows: Iterable[OutputRow], *, columns: Iterable[str] | None, schema: Any) -> list[dict[str, Any]]:
+        """Return the files that hold the rows, once they and their `_SUCCESS` are there."""
+        there = self._named_by_success()
+        if there is not None:
+            self._store.clear(self._beside)  # as a worker leaves it that was killed before
+            return there
+        parts = _parts(rows, self._output.rows_a_file)
+        files = [self._write(part, number, columns, schema) for number, part in enumerate(parts)]
+        self._confirm()
+        # Nobody is to take the old files and some of the new ones for a whole.
+        self._store.delete(f"{self._folder}/{SUCCESS}")
+        for file in files:
+            self._confirm()
+            self._store.move(self._beside_of(file["key"]), file["key"])
+        self._delete_others({file["key"] for file in files})
+        self._confirm()
+        self._say_success(files)
+        self._store.clear(self._beside)
+        return files
+
+    def _write(
+        self, part: Iterable[OutputRow], number: int, columns: Iterable[str] | None, schema: Any
+    ) -> dict[str, Any]:
+        key = self._context.key(self._output.keys, step=self._step, number=number)
+        num_rows = 0
+        # Through a file of our own: a table that is being written looks back in it.
+        with tempfile.TemporaryFile() as spool:
+            names = None if columns is None else list(columns)
+            with open_table(cast(BinaryIO, spool), self.format_of(key), columns=names, schema=schema) as table:
+                for row in part:
+                    table.write({**row.values, ERROR_COLUMN: row.error})
+                    num_rows += 1
+                    if num_rows % _CHECKED_EVERY == 0:
+                        self._moves()
+            size = spool.tell()
+            spool.seek(0)
+            with self._store.create(self._beside_of(key)) as target:
+                while piece := spool.read(_COPIED_AT_ONCE):
+                    target.write(piece)
+                    self._moves()
+        return {"key": key, "rows": num_rows, "bytes": size}
+
+    def format_of(self, key: str) -> Format:
+        """Return how a file of the output is written. Raises InputError where nothing says it."""
+        if self._output.format is not None:
+            return Format(self._output.format.value)
+        form = format_of(key)
+        if form is None or key.endswith(".gz"):
+            raise InputError(
+                f"The keys of the output of step {self._step.name!r} do not say what it is: end them with .jsonl, .csv "
+                "or .parquet, or give it a format."
+            )
+        return form
+
+    def _beside_of(self, key: str) -> str:
+        return f"{self._beside}/{key.rpartition('/')[2]}"
+
+    def _named_by_success(self) -> list[dict[str, Any]] | None:
+        content = self._store.read_small(f"{self._folder}/{SUCCESS}", _MAX_SUCCESS_BYTES)
+        try:
+            said = orjson.loads(content or b"null")
+        except orjson.JSONDecodeError:
+            return None  # another program's
+        if not isinstance(said, dict) or (said.get("run_id"), said.get("step")) != (
+            self._context.run_id,
+            self._step.name,
+        ):
+            return None
+        return list(said["files"])
+
+    def _say_success(self, files: list[dict[str, Any]]) -> None:
+        said = {
+            "run_id": self._context.run_id,
+            "pipeline": self._context.pipeline,
+            "step": self._step.name,
+            "scheduled_for": self._context.scheduled_for.isoformat(),
+            "files": files,
+        }
+        with self._store.create(f"{self._folder}/{SUCCESS}") as target:
+            target.write(orjson.dumps(said) + b"\n")
+
+    def _delete_others(self, keys: set[str]) -> None:
+        """Delete the files of an earlier run for the same moment that this one has not written over."""
+        found = [each.key for each in self._store.list(f"{self._folder}/")]
+        for key in found:
+            if key not in keys and patterns.matches(self._pattern, key):
+                self._store.delete(key)
+
+
+def _parts(rows: Iterable[OutputRow], size: int) -> Iterator[Iterator[OutputRow]]:
+    """Cut rows into parts; each has to be read to its end before the next one is asked for."""
+    iterator = iter(rows)
+
+    def part(first: OutputRow) -> Iterator[OutputRow]:
+        yield first
+        for _, row in zip(range(size - 1), iterator, strict=False):
+            yield row
+
+    for first in iterator:
+        yield part(first)

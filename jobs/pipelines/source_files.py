@@ -1,0 +1,79 @@
+"""Which files of a tenant's store a step takes, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from jobs.errors import InputError
+from jobs.pipelines import patterns
+from jobs.pipelines.context import RunContext
+from jobs.pipelines.external import ExternalStore, Found
+from jobs.pipelines.spec import Step, Take
+from pipelines.sources.files import Format, SourceFile, format_of
+from pipelines.sources.reading import source_of
+from pipelines.sources.source import Row
+
+MAX_FILES = 10_000
+"""Of a step in one run: those that come after them in the order of keys are the next run's."""
+_LOOKED_UP_AT_ONCE = 1000
+
+Untaken = Callable[[list[Found]], list[Found]]
+"""Leaves out files that a successful run took in as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenFiles:
+    """The files of a step's source."""
+
+    files: list[Found]
+    rows: Iterator[Row]
+
+
+def take_files(store: ExternalStore, context: RunContext, step: Step, untaken: Untaken) -> TakenFiles:
+    """Find the files that a step's source means. Raises InputError where they are no one table."""
+    assert step.source.keys is not None, "a source of a store has keys"
+    pattern = context.key(step.source.keys, step=step)
+    found: list[Found] = []
+    for page in _pages(store, pattern):
+        found += untaken(page) if step.source.take is Take.NEW else page
+        if len(found) > MAX_FILES:
+            if step.source.take is Take.ALL:
+                raise InputError(f"{pattern} means more than {MAX_FILES:,} files; give keys that mean fewer.")
+            found = found[:MAX_FILES]
+            break
+    if not found:
+        return TakenFiles(files=[], rows=iter(()))
+    return TakenFiles(files=found, rows=_rows(store, step, found, pattern))
+
+
+def _pages(store: ExternalStore, pattern: str) -> Iterator[list[Found]]:
+    page: list[Found] = []
+    for each in store.list(patterns.prefix_of(pattern)):
+        if patterns.matches(pattern, each.key) and not each.key.rpartition("/")[2].startswith(("_", ".")):
+            page.append(each)
+        if len(page) >= _LOOKED_UP_AT_ONCE:
+            yield page
+            page = []
+    yield page
+
+
+def _rows(store: ExternalStore, step: Step, found: list[Found], pattern: str) -> Iterator[Row]:
+    files = [_source_file(store, step, each) for each in found]
+    kinds = sorted({file.format.value for file in files})
+    if len(kinds) > 1:
+        raise InputError(f"{pattern} means files of several kinds: {', '.join(kinds)}. Give keys that mean one.")
+    return source_of(files, description=pattern).read()
+
+
+def _source_file(store: ExternalStore, step: Step, found: Found) -> SourceFile:
+    form = format_of(found.key) if step.source.format is None else Format(step.source.format.value)
+    if form is None:
+        raise InputError(
+            f"{found.key!r} does not say what it holds: give it a name that ends in .jsonl, .csv or .parquet, or give "
+            f"the source of step {step.name!r} a format."
+        )
+    return SourceFile(
+        name=found.key, format=form, open=lambda: cast(BinaryIO, store.open(found.key)), identity=lambda: found.version
+    )
