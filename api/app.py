@@ -18,6 +18,7 @@ from api.middleware.layers import install_layers
 from api.middleware.metrics import RequestMetrics
 from api.openapi import DescribedApp, failures
 from api.part_uploads import routes as uploads
+from api.pipelines import definitions, previews, runs, schedules
 from api.rate_limits import RateLimiter
 from api.schemas.batches import ResultLine
 from api.services import Services
@@ -79,7 +80,8 @@ def create_app(settings: Settings) -> FastAPI:
     install_error_handlers(app)
     install_layers(app, metrics, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
     batches = (creating, routes, changing, retries, decisions, events, estimates)
-    for module in (files, uploads, *batches, models, usage, quota, health):
+    nightly = (previews, definitions, schedules, runs)
+    for module in (files, uploads, *batches, *nightly, models, usage, quota, health):
         app.include_router(module.router)
     for webhook_module in (webhook_routes, webhook_deliveries):
         app.include_router(webhook_module.router)

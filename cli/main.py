@@ -24,6 +24,8 @@ from cli import (
 from cli.extras import what_to_install
 from cli.mapping import command as map_command
 from cli.models import commands as model_commands
+from cli.pipelines import commands as pipeline_commands
+from cli.pipelines import store_commands
 from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
 from cli.webhooks import commands as webhook_commands
@@ -44,10 +46,12 @@ app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")
 app.add_typer(webhook_commands.app, name="webhooks")
 usage_commands.register(app)
+pipeline_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
 app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")
+app.add_typer(store_commands.app, name="stores")
 app.add_typer(bench_commands.app, name="bench")
 
 

@@ -90,7 +90,7 @@ FLOORS = {
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
         ["template_renderer", "text_encoder"],
-        ["due_batches", "due_runs", "shown_logprobs", "special_tokens", "webhooks"],
+        ["due_batches", "pipelines", "shown_logprobs", "special_tokens", "webhooks"],
         ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints"],
         ["prompts", "control", "dispatcher"],

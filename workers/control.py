@@ -34,7 +34,7 @@ from jobs.webhooks import deliveries
 from workers import logs, webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.due_batches import MAX_BATCHES, DueBatches
-from workers.due_runs import DueRuns
+from workers.pipelines.due_runs import DueRuns
 from workers.webhooks import WebhookSender
 
 log = logging.getLogger(__name__)

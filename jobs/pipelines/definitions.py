@@ -9,10 +9,10 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from jobs.database import advisory_lock
-from jobs.errors import ConflictError, LimitError, NotFoundError
+from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
-from jobs.pipelines import lifecycle, stores
+from jobs.pipelines import lifecycle, steps, stores
 from jobs.pipelines.names import check_name
 from jobs.pipelines.spec import Definition, parse_definition
 from jobs.settings import Settings
@@ -89,9 +89,14 @@ def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipel
     return pipeline
 
 
-def check_stores(session: Session, tenant_id: str, definition: Definition) -> None:
-    """Raise NotFoundError or InputError where a definition names a store that a tenant has not, or may not write to."""
+def check_names(session: Session, tenant_id: str, definition: Definition) -> None:
+    """Raise NotFoundError or InputError where a definition names a model or a store that a tenant has not."""
     for number, step in enumerate(definition.steps):
+        try:
+            steps.require_model(session, step.model)
+        except InputError as error:
+            place = f"steps.{number}.model"
+            raise InputError(f"{place}: {error.message}", param=place, code=error.code) from None
         if step.source.store is not None:
             stores.require(session, tenant_id, step.source.store, place=f"steps.{number}.source.store", writing=False)
         if step.output is not None:

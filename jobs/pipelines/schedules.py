@@ -174,9 +174,9 @@ def backfill(
     now = _now(session)
     if not _FIRST <= start <= end <= now:
         raise InputError(
-            f"from is {start.isoformat()} and to is {end.isoformat()}; give a range that is over by now, "
+            f"start is {start.isoformat()} and end is {end.isoformat()}; give a range that is over by now, "
             f"{now:%Y-%m-%dT%H:%M:%SZ}, begins after 1999, and has its earlier end first",
-            param="from",
+            param="start",
         )
     cron = timetable_of(schedule).cron
     before = start - timedelta(microseconds=1)
@@ -185,7 +185,7 @@ def backfill(
         found = "none" if not ticks else f"more than {MAX_BACKFILL:,}"
         raise InputError(
             f"There are {found} runs of {schedule.cron!r} in this range; give one with 1 to {MAX_BACKFILL:,}.",
-            param="to",
+            param="end",
         )
     pipeline = get_pipeline(session, tenant_id, schedule.pipeline_id)
     starts = [cron.before(ticks[0]) or ticks[0], *ticks]

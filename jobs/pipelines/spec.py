@@ -138,6 +138,12 @@ class Output(SpecModel):
     """None: as the keys say."""
     rows_a_file: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
 
+    @model_validator(mode="after")
+    def _check(self) -> Output:
+        if self.format is None and not self.keys.lower().endswith(tuple(f".{form.value}" for form in Format)):
+            raise ValueError("its keys do not say what it is: end them with .jsonl, .csv or .parquet, or give a format")
+        return self
+
 
 class Step(SpecModel):
     """One template over rows."""
@@ -206,9 +212,12 @@ class Definition(SpecModel):
 def parse_definition(given: Mapping[str, Any]) -> Definition:
     """Check a definition. Raises InputError that names the place."""
     try:
-        size = len(orjson.dumps(given))
+        text = orjson.dumps(given)
     except TypeError as error:
         raise InputError(f"The definition is no JSON: {error}.", param="steps") from None
+    if b"\\u0000" in text:
+        raise InputError("The definition holds a NUL character, which no text may have. Remove it.", param="steps")
+    size = len(text)
     if size > MAX_DEFINITION_BYTES:
         raise InputError(
             f"The definition has {size:,} bytes and {MAX_DEFINITION_BYTES:,} are allowed. Put what is long into rows.",

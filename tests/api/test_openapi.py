@@ -50,6 +50,12 @@ REQUESTS = {
     "ChangeEndpointBody",
     "RotateSecretBody",
     "TryOutBody",
+    "PipelineBody",
+    "ChangePipelineBody",
+    "ScheduleBody",
+    "ChangeScheduleBody",
+    "BackfillBody",
+    "RunBody",
 }
 MORE_FORMS = {"readUsage": ["text/csv"]}
 

@@ -30,7 +30,7 @@ from jobs.settings import Settings
 from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch, Run, RunStep, Tenant
-from workers.due_runs import DueRuns
+from workers.pipelines.due_runs import DueRuns
 
 SCHEMA = {
     "type": "object",

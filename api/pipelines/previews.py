@@ -1,0 +1,59 @@
+"""`/v1/pipelines/preview`: what a pipeline would send, before it is made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+
+from api.auth import TenantDep
+from api.openapi import failures
+from api.pipelines.definitions import PipelineBody
+from api.schemas.pipelines import PreviewObject
+from api.services import Services, ServicesDep
+from api.spending import ONE_ESTIMATE
+from jobs.accounts.prices import Prices
+from jobs.database import transaction
+from jobs.pipelines import definitions, stores
+from jobs.pipelines.context import RunContext
+from jobs.pipelines.preview import preview, source_store_of
+from jobs.pipelines.requests import check_requests
+from jobs.pipelines.spec import Definition, parse_definition
+from jobs.tables import Model, Store
+
+router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 429, 503))
+
+
+@router.post("/preview", operation_id="previewPipeline", responses=failures(404, 409, 413), dependencies=[ONE_ESTIMATE])
+async def create(body: PipelineBody, *, tenant: TenantDep, services: ServicesDep) -> PreviewObject:
+    """Render the first rows of a pipeline's first step and estimate them; nothing is kept and nothing runs."""
+    definition = parse_definition(body.model_dump(exclude={"name"}, exclude_none=True))
+    return await run_sync(_preview, services, tenant.id, body.name, definition, limiter=services.store.estimate_threads)
+
+
+def _preview(services: Services, tenant_id: str, name: str, definition: Definition) -> PreviewObject:
+    check_requests(definition, services.settings)
+    step = definition.steps[0]
+    with transaction(services.sessions) as session:
+        definitions.check_names(session, tenant_id, definition)
+        store: Store = stores.get_store(session, tenant_id, source_store_of(step))
+        model = session.get(Model, step.model)
+    assert model is not None, "its name was checked"
+    now = datetime.now(UTC)  # of what is shown alone: nothing is kept
+    context = RunContext(
+        run_id="preview",
+        tenant_id=tenant_id,
+        pipeline_id="preview",
+        pipeline=name,
+        kind="manual",
+        scheduled_for=now,
+        interval_start=now,
+        interval_end=now,
+        zone=ZoneInfo("UTC"),
+        definition=definition,
+    )
+    opened = stores.open_registered(store, writing=False, timeout_seconds=services.settings.storage_timeout_seconds)
+    found = preview(opened, context, services.settings)
+    return PreviewObject.of(found, Prices.of(model, step.priority), currency=services.settings.currency)

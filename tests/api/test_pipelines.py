@@ -1,0 +1,168 @@
+"""Pipelines, schedules and runs over HTTP: made, shown, refused with the place, and never another tenant's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.orm import Session
+
+from jobs.accounts.tenants import authenticate
+from jobs.pipelines import stores
+
+MODEL = "org/tiny"
+
+
+def step(**fields: Any) -> dict[str, Any]:
+    return {
+        "name": "fields",
+        "source": {"store": "documents", "keys": "in/*.jsonl"},
+        "prompt": "Read {{ text }}",
+        "model": MODEL,
+        "parameters": {"max_tokens": 8},
+        "output": {"store": "results", "keys": "{pipeline}/{date}/part-{n}.jsonl"},
+    } | fields
+
+
+@pytest.fixture
+def http(deployment: Any, tmp_path: Path) -> Any:
+    """A client of a tenant with two stores."""
+    key = deployment.new_key()
+    with Session(deployment.engine) as session, session.begin():
+        tenant_id = authenticate(session, key).tenant.id
+        for name in ("documents", "results"):
+            (tmp_path / name).mkdir()
+            url = f"file://{tmp_path / name}"
+            stores.add_store(session, tenant_id, name, url, options={}, is_writable=name == "results")
+    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+        yield client
+
+
+def test_a_pipeline_is_made_shown_changed_and_deleted(http: httpx.Client) -> None:
+    made = http.post("/v1/pipelines", json={"name": "nightly", "steps": [step()], "max_tokens": 1000}).json()
+    assert (made["name"], made["version"], made["max_tokens"], made["max_cost"]) == ("nightly", 1, 1000, None)
+    assert http.get("/v1/pipelines/nightly").json() == made == http.get(f"/v1/pipelines/{made['id']}").json()
+    changed = http.patch("/v1/pipelines/nightly", json={"max_tokens": None, "max_cost": "1.50"}).json()
+    assert (changed["version"], changed["max_tokens"], changed["max_cost"]) == (2, None, "1.50")
+    assert changed["steps"] == made["steps"]
+    assert [each["id"] for each in http.get("/v1/pipelines").json()["data"]] == [made["id"]]
+    assert http.delete("/v1/pipelines/nightly").json() == {"id": made["id"], "object": "pipeline", "deleted": True}
+    assert http.get("/v1/pipelines/nightly").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param", "said"),
+    [
+        ({"prompt": "{{ text"}, 400, "steps.0.prompt", "steps.0.prompt: line 1"),
+        ({"prompt": "{{ 'a' * 100000000 }}"}, 400, "steps.0.prompt", "repeats it"),
+        ({"schema": {"type": "string"}}, 400, "steps.0.schema", "needs"),
+        ({"parameters": {"max_tokens": "many"}}, 400, "steps.0", "max_tokens"),
+        ({"model": "gone"}, 400, "steps.0.model", "The model 'gone' does not exist; known are: org/tiny"),
+        ({"source": {"store": "secret", "keys": "a"}}, 404, "steps.0.source.store", "There is no store"),
+        ({"source": {"store": "documents", "keys": "../a"}}, 400, "steps.0.source.keys", "without a leading /"),
+        (
+            {"output": {"store": "documents", "keys": "o/{n}.jsonl"}},
+            400,
+            "steps.0.output.store",
+            "registered for reading only",
+        ),
+        ({"output": {"store": "results", "keys": "o/{n}.xml"}}, 400, "steps.0.output", ".jsonl, .csv or .parquet"),
+        ({"name": "../x"}, 400, "steps.0.name", "a-z"),
+        ({"parameters": {"user": "\u0000"}}, 400, "steps", "NUL"),
+    ],
+)
+def test_a_wrong_pipeline_is_refused_at_once_with_its_place(
+    http: httpx.Client, fields: dict[str, Any], status: int, param: str, said: str
+) -> None:
+    answer = http.post("/v1/pipelines", json={"name": "wrong", "steps": [step(**fields)]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param)
+    assert said in error["message"]
+    assert http.get("/v1/pipelines").json()["data"] == []
+
+
+def test_a_schedule_shows_its_next_five_runs_and_is_paused_and_resumed(http: httpx.Client) -> None:
+    http.post("/v1/pipelines", json={"name": "nightly", "steps": [step()]})
+    wish = {"pipeline": "nightly", "name": "at-two", "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
+    made = http.post("/v1/schedules", json=wish).json()
+    assert len(made["next_runs"]) == 5
+    assert all("T02:30:00+0" in run["local"] and run["utc"].endswith("Z") for run in made["next_runs"])
+    assert http.post("/v1/schedules", json=wish).status_code == 409
+    paused = http.post("/v1/schedules/at-two/pause").json()
+    assert (paused["paused_at"] is None, paused["next_runs"]) == (False, [])
+    assert http.post("/v1/schedules/at-two/resume").json()["next_runs"] == made["next_runs"]
+    changed = http.patch("/v1/schedules/at-two", json={"max_failures": 3, "overlap": "queue_one"}).json()
+    assert (changed["max_failures"], changed["overlap"], changed["cron"]) == (3, "queue_one", "30 2 * * *")
+    assert http.get("/v1/schedules", params={"pipeline": "nightly"}).json()["data"] == [changed]
+    filled = http.post(
+        "/v1/schedules/at-two/backfill", json={"start": "2026-10-24T00:00:00+02:00", "end": "2026-10-26T12:00:00Z"}
+    ).json()
+    assert len(filled["runs"]) == 3
+    runs = http.get("/v1/runs", params={"schedule": "at-two", "status": "queued"}).json()["data"]
+    assert [run["id"] for run in reversed(runs)] == filled["runs"]
+    assert http.delete("/v1/schedules/at-two").json()["deleted"] is True
+    assert {run["status"] for run in http.get("/v1/runs").json()["data"]} == {"cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"cron": "99 * * * *"}, "cron"),
+        ({"time_zone": "Mars"}, "time_zone"),
+        ({"overlap": "sometimes"}, "overlap"),
+        ({"starts_at": "tomorrow"}, "starts_at"),
+        ({"starts_at": "0001-01-01T00:00:00+14:00"}, "starts_at"),
+        ({"jitter_seconds": 99999}, "jitter_seconds"),
+        ({"pipeline": "gone"}, "pipeline_id"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_with_its_place(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    http.post("/v1/pipelines", json={"name": "nightly", "steps": [step()]})
+    wish = {"pipeline": "nightly", "name": "s", "cron": "@daily"} | fields
+    answer = http.post("/v1/schedules", json=wish)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["param"] == param
+
+
+def test_a_run_is_triggered_once_by_one_key_shown_and_cancelled(http: httpx.Client) -> None:
+    pipeline = http.post("/v1/pipelines", json={"name": "nightly", "steps": [step()]}).json()
+    runs = [
+        http.post("/v1/runs", json={"pipeline": "nightly"}, headers={"Idempotency-Key": "k"}).json() for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    run = runs[0]
+    assert (run["status"], run["kind"], run["pipeline_id"], run["steps"]) == ("queued", "manual", pipeline["id"], [])
+    assert http.post(f"/v1/runs/{run['id']}/resume").json()["error"]["code"] == "run_not_resumable"
+    cancelled = http.post(f"/v1/runs/{run['id']}/cancel").json()
+    assert cancelled["status"] == "cancelled"
+    assert cancelled["reason"].startswith("cancelled by key_")
+    assert http.get(f"/v1/runs/{run['id']}").json() == cancelled
+
+
+def test_another_tenants_are_not_there(http: httpx.Client, new_client: Callable[..., Any]) -> None:
+    http.post("/v1/pipelines", json={"name": "nightly", "steps": [step()]})
+    http.post("/v1/schedules", json={"pipeline": "nightly", "name": "s", "cron": "@daily"})
+    run = http.post("/v1/runs", json={"pipeline": "nightly"}).json()
+    stranger = {"Authorization": f"Bearer {new_client().api_key}"}
+    paths = ["/v1/pipelines/nightly", "/v1/schedules/s", f"/v1/runs/{run['id']}"]
+    assert {http.get(path, headers=stranger).status_code for path in paths} == {404}
+    assert http.post("/v1/runs", json={"pipeline": "nightly"}, headers=stranger).status_code == 404
+    assert http.get("/v1/runs", headers=stranger).json()["data"] == []
+
+
+def test_a_preview_renders_the_first_lines_and_keeps_nothing(http: httpx.Client, tmp_path: Path) -> None:
+    (tmp_path / "documents" / "in").mkdir()
+    rows = [{"text": f"row {number}"} for number in range(5)] + [{"other": 1}]
+    (tmp_path / "documents" / "in" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = http.post("/v1/pipelines/preview", json={"name": "nightly", "steps": [step()]}).json()
+    prompts = [line["body"]["messages"][0]["content"] for line in found["lines"]]
+    assert prompts == ["Read row 0", "Read row 1", "Read row 2"]
+    assert (found["rows"], found["failed"], found["has_more"], found["files"]) == (6, 1, False, 1)
+    assert found["estimated_output_tokens"] == 40
+    assert "All 6 rows" in found["summary"]
+    assert http.get("/v1/pipelines").json()["data"] == []

@@ -1,0 +1,80 @@
+"""`tokenmill pipelines`, `schedules`, `runs` and `stores` against a server: a file is applied, and again, and run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import InputError
+from tests.cli.service import Service, run
+
+FILE = """
+name: nightly
+max_cost: 2.50
+steps:
+  - name: fields
+    source: {store: documents, keys: "in/*.jsonl"}
+    prompt: Read {{ text }}
+    model: tiny
+    parameters: {max_tokens: 8}
+    output: {store: results, keys: "{pipeline}/{date}/part-{n}.jsonl"}
+schedules:
+  - {cron: "30 2 * * *", time_zone: Europe/Berlin}
+"""
+
+
+def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Service, tmp_path: Path) -> None:
+    for name, options in (("documents", []), ("results", ["--writable"])):
+        (tmp_path / name).mkdir()
+        admin = {"TOKENMILL_DATABASE_URL": service.database}
+        added = service.run("stores", "add", "acme", name, f"file://{tmp_path / name}", *options, **admin)
+        assert added.exit_code == 0
+    (tmp_path / "documents" / "in").mkdir()
+    (tmp_path / "documents" / "in" / "a.jsonl").write_text('{"text": "one"}\n')
+    path = tmp_path / "nightly.yaml"
+    path.write_text(FILE)
+    tried = service.run("pipelines", "apply", path, "--dry-run").stdout
+    assert '"content": "Read one"' in tried
+    assert "All 1 rows are about" in tried
+    assert service.run("pipelines", "list", "--json").stdout.strip() == "[]", "a dry run changes nothing"
+    first = service.run("pipelines", "apply", path).stdout
+    assert "pipeline nightly version 1: made" in first
+    assert "schedule nightly: made" in first
+    assert first.count("T02:30:00+0") == 5
+    assert "pipeline nightly version 1: as it was" in service.run("pipelines", "apply", path).stdout
+    path.write_text(FILE.replace("max_cost: 2.50", "max_tokens: 1000"))
+    assert "pipeline nightly version 2: changed" in service.run("pipelines", "apply", path).stdout
+    shown = json.loads(service.run("pipelines", "show", "nightly").stdout)
+    assert (shown["max_cost"], shown["max_tokens"]) == (None, 1000)
+    run_id = service.run("runs", "trigger", "nightly").stdout.strip()
+    assert run_id in service.run("runs", "list", "--pipeline", "nightly").stdout
+    assert service.run("runs", "cancel", run_id).stdout.strip() == f"{run_id} cancelled"
+    filled = service.run(
+        "schedules", "backfill", "nightly", "--from", "2026-10-24T00:00:00Z", "--to", "2026-10-26T12:00:00Z"
+    ).stdout
+    assert len(filled.split()) == 3
+    assert "paused" in service.run("schedules", "pause", "nightly").stdout
+    assert "paused" in service.run("schedules", "list").stdout
+    assert "time_zone" in service.run("schedules", "show", "nightly").stdout
+    assert "deleted nightly" in service.run("pipelines", "delete", "nightly").stdout
+    listed = service.run("stores", "list", "acme", TOKENMILL_DATABASE_URL=service.database).stdout
+    assert listed.splitlines()[1].split("\t")[0::2] == ["documents", "no"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("name: [", "is no YAML in line"),
+        ("- a", "it holds no pipeline"),
+        ("name: a\ncolour: red", "there is no field 'colour'; allowed are name, steps"),
+        ("steps: []", "name is None"),
+        ("name: a\nschedules: daily", "schedules must be a list"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anybody_is_asked(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(content)
+    with pytest.raises(InputError, match=said):
+        run("pipelines", "apply", path)
