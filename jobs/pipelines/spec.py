@@ -197,9 +197,17 @@ class Definition(SpecModel):
 
     def _check_outputs(self) -> None:
         folders: dict[tuple[str, str], str] = {}
+        taken_once: set[str | None] = set()
         for number, step in enumerate(self.steps):
+            if step.source.take is Take.NEW or step.source.step in taken_once:
+                taken_once.add(step.name)
             if step.output is None:
                 continue
+            if step.name in taken_once and "{run}" not in step.output.keys.rpartition("/")[0]:
+                raise ValueError(
+                    f"steps.{number}.output.keys: its rows are taken once, and another run for the same keys would "
+                    "take their place: put {run} into the folder, as in {pipeline}/{date}/{run}/part-{n}.jsonl"
+                )
             folder = (step.output.store, step.output.keys.rpartition("/")[0].replace("{step}", step.name))
             if folder in folders:
                 raise ValueError(

@@ -457,8 +457,9 @@ def kept(house: House, folder: str, run_id: str) -> None:
 def new_run(house: House) -> tuple[str, str]:
     folder = f"kill-{next(_numbers)}"
     source = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_success"}
-    output = {"store": "results", "keys": f"{folder}/part-{{n}}.jsonl", "rows_a_file": 1}
-    return folder, house.trigger(house.make(steps=[step(source=source, output=output)]))
+    output = {"store": "results", "keys": f"{folder}/{{run}}/part-{{n}}.jsonl", "rows_a_file": 1}
+    run_id = house.trigger(house.make(steps=[step(source=source, output=output)]))
+    return f"{folder}/{run_id}", run_id
 
 
 @pytest.mark.timeout(600)

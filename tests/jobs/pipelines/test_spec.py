@@ -26,7 +26,7 @@ def test_a_good_definition_is_read_with_its_defaults() -> None:
     assert definition.steps[0].priority == "bulk"
 
 
-_OUT = {"store": "results", "keys": "a/part-{n}.jsonl"}
+_NEW = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_success"}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,12 @@ _OUT = {"store": "results", "keys": "a/part-{n}.jsonl"}
         ({"steps": [step(), step()]}, "steps", "steps.1.name: 'fields' names an earlier step"),
         ({"steps": [step(source={"step": "fields"})]}, "steps", "steps.0.source.step: 'fields' is no earlier step"),
         ({"steps": [step(), step("b")]}, "steps", "steps.1.output.keys: they lie in the folder of step 'fields'"),
+        ({"steps": [step(source=_NEW)]}, "steps", "put {run} into the folder"),
+        (
+            {"steps": [step(source=_NEW, output=None), step("b", source={"step": "fields"})]},
+            "steps",
+            "steps.1.output.keys: its rows are taken once",
+        ),
         ({"steps": [step(parameters={"model": "x"})]}, "steps.0", "parameters may not have 'model'"),
         ({"steps": [step(completion_window="1s")]}, "steps.0.completion_window", "Give minutes, hours or days"),
         ({"steps": [step(prompt="")]}, "steps.0.prompt", "at least 1 character"),
