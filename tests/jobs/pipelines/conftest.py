@@ -22,9 +22,18 @@ def settings() -> Settings:
     return Settings()
 
 
+STEP = {
+    "name": "fields",
+    "source": {"store": "documents", "keys": "in/*.jsonl"},
+    "prompt": "{{ text }}",
+    "model": "demo",
+    "output": {"store": "results", "keys": "out/part-{n}.jsonl"},
+}
+
+
 @pytest.fixture
 def pipeline(session: Session, tenant: Tenant) -> Pipeline:
-    pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant.id, name="nightly", definition={"steps": []})
+    pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant.id, name="nightly", definition={"steps": [STEP]})
     session.add(pipeline)
     session.commit()
     return pipeline

@@ -180,7 +180,7 @@ def test_one_run_of_a_pipeline_is_under_way_at_a_time(
         assert lifecycle.start_queued(one) == []
         run = lifecycle.lock_run(one, started[0])
         assert run is not None
-        assert run.definition == {"steps": []}
+        assert run.definition == pipeline.definition
         lifecycle.end_run(one, run, RunState.SUCCEEDED)
     with maker.begin() as one:
         assert {*started, *lifecycle.start_queued(one)} == {first, second}
