@@ -6,10 +6,13 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from obstore.store import from_url
 
+from benchmarks.s3_server import S3Server
 from jobs.errors import InputError, ServiceError
 from pipelines.sources.reading import open_source
 
@@ -110,6 +113,23 @@ def test_a_prefix_of_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
 def test_parquet_is_read_from_a_store_too(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": list(range(2000))}), tmp_path / "a.parquet", row_group_size=300)
     assert [row["x"] for row in rows(f"file://{tmp_path}/a.parquet")] == list(range(2000))
+
+
+def test_a_prefix_of_a_bucket_is_listed_and_read(s3: S3Server) -> None:
+    store = from_url(f"s3://{s3.bucket}")
+    for number in range(3):
+        obstore.put(store, f"day/{number}.csv", f"x\n{number}\n".encode())
+    obstore.put(store, "day/_SUCCESS", b"")
+    parquet = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": list(range(1000))}), parquet)
+    obstore.put(store, "tables/a.parquet", parquet.getvalue().to_pybytes())
+    assert [row["x"] for row in rows(f"s3://{s3.bucket}/day/")] == ["0", "1", "2"]
+    assert [row["x"] for row in rows(f"s3://{s3.bucket}/day/[12].csv")] == ["1", "2"]
+    assert [row["x"] for row in rows(f"s3://{s3.bucket}/tables/a.parquet")] == list(range(1000))
+    source = open_source(f"s3://{s3.bucket}/day/")
+    obstore.delete(store, "day/1.csv")
+    with pytest.raises(InputError, match=r"cannot read s3://.*/day/1\.csv: it is not there"):
+        list(source.read())
 
 
 def test_an_identity_changes_with_the_content(tmp_path: Path) -> None:
