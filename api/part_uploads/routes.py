@@ -51,7 +51,7 @@ class CreateUploadBody(StrictModel):
 class CompleteUploadBody(StrictModel):
     part_ids: Annotated[list[ObjectId], Field(min_length=1, max_length=MAX_PARTS)]
     """In the order of the file."""
-    md5: Annotated[Storable | None, Field(max_length=100)] = None
+    md5: Annotated[Storable, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{32}$"})] | None = None
     """Of the whole file, in hexadecimal digits."""
 
 

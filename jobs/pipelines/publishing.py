@@ -108,8 +108,8 @@ class Publication:
         form = format_of(key)
         if form is None or key.endswith(".gz"):
             raise InputError(
-                f"The keys of the output of step {self._step.name!r} do not say what it is: end them with .jsonl, .csv "
-                "or .parquet, or give it a format."
+                f"The keys of the output of step {self._step.name!r} do not say what it is: end them with .jsonl or "
+                ".csv, or give it a format."
             )
         return form
 

@@ -140,8 +140,11 @@ class Output(SpecModel):
 
     @model_validator(mode="after")
     def _check(self) -> Output:
-        if self.format is None and not self.keys.lower().endswith(tuple(f".{form.value}" for form in Format)):
-            raise ValueError("its keys do not say what it is: end them with .jsonl, .csv or .parquet, or give a format")
+        written = self.format or next((form for form in Format if self.keys.lower().endswith(f".{form}")), None)
+        if written is None:
+            raise ValueError("its keys do not say what it is: end them with .jsonl or .csv, or give a format")
+        if written is Format.PARQUET:
+            raise ValueError("outputs are written as jsonl or csv; Parquet is read only")
         return self
 
 

@@ -45,6 +45,11 @@ _NEW = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_succ
         ({"steps": [step(source={"store": "../x", "keys": "a"})]}, "steps.0.source.store", "give 1 to 63 characters"),
         ({"steps": [step(output={"store": "a", "keys": "b/out.jsonl"})]}, "steps.0.output.keys", "needs {n}"),
         ({"steps": [step(output={"store": "a", "keys": "part-{n}.jsonl"})]}, "steps.0.output.keys", "folder of their"),
+        (
+            {"steps": [step(output={"store": "a", "keys": "b/part-{n}.parquet"})]},
+            "steps.0.output",
+            "Parquet is read only",
+        ),
         ({"steps": [step(output=None)]}, "steps", "no step has an output"),
         ({"steps": [step(), step()]}, "steps", "steps.1.name: 'fields' names an earlier step"),
         ({"steps": [step(source={"step": "fields"})]}, "steps", "steps.0.source.step: 'fields' is no earlier step"),
