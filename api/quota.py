@@ -28,9 +28,12 @@ def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: 
     used = {**_used(session, tenant.id), **_spent_rates(request.state.rates)}
     limits = asdict(limits_of(tenant, services.settings))
     windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant.id)]
+    quota = budgets.quota(session, tenant.id)
     return QuotaObject(
         currency=services.settings.currency,
-        budgets=[BudgetObject.of(budgets.quota(session, tenant.id)), *windows],
+        budgets=[BudgetObject.of(quota), *windows],
+        may_overflow=tenant.may_overflow,
+        overflow_spent=quota.overflow_spent,
         limits=[LimitObject.of(name, limit, used.get(name)) for name, limit in limits.items()],
     )
 

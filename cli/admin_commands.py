@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -213,6 +214,29 @@ def tenants_priority(
     with admin_transaction(data_dir) as session:
         limits.set_best_priority(session, tenants.find_tenant(session, name).id, best)
     print(f"{name} may ask for {best.value} at best")
+
+
+class Overflow(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+@tenants_app.command("overflow")
+def tenants_overflow(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    wanted: Annotated[Overflow, typer.Argument(metavar="on|off")],
+    data_dir: DataDirOption = None,
+) -> None:
+    """Let batches that a tenant's token budget does not cover run on spare capacity, in class overflow, or refuse them.
+
+    What they use does not count against the budget; accepted batches stay as they are.
+    """
+    from jobs.accounts import limits, tenants
+
+    is_allowed = wanted is Overflow.ON
+    with admin_transaction(data_dir) as session:
+        limits.set_overflow(session, tenants.find_tenant(session, name).id, is_allowed=is_allowed)
+    print(f"batches of {name} beyond its token budget {'run on spare capacity' if is_allowed else 'are refused'}")
 
 
 @tenants_app.command("list")

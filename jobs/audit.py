@@ -132,6 +132,12 @@ def _budgets(session: Session) -> Iterator[Finding]:
         if row.spent_tokens != row.ledger_tokens:
             message = f"the budget has {row.spent_tokens} tokens spent and the ledger {row.ledger_tokens}"
             yield Finding(subject=row.tenant_id, message=message)
+        if row.overflow_spent_tokens != row.overflow_ledger_tokens:
+            message = (
+                f"the budget has {row.overflow_spent_tokens} tokens of class overflow spent and the ledger "
+                f"{row.overflow_ledger_tokens}"
+            )
+            yield Finding(subject=row.tenant_id, message=message)
         if row.is_over_limit:
             message = (
                 f"the budget has {row.spent_tokens} tokens spent and {row.reserved_tokens} reserved, and its limit is "
@@ -294,10 +300,15 @@ _BUDGETS = text("""
     SELECT budget.tenant_id, budget.reserved_tokens, budget.spent_tokens, budget.limit_tokens, budget.committed_tokens,
         coalesce(spent_tokens + reserved_tokens > greatest(limit_tokens, committed_tokens), FALSE)
             AND limit_tokens IS NOT NULL AS is_over_limit,
-        (SELECT coalesce(sum(reserved_tokens), 0) FROM batch WHERE batch.tenant_id = budget.tenant_id) AS batch_tokens,
-        (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM ledger
-            WHERE ledger.tenant_id = budget.tenant_id) AS ledger_tokens
-    FROM budget ORDER BY budget.tenant_id
+        (SELECT coalesce(sum(reserved_tokens), 0) FROM batch
+            WHERE batch.tenant_id = budget.tenant_id AND batch.priority <> 'overflow') AS batch_tokens,
+        entries.tokens - entries.overflow_tokens AS ledger_tokens,
+        overflow_spent_tokens, entries.overflow_tokens AS overflow_ledger_tokens
+    FROM budget CROSS JOIN LATERAL (
+        SELECT coalesce(sum(input_tokens + output_tokens), 0) AS tokens,
+            coalesce(sum(input_tokens + output_tokens) FILTER (WHERE priority = 'overflow'), 0) AS overflow_tokens
+        FROM ledger WHERE ledger.tenant_id = budget.tenant_id
+    ) AS entries ORDER BY budget.tenant_id
 """)
 
 # In pico-units where they are of money; reserved is what running lines may use. A window that is over and that nobody

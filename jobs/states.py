@@ -84,11 +84,16 @@ class CountState(StrEnum):
 
 
 class Priority(StrEnum):
-    """Classes, each served before the next one; ageing keeps the last from starving."""
+    """Classes, each served before the next one; ageing keeps those that batches ask for from starving."""
 
     URGENT = "urgent"
     NORMAL = "normal"
     BULK = "bulk"
+    OVERFLOW = "overflow"  # beyond its tenant's token limit, on capacity that nobody else wants; nobody asks for it
+
+
+ASKED_CLASSES = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
+"""Those that a batch may ask for, best first."""
 
 
 class InvalidLines(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -31,6 +32,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from jobs.states import (
+    ASKED_CLASSES,
     BatchState,
     BudgetUnit,
     BudgetWindow,
@@ -69,7 +71,7 @@ class Base(DeclarativeBase):
     }
 
 
-def _one_of(column: str, values: type[StrEnum]) -> str:
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
     return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
 
 
@@ -83,7 +85,7 @@ class Tenant(Base):
     __tablename__ = "tenant"
     __table_args__ = (
         CheckConstraint("weight > 0", name="weight"),
-        CheckConstraint(_one_of("best_priority", Priority), name="best_priority"),
+        CheckConstraint(_one_of("best_priority", ASKED_CLASSES), name="best_priority"),
         Index("tenant_never_urgent_idx", "id", postgresql_where=text("max_urgent_tokens = 0")),
     )
 
@@ -105,6 +107,7 @@ class Tenant(Base):
     # The best class that its batches may ask for. The default is for rows from before there was such a right.
     best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
     max_urgent_tokens: Mapped[int | None]  # one of the limits above
+    may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
 
 
 class ApiKey(Base):
@@ -349,7 +352,7 @@ class InputCount(Base):
         Index(None, "tenant_id"),
         Index(None, "created_at"),
         CheckConstraint(_one_of("state", CountState), name="state"),
-        CheckConstraint(_one_of("priority", Priority), name="priority"),
+        CheckConstraint(_one_of("priority", ASKED_CLASSES), name="priority"),
         {"postgresql_with": {"fillfactor": "70"}},
     )
 
@@ -528,6 +531,7 @@ class Budget(Base):
     refused_bytes: Mapped[int] = mapped_column(server_default="0")  # their sizes: read without a price
     committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit held
     num_window_budgets: Mapped[int] = mapped_column(Integer, server_default="0")  # of the tenant and its keys
+    overflow_spent_tokens: Mapped[int] = mapped_column(server_default="0")  # in class overflow, beside the limit
 
 
 class WindowBudget(Base):

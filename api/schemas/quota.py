@@ -92,4 +92,8 @@ class QuotaObject(WireModel):
     currency: str
     """Of budgets in micro-units."""
     budgets: list[BudgetObject]
+    may_overflow: bool
+    """Whether a batch that the token budget does not cover is accepted in class overflow, on spare capacity."""
+    overflow_spent: int
+    """Tokens that such batches have used so far; they do not count against the token budget."""
     limits: list[LimitObject]

@@ -73,6 +73,7 @@ def quota(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
         ("what", *numbers, "resets"),
         [
             *(_budget_row(budget, currency=found["currency"]) for budget in found["budgets"]),
+            *([_overflow_row(found)] if found.get("may_overflow") or found.get("overflow_spent") else []),
             *map(_limit_row, found["limits"]),
         ],
         numbers=numbers,
@@ -90,6 +91,11 @@ def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
     amounts = [shown(budget[name]) for name in ("limit", "spent", "reserved", "left")]
     resets = "never" if budget["resets_at"] is None else when(budget["resets_at"])
     return (_budget_name(budget, currency), amounts[0] or "none", *amounts[1:], resets)
+
+
+def _overflow_row(found: dict[str, Any]) -> tuple[str, ...]:
+    limit = "spare capacity" if found["may_overflow"] else "not allowed"
+    return ("overflow: tokens", limit, _number(found["overflow_spent"]), "", "", "never")
 
 
 def _budget_name(budget: dict[str, Any], currency: str) -> str:

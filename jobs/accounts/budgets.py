@@ -1,10 +1,11 @@
 """Token budgets of tenants: reserve when a batch is accepted, cover lines before they run, settle as results arrive,
 release at the end. Where a tenant has window budgets too, lines are covered by them as well.
 
-Holds at every commit: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ batch.reserved_tokens of its
-live batches, batch.covered_tokens = Σ of its leased chunks and at most batch.reserved_tokens; and spent + reserved ≤
-limit, or ≤ what was committed before that limit held. The budget row is always the last one waited for (chunk → batch
-→ budget).
+Holds at every commit, class overflow apart: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ
+batch.reserved_tokens of its live batches; batch.covered_tokens = Σ of its leased chunks and at most
+batch.reserved_tokens; and spent + reserved ≤ limit, or ≤ what was committed before that limit held. What class overflow
+uses is counted beside it (`overflow_spent`), and what its batches reserve holds of window budgets alone. The budget row
+is always the last one waited for (chunk → batch → budget).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import window_budgets
 from jobs.accounts.window_budgets import Allowance
 from jobs.errors import InputError, NotFoundError, OverBudgetError
-from jobs.states import BudgetUnit, BudgetWindow
+from jobs.states import BudgetUnit, BudgetWindow, Priority
 from jobs.tables import Batch, Budget
 
 MAX_LIMIT_TOKENS = 10**15
@@ -36,6 +37,8 @@ class Quota:
     spent: int
     num_window_budgets: int = 0
     """That the tenant and its keys have beside it."""
+    overflow_spent: int = 0
+    """In class overflow, which does not count against the limit."""
 
     @property
     def available(self) -> int | None:
@@ -133,20 +136,28 @@ def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quo
     return quota(session, tenant_id)
 
 
-def reserve(session: Session, tenant_id: str, tokens: int, *, key_id: str | None = None) -> None:
+def reserve(
+    session: Session, tenant_id: str, tokens: int, *, key_id: str | None = None, may_overflow: bool = False
+) -> bool:
     """Set `tokens` aside for what a key submits. Raises OverBudgetError with the numbers where they are not covered.
+
+    With `may_overflow` it returns False where the tenant's limit does not cover them: nothing is set aside then.
 
     What has no room in a day's or month's budget waits for the next one, so these refuse nothing here.
     One guarded UPDATE decides, so two submits at once cannot both take the last tokens. The caller stores the amount
     in `batch.reserved_tokens` in the same transaction.
     """
     num_window_budgets = _grow(session, tenant_id, tokens)
+    is_covered = num_window_budgets is not None
     if num_window_budgets is None:
-        found = quota(session, tenant_id)
+        found = _quota(session, tenant_id, is_locked=True)
         assert found.limit is not None
-        raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
+        if not may_overflow:
+            raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
+        num_window_budgets = found.num_window_budgets
     if num_window_budgets:
         _check_totals(session, tenant_id, tokens, key_id=key_id)
+    return is_covered
 
 
 def _check_totals(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> None:
@@ -185,14 +196,16 @@ def cover(
     `tokens` and `picos` in the chunk's row in the same transaction.
     """
     picos = picos or [0] * len(costs)
-    reserved, covered, key_id = _lock_batch(session, batch_id)
+    reserved, covered, key_id, is_overflow = _lock_batch(session, batch_id)
     free = max(reserved - covered, 0)
     budget = _quota(session, tenant_id, is_locked=True)
+    if is_overflow:
+        budget = replace(budget, limit=None)
     allowances = window_budgets.current(session, tenant_id, key_id) if budget.num_window_budgets else []
     rooms = _rooms(budget, allowances, free=free)
     fits, tokens, picos_taken = fitting(costs, rooms[BudgetUnit.TOKENS], picos, rooms[BudgetUnit.MONEY])
     found = Covered(fits=fits, tokens=tokens, picos=picos_taken)
-    if tokens > free:
+    if tokens > free and not is_overflow:
         grown = _grow(session, tenant_id, tokens - free)
         assert grown is not None, "the budget is locked, and this fits"
     if not all(fits):
@@ -222,13 +235,14 @@ def settle(
     picos: int = 0,
     uncovered: int = 0,
     is_limited: bool = True,
+    is_overflow: bool = False,
 ) -> None:
     """Book `tokens` of freshly inserted results as spent, out of the batch's reservation as far as it reaches.
 
     They cost `picos`, which window budgets count. `uncovered` is the cover of the lines that have ended, which is never
     less than they used. Lines that were begun while there was no limit (`is_limited` False) had none: what they use is
-    committed, whatever limit there is by now. Belongs in the transaction that inserts the results and their ledger
-    entry.
+    committed, whatever limit there is by now; what overflows never counts against it. Belongs in the transaction that
+    inserts the results and their ledger entry.
     """
     assert tokens >= 0, tokens
     values = {
@@ -237,6 +251,7 @@ def settle(
         "tokens": tokens,
         "uncovered": uncovered,
         "is_limited": is_limited,
+        "is_overflow": is_overflow,
     }
     booked = session.execute(_SETTLE, values).one_or_none()
     if booked is not None and booked.num_window_budgets and tokens:
@@ -253,29 +268,33 @@ def release(session: Session, batch: Batch) -> int:
 
 def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
     """Give back what a batch has reserved beyond the cover of its running lines; return the tokens given back."""
-    reserved, covered, _ = _lock_batch(session, batch_id)
+    reserved, covered, _, is_overflow = _lock_batch(session, batch_id)
     part = max(reserved - covered, 0)
     if part:
         session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=reserved - part))
+    if part and not is_overflow:
         given_back = {Budget.reserved_tokens: Budget.reserved_tokens - part}
         session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(given_back))
     return part
 
 
-def _lock_batch(session: Session, batch_id: str) -> tuple[int, int, str | None]:
-    """Return what a batch has reserved, how much of it covers running lines, and the key it is of; locked."""
-    query = select(Batch.reserved_tokens, Batch.covered_tokens, Batch.api_key_id).where(Batch.id == batch_id)
-    row = session.execute(query.with_for_update(key_share=True)).one()
-    return int(row[0]), int(row[1]), row[2]
+def _lock_batch(session: Session, batch_id: str) -> tuple[int, int, str | None, bool]:
+    """Return what a batch has reserved, how much of it covers running lines, its key, and if it overflows; locked."""
+    columns = (Batch.reserved_tokens, Batch.covered_tokens, Batch.api_key_id, Batch.priority)
+    row = session.execute(select(*columns).where(Batch.id == batch_id).with_for_update(key_share=True)).one()
+    return int(row[0]), int(row[1]), row[2], row[3] == Priority.OVERFLOW
 
 
 def _quota(session: Session, tenant_id: str, *, is_locked: bool = False) -> Quota:
-    columns = (Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens, Budget.num_window_budgets)
+    columns = (
+        Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens, Budget.num_window_budgets,
+        Budget.overflow_spent_tokens,
+    )  # fmt: skip
     query = select(*columns).where(Budget.tenant_id == tenant_id)
     row = session.execute(query.with_for_update(key_share=True) if is_locked else query).one_or_none()
     if row is None:
         raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
-    return Quota(limit=row[0], reserved=row[1], spent=row[2], num_window_budgets=row[3])
+    return Quota(limit=row[0], reserved=row[1], spent=row[2], num_window_budgets=row[3], overflow_spent=row[4])
 
 
 def _grow(session: Session, tenant_id: str, tokens: int) -> int | None:
@@ -325,8 +344,11 @@ _SETTLE = text("""
         UPDATE batch SET reserved_tokens = reserved_tokens - before.part, covered_tokens = covered_tokens - :uncovered
         FROM before WHERE batch.id = before.id RETURNING before.part, before.api_key_id
     )
-    UPDATE budget SET reserved_tokens = reserved_tokens - taken.part, spent_tokens = spent_tokens + :tokens,
-        committed_tokens = CASE WHEN :is_limited THEN committed_tokens
+    UPDATE budget SET
+        reserved_tokens = reserved_tokens - CASE WHEN :is_overflow THEN 0 ELSE taken.part END,
+        spent_tokens = spent_tokens + CASE WHEN :is_overflow THEN 0 ELSE :tokens END,
+        overflow_spent_tokens = overflow_spent_tokens + CASE WHEN :is_overflow THEN :tokens ELSE 0 END,
+        committed_tokens = CASE WHEN :is_limited OR :is_overflow THEN committed_tokens
             ELSE greatest(committed_tokens, spent_tokens + reserved_tokens + :tokens - taken.part) END
     FROM taken WHERE tenant_id = :tenant_id AND (:tokens > 0 OR taken.part > 0)
     RETURNING num_window_budgets, taken.api_key_id

@@ -38,7 +38,8 @@ class Prices:
     def of(cls, model: Model | Mapping[str, Any], priority: Priority | str) -> Self:
         """Return the prices of a class, from a model or from its `MODEL_COLUMNS`."""
         found = {name: model[name] if isinstance(model, Mapping) else getattr(model, name) for name in MODEL_COLUMNS}
-        percents = {Priority.URGENT: found["urgent_price_percent"], Priority.BULK: found["bulk_price_percent"]}
+        bulk = found["bulk_price_percent"]  # and what overflows costs the same
+        percents = {Priority.URGENT: found["urgent_price_percent"], Priority.BULK: bulk, Priority.OVERFLOW: bulk}
         percent = percents.get(Priority(priority), 100)
         cached = found["cached_input_price_micros"]
         return cls(

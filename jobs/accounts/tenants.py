@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.accounts.budgets import check_limit
+from jobs.accounts.limits import check_asked
 from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
 from jobs.settings import MAX_DAYS
@@ -49,6 +50,7 @@ def create_tenant(
         allowed = f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g} (1 is the usual share)"
         raise InputError(f"weight is {weight}; give {allowed}", param="weight")
     check_limit(limit_tokens)
+    check_asked(best_priority)
     tenant: Tenant | None = session.scalar(
         insert(Tenant)
         .values(id=new_id("tenant"), name=name, weight=weight, best_priority=best_priority.value)

@@ -54,6 +54,7 @@ def change_batch(
     if completion_window is not None:
         _set_window(session, batch, completion_window)
     if priority is not None and priority.value != batch.priority:
+        _check_covered(batch)
         _set_priority(session, batch, priority)
     session.flush()
     if batch.state == BatchState.IN_PROGRESS and batch.model is not None:
@@ -71,6 +72,15 @@ def _check_changeable(batch: Batch) -> None:
     if batch.state not in _CHANGEABLE:
         raise ConflictError(
             f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
+            code="batch_not_changeable",
+        )
+
+
+def _check_covered(batch: Batch) -> None:
+    if batch.priority == Priority.OVERFLOW:
+        raise ConflictError(
+            "The class of this batch is overflow: your token budget did not cover it. Cancel it, and submit what is "
+            "left once there is room (`GET /v1/quota`).",
             code="batch_not_changeable",
         )
 

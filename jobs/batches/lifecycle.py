@@ -23,7 +23,15 @@ from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.partitions import batch_day, ensure_result_partition
 from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, EventType, IllegalMoveError, require_move, sources_of
+from jobs.states import (
+    TERMINAL_BATCH_STATES,
+    BatchState,
+    EventType,
+    IllegalMoveError,
+    Priority,
+    require_move,
+    sources_of,
+)
 from jobs.tables import Batch, File, Tenant
 from jobs.webhooks import events
 
@@ -66,7 +74,7 @@ def create_batch(
     check_file(file, settings)
     queue_limits.check_queue(session, settings)
     spend(_estimated_tokens(file))
-    return _insert(session, tenant.id, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
+    return _insert(session, tenant, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
 
 
 def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batch | None:
@@ -208,21 +216,21 @@ def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
 
 
 def _insert(
-    session: Session, tenant_id: str, wanted: CreateBatch, *, file: File, limits: Limits, key_id: str | None
+    session: Session, tenant: Tenant, wanted: CreateBatch, *, file: File, limits: Limits, key_id: str | None
 ) -> Batch:
     now = session.scalar(select(func.now()))
     assert now is not None
     ensure_result_partition(session, batch_day(now))
     tokens = _estimated_tokens(file)
-    budgets.reserve(session, tenant_id, tokens, key_id=key_id)
-    queue_limits.check_tenant(session, tenant_id, limits, tokens=tokens)  # under the lock of the budget
+    is_covered = budgets.reserve(session, tenant.id, tokens, key_id=key_id, may_overflow=tenant.may_overflow)
+    queue_limits.check_tenant(session, tenant.id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
         id=new_id("batch"),
-        tenant_id=tenant_id,
+        tenant_id=tenant.id,
         input_file_id=file.id,
         endpoint=wanted.endpoint,
         completion_window=wanted.completion_window,
-        priority=wanted.priority.value,
+        priority=(wanted.priority if is_covered else Priority.OVERFLOW).value,
         invalid_lines=wanted.invalid_lines.value,
         uncovered_lines=wanted.uncovered_lines.value,
         request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
@@ -231,7 +239,7 @@ def _insert(
         fingerprint=wanted.fingerprint(),
         retry_of=wanted.retry_of,
         after_batch_id=wanted.after,
-        reserved_tokens=tokens,
+        reserved_tokens=tokens if is_covered else 0,
         created_at=now,
         expires_at=now + parse_window(wanted.completion_window),
         api_key_id=key_id,

@@ -55,12 +55,17 @@ def wish(
         completion_window=completion_window or batch.completion_window,
         metadata=batch.request_metadata,
         output_expires_after_seconds=batch.output_expires_after_seconds,
-        priority=priority or Priority(batch.priority),
+        priority=priority or _asked(batch),
         invalid_lines=InvalidLines(batch.invalid_lines),
         uncovered_lines=UncoveredLines(batch.uncovered_lines),
         idempotency_key=idempotency_key,
         retry_count=retry_count,
     )
+
+
+def _asked(batch: Batch) -> Priority:
+    """Return the class to ask for again: of a batch that overflowed the last one, which everybody may ask for."""
+    return Priority.BULK if batch.priority == Priority.OVERFLOW else Priority(batch.priority)
 
 
 def source_of(session: Session, batch: Batch) -> RetrySource:

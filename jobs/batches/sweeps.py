@@ -108,7 +108,8 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
         DueBatch(
             batch_id=row.id,
             tenant_id=row.tenant_id,
-            priority=Priority(row.priority),
+            # Who overflows is validated as bulk work, which ages.
+            priority=Priority.BULK if row.priority == Priority.OVERFLOW else Priority(row.priority),
             state=BatchState(row.state),
             waited=row.waited,
         )

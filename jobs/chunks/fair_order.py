@@ -16,8 +16,8 @@ from typing import Any
 from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 
-CLASSES = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
-"""Best first. Index = rank."""
+CLASSES = tuple(Priority)
+"""Best first. Index = rank. The last, overflow, does not age: it has what nobody else wants, and no right to more."""
 
 AGE_OF_NORMAL = timedelta(minutes=5)
 """A tenant whose normal work was not served this long counts as urgent for one chunk.
@@ -30,7 +30,12 @@ AGE_OF_BULK = timedelta(minutes=15)
 
 Bulk is what may wait for the night, but with 3 to 4 chunks an hour a 24 h window never ends at zero.
 """
-_AGES = {Priority.URGENT: timedelta.max, Priority.NORMAL: AGE_OF_NORMAL, Priority.BULK: AGE_OF_BULK}
+_AGES = {
+    Priority.URGENT: timedelta.max,
+    Priority.NORMAL: AGE_OF_NORMAL,
+    Priority.BULK: AGE_OF_BULK,
+    Priority.OVERFLOW: timedelta.max,
+}
 
 LOWERED = Priority.NORMAL
 """The class in which urgent chunks take their turn once so many tokens of their tenant run as it may have first."""
@@ -154,7 +159,7 @@ def wanted_in_order(queues: Sequence[Queue], wanted: Wanted, *, now: datetime, l
 
 
 def effective_rank(priority: Priority, waited: timedelta) -> int:
-    """Return the class that waiting has earned: 0 urgent, 1 normal, 2 bulk."""
+    """Return the class that waiting has earned: 0 urgent, 1 normal, 2 bulk, 3 overflow."""
     rank = CLASSES.index(priority)
     while rank and waited >= _AGES[CLASSES[rank]]:
         waited -= _AGES[CLASSES[rank]]

@@ -29,7 +29,7 @@ from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
 from jobs.decisions import Kind
 from jobs.errors import FencedOutError, TokenmillError
-from jobs.states import BatchState, ChunkState, sources_of
+from jobs.states import BatchState, ChunkState, Priority, sources_of
 
 SUSPECT_LOST_LEASES = 2
 """After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
@@ -50,7 +50,10 @@ class ClaimedChunk(ChunkRef):
     weight: float
     """The tenant's at the time of the claim."""
     is_limited: bool
-    """That the tenant had a limit at the time of the claim, of whatever kind: lines must be covered before they run."""
+    """That some limit of the tenant held for the chunk at the time of the claim: lines must be covered before they run.
+
+    For class overflow the tenant's token limit does not.
+    """
     uncovered_lines: str
     """What the batch wants for those that are not."""
 
@@ -175,6 +178,7 @@ def flush(
             picos=recorded.cost_picos,
             uncovered=uncovered,
             is_limited=claim.is_limited,
+            is_overflow=claim.priority == Priority.OVERFLOW,
         )
     return FlushOutcome(num_inserted=recorded.num_results, batch_wanted=wanted)
 
@@ -358,7 +362,7 @@ _CLAIM = text(f"""
         AND file.id = batch.input_file_id AND model.name = chunk.model
     RETURNING {ChunkRef.COLUMNS}, {", ".join(f"model.{name}" for name in MODEL_COLUMNS)}, batch.uncovered_lines,
         (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
-        (SELECT limit_tokens IS NOT NULL OR num_window_budgets > 0 FROM budget
+        (SELECT limit_tokens IS NOT NULL AND chunk.priority <> 'overflow' OR num_window_budgets > 0 FROM budget
             WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
         chunk.charged_priority <> chunk.priority AS is_lowered
 """)

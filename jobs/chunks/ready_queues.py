@@ -190,9 +190,9 @@ _IN_TURN = f"""
         UNION
         SELECT priority, tenant_id FROM (
             SELECT :model AS model, class.priority, tenant_id
-            FROM (SELECT DISTINCT tenant_id FROM next WHERE priority <> 'bulk') AS tenants,
+            FROM (SELECT DISTINCT tenant_id FROM next WHERE priority IN ('urgent', 'normal')) AS tenants,
                 unnest(CAST(:classes AS text[])) AS class (priority)
-            WHERE class.priority <> 'bulk'
+            WHERE class.priority IN ('urgent', 'normal')
         ) AS beside
         WHERE {HAS_READY.format("beside")}
     )

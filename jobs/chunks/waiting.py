@@ -20,7 +20,7 @@ from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
-from jobs.states import BatchState, BudgetUnit, ChunkState, sources_of
+from jobs.states import BatchState, BudgetUnit, ChunkState, Priority, sources_of
 from jobs.tables import Batch
 
 _BATCHES = 50
@@ -131,6 +131,8 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
     """
     if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
         return None
+    if batch.priority == Priority.OVERFLOW:
+        quota = Quota(limit=None, reserved=0, spent=0)  # the token limit is not its
     found = _tightest(batch, allowances)
     if found is not None:
         needed = batch.waits_for_tokens if found.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
@@ -222,7 +224,7 @@ def _room_of_windows(unit: BudgetUnit, covered: str) -> str:
 # Null where there is no limit.
 _ROOM = f"""
     SELECT least(
-        CASE WHEN budget.limit_tokens IS NOT NULL THEN
+        CASE WHEN budget.limit_tokens IS NOT NULL AND batch.priority <> 'overflow' THEN
             greatest(budget.limit_tokens - budget.spent_tokens - budget.reserved_tokens, 0)
             + greatest(batch.reserved_tokens - batch.covered_tokens, 0)
         END,

@@ -122,7 +122,8 @@ def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() ->
         '"input_price_micros":3000000,"output_price_micros":4,"currency":"EUR","prices":{'
         '"urgent":{"input":"6.00","cached_input":"1.00","output":"0.000008"},'
         '"normal":{"input":"3.00","cached_input":"0.50","output":"0.000004"},'
-        '"bulk":{"input":"1.50","cached_input":"0.25","output":"0.000002"}}}'
+        '"bulk":{"input":"1.50","cached_input":"0.25","output":"0.000002"},'
+        '"overflow":{"input":"1.50","cached_input":"0.25","output":"0.000002"}}}'
     )
     page = FilePage.of([FileObject.of(a_file())], has_more=True)
     ends = '"first_id":"file_1","last_id":"file_1","has_more":true'

@@ -14,7 +14,7 @@ from workers.engine_host import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
-ENGINE_PRIORITY = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2}
+ENGINE_PRIORITY = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2, Priority.OVERFLOW: 3}
 
 
 class EngineLines:

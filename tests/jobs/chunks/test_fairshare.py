@@ -24,7 +24,7 @@ from jobs.chunks.fair_order import (
     wanted_in_order,
 )
 from jobs.chunks.wanted import Wanted
-from jobs.states import Priority
+from jobs.states import ASKED_CLASSES, Priority
 from jobs.tables import Batch, Tenant
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -156,7 +156,7 @@ def test_shares_converge_to_the_weights(weights: list[float], sizes: list[int], 
     assert max(clocks) - min(clocks) <= max(slack, *starts) + 1e-6
 
 
-@given(st.lists(st.sampled_from(list(Priority)), min_size=1, max_size=8), st.integers(5, 60))
+@given(st.lists(st.sampled_from(ASKED_CLASSES), min_size=1, max_size=8), st.integers(5, 60))
 @example(classes=[Priority.URGENT, *[Priority.NORMAL] * 5], seconds=60)  # others always aged
 @hypothesis_settings(deadline=None, max_examples=30)
 def test_nobody_starves_under_endless_urgent_load(classes: list[Priority], seconds: int) -> None:
