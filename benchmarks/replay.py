@@ -17,8 +17,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import eta, line_order, study
+from benchmarks import eta, study
 from benchmarks.arguments import add_engine_options, add_limits, engine_config, natural, positive
+from benchmarks.simulation import line_order
 from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload

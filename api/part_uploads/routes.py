@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StrictInt
 
 from api.auth import KeyIdDep, TenantDep
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
-from api.multipart import MAX_FILENAME_CHARACTERS, check_filename
+from api.multipart import FILENAME_PATTERN, MAX_FILENAME_CHARACTERS, check_filename
 from api.openapi import failures
 from api.part_uploads.completing import complete_upload
 from api.part_uploads.receiving import PART_SCHEMA, receive_part
@@ -40,7 +40,10 @@ def _uploaded(purpose: str) -> str:
 class CreateUploadBody(StrictModel):
     bytes: Annotated[StrictInt, Field(ge=1)]
     """Of the whole file."""
-    filename: Annotated[Storable, Field(min_length=1, max_length=MAX_FILENAME_CHARACTERS)]
+    filename: Annotated[
+        Storable,
+        Field(min_length=1, max_length=MAX_FILENAME_CHARACTERS, json_schema_extra={"pattern": FILENAME_PATTERN}),
+    ]
     mime_type: Annotated[Storable, Field(max_length=255)]
     purpose: Annotated[
         str, AfterValidator(_uploaded), Field(json_schema_extra={"enum": [str(one) for one in PURPOSES]})

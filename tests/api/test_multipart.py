@@ -64,6 +64,11 @@ def test_escaped_quotes_in_a_filename_are_read_back() -> None:
     assert reader.finish().filename == 'a"b é.jsonl'
 
 
+def test_a_filename_may_hold_a_character_that_this_python_does_not_know() -> None:
+    reader, _ = read(form(part("file", b"x", filename="new \U000e0fff.jsonl")))
+    assert reader.finish().filename == "new \U000e0fff.jsonl"
+
+
 @pytest.mark.parametrize("space", [" ", "\u00a0", "\u202f", "\u3000"])
 def test_a_filename_may_hold_any_kind_of_space(space: str) -> None:
     name = f"Screenshot at 9.41{space}PM.jsonl"  # macOS writes U+202F here

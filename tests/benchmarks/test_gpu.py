@@ -265,7 +265,7 @@ def test_it_needs_no_more_than_a_gpu_machine_has() -> None:
 
 def test_figures_with_an_ideal_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    from benchmarks.gpu import plot
+    from benchmarks import gpu_plot as plot
 
     report = tmp_path / "gpu.json"
     assert main(["--scale", "small", "--sections", "device,attention", "--json", str(report)]) == 0

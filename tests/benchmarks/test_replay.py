@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import line_order, study
+from benchmarks import study
 from benchmarks.calibration import as_simulated, calibration_workload
 from benchmarks.make_model import make_model
 from benchmarks.replay import main
+from benchmarks.simulation import line_order
 from benchmarks.traces import DEADLINE_SHARES, TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadRequest
 from engine.config import PolicyName

@@ -1,6 +1,6 @@
 """Draw what `python -m benchmarks.gpu --json FILE` measured: each figure as a share of its ideal.
 
-python -m benchmarks.gpu.plot gpu-1.json gpu-2.json -o docs/gpu.png
+python -m benchmarks.gpu_plot gpu-1.json gpu-2.json -o docs/gpu.png
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def draw(bars: Sequence[Bar], *, device: str) -> Figure:
 
 def main(argv: list[str] | None = None) -> int:
     """Read the files, write the picture; return 1 where there is nothing to draw."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.plot", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_plot", description=__doc__)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.json")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.png")
     arguments = parser.parse_args(argv)
