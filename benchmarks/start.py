@@ -1,6 +1,7 @@
 """How long a start takes, in fresh processes: `LLM(model)` without and with compiled kernels, and `tokenmill up`.
 
     python -m benchmarks.start --repeats 3
+    python -m benchmarks.start --idle-seconds 60    # instead: what each role of a stack at rest takes of a core
 
 Wall seconds from the start of the process, and CPU seconds of it and all that it starts. Nothing is left behind: the
 kernels that it compiles, and the stack's data, lie in a folder of its own.
@@ -25,10 +26,12 @@ from pathlib import Path
 import psutil
 
 from benchmarks.arguments import natural
-from benchmarks.own_stack import free_port
+from benchmarks.own_stack import OwnStack, free_port, own_stack
+from benchmarks.processor_time import processor_seconds
 
 _DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo_model"
 _STOP_SECONDS = 90
+_SETTLE_SECONDS = 10.0
 _PROBE = """
 import json, sys, time
 times = [time.time()]
@@ -119,12 +122,34 @@ def _report(what: str, start: Callable[[], Start], repeats: int) -> None:
         print(f"{what}, median of {repeats}: {wall:.1f} s, {cpu:.1f} CPU s", flush=True)
 
 
+def report_idle(model: str, seconds: float) -> None:
+    """Print what each role of a stack that has nothing to do takes of one core, in percent."""
+    ours = str(Path(sys.executable).with_name("tokenmill"))
+    with own_stack(ours, "--model", model, environment={}) as stack:
+        time.sleep(_SETTLE_SECONDS)
+        before, begun = _spent(stack), time.monotonic()
+        time.sleep(seconds)
+        after, took = _spent(stack), time.monotonic() - begun
+    found = {role: (total - before.get(role, 0.0)) / took * 100 for role, total in sorted(after.items())}
+    each = ", ".join(f"{role} {percent:.2f}" for role, percent in found.items())
+    print(f"idle for {took:.0f} s, percent of a core: {each}; together {sum(found.values()):.2f}", flush=True)
+
+
+def _spent(stack: OwnStack) -> dict[str, float]:
+    own = psutil.Process(stack.pid).cpu_times()
+    return {"up": own.user + own.system, **processor_seconds(stack.base_url)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=__doc__)
     parser.add_argument("--model", default=str(_DEMO), help="model folder [default: the demo model]")
     parser.add_argument("--repeats", type=natural, default=3)
+    parser.add_argument("--idle-seconds", type=natural, help="let a stack be idle for so long, and measure no start")
     arguments = parser.parse_args()
     print(f"load before: {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs", flush=True)
+    if arguments.idle_seconds:
+        report_idle(arguments.model, arguments.idle_seconds)
+        return
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         environment = {"NUMBA_CACHE_DIR": f"{folder}/cache"}
         _report("LLM, nothing compiled", lambda: start_llm(arguments.model, environment), 1)

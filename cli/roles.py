@@ -27,7 +27,7 @@ ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when 
 StartFile = Annotated[
     Path | None, typer.Option(hidden=True, help="There once database and object store may be used: waited for.")
 ]
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
 
 
 def register(app: typer.Typer) -> None:

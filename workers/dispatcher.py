@@ -135,7 +135,7 @@ class Dispatcher:
         """Count now and then; forecast while batches are open, at once when one is, and once when none is any more."""
         was_any_open = True
         while True:
-            self._has_opened.wait(_COUNT_LOOK_SECONDS)
+            self._has_opened.wait(_COUNT_LOOK_SECONDS if self._is_any_open else _COUNT_SECONDS)
             self._has_opened.clear()
             if stop.is_set():
                 return

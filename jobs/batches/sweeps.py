@@ -18,7 +18,6 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
-    text,
     tuple_,
     union_all,
     update,
@@ -31,7 +30,7 @@ from jobs.chunks import leasing
 from jobs.states import BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
 
-_IS_ANY_OPEN = text(
+_IS_ANY_OPEN = (
     "SELECT EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
 )
 _SWEEP_LIMIT = 100  # batches
@@ -41,7 +40,7 @@ _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.cre
 
 def is_any_open(session: Session) -> bool:
     """Tell whether a batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
-    return bool(session.scalar(_IS_ANY_OPEN))
+    return bool(session.connection().exec_driver_sql(_IS_ANY_OPEN).scalar())
 
 
 def expire_overdue(session: Session) -> list[str]:

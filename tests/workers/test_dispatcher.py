@@ -137,7 +137,8 @@ def test_while_workers_have_enough_a_dispatcher_asks_one_long_question_at_a_time
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.dispatcher._COUNT_LOOK_SECONDS", 1000.0)
+    for others in ("_COUNT_LOOK_SECONDS", "_COUNT_SECONDS", "_SCHEDULES_SECONDS"):
+        monkeypatch.setattr(f"workers.dispatcher.{others}", 1000.0)
     monkeypatch.setattr("workers.dispatcher._TRUE_UP_SECONDS", 1000.0)
     batch_id = submit_valid(lines(12))
     for _ in range(2):
@@ -152,7 +153,7 @@ def test_while_workers_have_enough_a_dispatcher_asks_one_long_question_at_a_time
             looked.release()
 
     event.listen(maker.kw["bind"], "before_cursor_execute", note)
-    thread = threading.Thread(target=Dispatcher.run, args=(dispatcher, stop))
+    thread = threading.Thread(target=Dispatcher.run, args=(dispatcher, stop), daemon=True)
     thread.start()
     for _ in range(4):
         assert looked.acquire(timeout=60), "the first look ticks, whatever it finds"
@@ -256,7 +257,8 @@ def test_an_idle_dispatcher_looks_on_one_connection_and_sees_a_new_batch(
     maker: sessionmaker[Session],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.dispatcher._COUNT_LOOK_SECONDS", 1000.0)
+    for others in ("_COUNT_LOOK_SECONDS", "_COUNT_SECONDS", "_SCHEDULES_SECONDS"):
+        monkeypatch.setattr(f"workers.dispatcher.{others}", 1000.0)
     stop, looked = threading.Event(), threading.Semaphore(0)
     engine = maker.kw["bind"]
     num_taken = 0
@@ -270,7 +272,7 @@ def test_an_idle_dispatcher_looks_on_one_connection_and_sees_a_new_batch(
         num_taken += 1
 
     event.listen(engine, "before_cursor_execute", note)
-    thread = threading.Thread(target=dispatcher.run, args=(stop,))
+    thread = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True)
     thread.start()
     assert looked.acquire(timeout=60), "the first tick"
     event.listen(engine, "checkout", count)
@@ -402,7 +404,7 @@ def test_a_dead_database_costs_a_warning_a_tick_and_nothing_else(
     dispatcher = Dispatcher(
         maker, storage, hints=hints, settings=settings.model_copy(update={"dispatch_seconds": 0.01})
     )
-    thread = threading.Thread(target=dispatcher.run, args=(stop,))
+    thread = threading.Thread(target=dispatcher.run, args=(stop,), daemon=True)
     thread.start()
     while sum("database unreachable" in record.message for record in caplog.records) < 2:
         assert thread.is_alive()
