@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
@@ -22,6 +22,14 @@ STORABLE_PATTERN = r"^[^\u0000]*$"
 
 Storable = Annotated[str, AfterValidator(_storable), Field(json_schema_extra={"pattern": STORABLE_PATTERN})]
 ObjectId = Annotated[Storable, Field(min_length=1, max_length=100)]
+
+
+def _whole(given: object) -> object:
+    """JSON has no integers of its own: 3600.0 is one for JSON Schema, and for clients whose numbers are floats."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+WHOLE = BeforeValidator(_whole)
 
 
 class Order(StrEnum):
@@ -53,4 +61,4 @@ class ExpiresAfter(StrictModel):
     """When an object expires, counted from its creation."""
 
     anchor: Literal["created_at"]
-    seconds: Annotated[StrictInt, Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)]
+    seconds: Annotated[StrictInt, Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS), WHOLE]

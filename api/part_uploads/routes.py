@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import AfterValidator, Field, StrictInt
 
 from api.auth import KeyIdDep, TenantDep
-from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
+from api.fields import WHOLE, ExpiresAfter, ObjectId, Storable, StrictModel
 from api.multipart import FILENAME_PATTERN, MAX_FILENAME_CHARACTERS, check_filename
 from api.openapi import failures
 from api.part_uploads.completing import complete_upload
@@ -38,7 +38,7 @@ def _uploaded(purpose: str) -> str:
 
 
 class CreateUploadBody(StrictModel):
-    bytes: Annotated[StrictInt, Field(ge=1)]
+    bytes: Annotated[StrictInt, Field(ge=1), WHOLE]
     """Of the whole file."""
     filename: Annotated[
         Storable,

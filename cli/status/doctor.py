@@ -27,7 +27,7 @@ _CLOCK_SECONDS = 5.0
 _FREE_BYTES = 5 * 1024**3
 _FREE_PART = 0.05
 _BUSY_CONNECTIONS = 0.9
-_PING_SECONDS = 3.0
+_WAIT = 3.0
 
 
 class Verdict(StrEnum):
@@ -140,17 +140,14 @@ def _broker(settings: Settings) -> Iterator[Finding]:
     from redis import Redis
     from redis.exceptions import RedisError
 
-    address = urlsplit(settings.redis_url)
-    where = address.path if address.scheme == "unix" else f"{address.hostname}:{address.port or 6379}"
-    client = Redis.from_url(settings.redis_url, socket_timeout=_PING_SECONDS, socket_connect_timeout=_PING_SECONDS)
+    where = settings.redis_url.rpartition("@")[2]  # without a password
     try:
-        info = client.info("server")
+        with Redis.from_url(settings.redis_url, socket_timeout=_WAIT, socket_connect_timeout=_WAIT) as client:
+            info = client.info("server")
     except (RedisError, ValueError) as error:
         advice = "Start it, or set TOKENMILL_REDIS_URL. Workers claim by themselves meanwhile, and no rate is limited."
         yield Finding(check="broker", verdict=Verdict.PROBLEM, said=f"{where} does not answer ({error})", advice=advice)
         return
-    finally:
-        client.close()
     number = info.get("valkey_version") or info["redis_version"]
     kind = "Valkey" if "valkey_version" in info else "Redis"
     yield Finding(check="broker", verdict=Verdict.OK, said=f"{kind} {number} at {where}")

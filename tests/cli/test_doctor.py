@@ -63,6 +63,13 @@ def test_a_dead_database_and_broker_and_a_store_that_takes_nothing_are_found_tog
     assert all(findings[name].advice for name in problems)
 
 
+@pytest.mark.parametrize("url", ["foo://x", "redis://127.0.0.1:99999/0"])
+def test_a_wrong_url_of_the_broker_keeps_no_other_check_from_being_made(settings: Settings, url: str) -> None:
+    findings = found(settings.model_copy(update={"redis_url": url}))
+    assert findings["broker"].verdict is Verdict.PROBLEM
+    assert findings["store"].verdict is Verdict.OK
+
+
 def test_models_that_open_batches_wait_for_are_named(settings: Settings, service: Service, batch_file: Path) -> None:
     service.validate(service.run("batch", "create", batch_file).stdout.strip())
     workers = found(settings.model_copy(update={"database_url": service.database}))["workers"]

@@ -96,6 +96,17 @@ def test_lines_that_fail_twice_are_told_with_their_codes(service: Service, reque
     assert "engine_failure" in done.stderr
 
 
+def test_answers_that_cannot_be_kept_fail_the_job(service: Service, requests: Path, tmp_path: Path) -> None:
+    def blocks(number: int, batch_id: str) -> list[LineResult]:
+        (day,) = (tmp_path / "nights").iterdir()
+        (day / "answers.jsonl").mkdir()
+        return all_well(number, batch_id)
+
+    done = night(service, requests, tmp_path / "nights", answer=blocks)
+    assert done.returncode == 1
+    assert "answers.jsonl" in done.stderr
+
+
 def test_a_job_without_a_server_says_so_and_submits_the_next_time(
     service: Service, requests: Path, tmp_path: Path
 ) -> None:
