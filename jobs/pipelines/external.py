@@ -147,12 +147,18 @@ class LocalFolder:
             if name == BESIDE or name.startswith(".") or (only is not None and name != only):
                 continue
             if not is_folder:
-                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                try:
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # renamed or deleted since its folder was read: as if it had been before
                 if stat.S_ISREG(status.st_mode):
                     yield _found(path + name, status)
                 continue
             if only is None:
-                below = os.open(name, _FOLDER, dir_fd=descriptor)
+                try:
+                    below = os.open(name, _FOLDER, dir_fd=descriptor)
+                except FileNotFoundError:
+                    continue
                 try:
                     yield from self._walk(below, f"{path}{name}/", depth=depth + 1)
                 finally:

@@ -104,6 +104,16 @@ def test_symbolic_links_are_neither_listed_nor_followed(folder: LocalFolder, roo
     assert sorted(path.name for path in outside.iterdir()) == ["secret.jsonl"]
 
 
+def test_what_is_renamed_while_a_folder_is_listed_is_left_out(folder: LocalFolder, root: Path) -> None:
+    for key in ("a.jsonl", "b.jsonl", "c/d.jsonl", "e.jsonl"):
+        put(folder, key, b"x")
+    listed = folder.list("")
+    assert next(listed).key == "a.jsonl"
+    (root / "b.jsonl").rename(root / "f.jsonl")
+    (root / "c").rename(root / "g")
+    assert [found.key for found in listed] == ["e.jsonl"]
+
+
 def test_a_pipe_in_a_folder_holds_up_nobody(folder: LocalFolder, root: Path) -> None:
     os.mkfifo(root / "pipe.jsonl")
     assert keys(folder) == []
