@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import files
 from jobs.accounts.windows import zone_of
 from jobs.batches import lifecycle as batches
-from jobs.errors import ConflictError, InputError, LimitError, ServiceError
+from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, ServiceError
 from jobs.pipelines import claims, lifecycle, steps, stores
 from jobs.pipelines.claims import RunWork
 from jobs.pipelines.context import RunContext
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
+_UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the run's id"
 OpenStore = Callable[..., ExternalStore]
 
 
@@ -89,6 +90,12 @@ class Runs:
             self._try_again_later(work, str(error))
         except InputError as error:
             self._fail(work, error.message)
+        except FencedOutError:
+            raise
+        except Exception:
+            # A defect of ours, or of what we read: it counts as a try, or the run would be begun anew for ever.
+            log.exception("run failed to go on run_id=%s", work.claim.run_id)
+            self._try_again_later(work, _UNEXPECTED)
 
     def _try_again_later(self, work: RunWork, reason: str) -> None:
         """Note a trouble that may be over soon, or fail the run where it has lasted."""

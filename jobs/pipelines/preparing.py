@@ -95,8 +95,13 @@ class Preparation:
             row = self._waiting.popleft()
             self._count()
             error = outcome.message if isinstance(outcome, RowError) else None
-            kept.write(encode(StepRow(custom_id=row.custom_id, values=row.values, error=error)))
-            if isinstance(outcome, RowError):
+            try:
+                encoded = encode(StepRow(custom_id=row.custom_id, values=row.values, error=error))
+            except TypeError as unkept:  # as of a row that is nested deeper than JSON is written
+                error = f"the row cannot be kept as JSON, so the output has none of its columns: {unkept}"
+                encoded = encode(StepRow(custom_id=row.custom_id, values={}, error=error))
+            kept.write(encoded)
+            if error is not None or isinstance(outcome, RowError):
                 self._num_failed += 1
             else:
                 yield line_of(self._step, row.custom_id, messages=outcome.messages)

@@ -52,11 +52,22 @@ def _pages(store: ExternalStore, pattern: str) -> Iterator[list[Found]]:
     page: list[Found] = []
     for each in store.list(patterns.prefix_of(pattern)):
         if patterns.matches(pattern, each.key) and not each.key.rpartition("/")[2].startswith(("_", ".")):
+            _require_utf8(each.key)
             page.append(each)
         if len(page) >= _LOOKED_UP_AT_ONCE:
             yield page
             page = []
     yield page
+
+
+def _require_utf8(key: str) -> None:
+    """Raise InputError for a file of a folder whose name no database and no JSON can hold."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"The name of the file {key!r} is not UTF-8; rename it, or give keys that leave it out."
+        ) from None
 
 
 def _rows(store: ExternalStore, step: Step, found: list[Found], pattern: str) -> Iterator[Row]:

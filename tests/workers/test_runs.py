@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -288,6 +289,44 @@ def test_a_run_that_cannot_be_ends_with_one_sentence_and_spends_nothing(
     assert run.state == RunState.FAILED
     assert re.search(said, run.reason or "")
     assert house.out() == {}
+
+
+def test_a_row_that_cannot_be_kept_is_a_row_with_an_error(house: House) -> None:
+    house.put("in/a.jsonl", {"text": "one"})
+    with (house.documents / "in/a.jsonl").open("a") as file:
+        file.write('{"text": "deep", "more": ' + "[" * 300 + "]" * 300 + "}\n")
+    run = house.finish(house.trigger(house.make()))
+    assert (run.state, run.reason) == (RunState.SUCCEEDED, None)
+    [rows] = house.out().values()
+    assert rows[0] == {"text": "one", "length": 11, "error": None}
+    assert "cannot be kept as JSON" in rows[1]["error"]
+
+
+def test_a_file_whose_name_is_not_utf8_ends_the_run_with_a_sentence_where_it_is_meant(house: House) -> None:
+    house.put("in/a.jsonl", {"text": "one"})
+    os.close(os.open(os.fsencode(house.documents) + b"/in/caf\xe9.csv", os.O_CREAT | os.O_WRONLY))
+    assert house.finish(house.trigger(house.make())).state == RunState.SUCCEEDED
+    source = {"store": "documents", "keys": "in/*", "take": "new_since_last_success"}
+    output = {"store": "results", "keys": "{run}/part-{n}.jsonl"}
+    run = house.finish(house.trigger(house.make(steps=[step(source=source, output=output)])))
+    assert run.state == RunState.FAILED
+    assert re.search(r"'in/caf\\udce9.csv' is not UTF-8; rename it", run.reason or "")
+
+
+def test_an_unexpected_error_ends_a_run_once_it_was_tried_often_enough(house: House) -> None:
+    def defect(*args: Any, **options: Any) -> ExternalStore:
+        raise RuntimeError("a defect")
+
+    house.put("in/a.jsonl", {"text": "one"})
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        lifecycle.start_queued(session)
+    for num_tries in range(1, 7):
+        assert house.runs(open_store=defect).advance(run_id)
+        assert house.run(run_id).num_tries == num_tries
+    run = house.run(run_id)
+    assert run.state == RunState.FAILED
+    assert "unexpected error" in (run.reason or "")
 
 
 def test_a_cancelled_run_cancels_its_batch_and_ends_once_that_has(house: House) -> None:
