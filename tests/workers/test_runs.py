@@ -24,7 +24,7 @@ from jobs.chunks import leasing
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
-from jobs.pipelines import definitions, lifecycle, schedules, stores
+from jobs.pipelines import definitions, lifecycle, schedules, steps, stores
 from jobs.pipelines.advancing import Runs
 from jobs.pipelines.external import ExternalStore, Found
 from jobs.settings import Settings
@@ -289,6 +289,22 @@ def test_a_run_that_cannot_be_ends_with_one_sentence_and_spends_nothing(
     assert run.state == RunState.FAILED
     assert re.search(said, run.reason or "")
     assert house.out() == {}
+
+
+def test_what_a_run_used_before_it_was_resumed_counts_against_its_caps(house: House) -> None:
+    house.fails = {"Measure bad"}
+    house.put("in/a.jsonl", {"text": "one"}, {"text": "bad"})
+    run = house.finish(house.trigger(house.make(steps=[step(on_error="fail")], max_tokens=10**6)))
+    assert run.state == RunState.FAILED
+    with house.maker() as session:
+        assert steps.used(session, run) == (5, 5_000_000)
+    with house.maker.begin() as session:
+        lifecycle.resume_run(session, house.tenant_id, run.id)
+    house.fails = set()
+    run = house.finish(run.id)
+    assert run.state == RunState.SUCCEEDED
+    with house.maker() as session:
+        assert steps.used(session, run)[0] == 15
 
 
 def test_a_row_that_cannot_be_kept_is_a_row_with_an_error(house: House) -> None:
