@@ -170,7 +170,7 @@ def main(settings: Settings) -> None:
 
     due = DueBatches(maker, do=do, settings=settings)
     register(app, due)
-    runs = Runs(maker, Storage.of(settings), settings, hold_sessions=hold_sessions)
+    runs = Runs(maker, Storage.of(settings), settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
     due_runs = DueRuns(maker, advance=runs.advance, look_seconds=settings.claim_alone_seconds)
     due.start()
     sender.start()
@@ -178,9 +178,9 @@ def main(settings: Settings) -> None:
     threading.Thread(target=control.keep_purging, args=(stop,), name="purge", daemon=True).start()
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
-    due_runs.stop()
     due.stop()
     sender.stop()
+    due_runs.stop()  # last: a store of a tenant that hangs is waited for
     sys.exit(exit_code)
 
 

@@ -22,7 +22,7 @@ from jobs.accounts.windows import zone_of
 from jobs.batches import lifecycle as batches
 from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, ServiceError
 from jobs.pipelines import claims, lifecycle, steps, stores
-from jobs.pipelines.claims import RunWork
+from jobs.pipelines.claims import RunWork, StoppingError
 from jobs.pipelines.context import RunContext
 from jobs.pipelines.external import ExternalStore
 from jobs.pipelines.preparing import Preparation, SourceRow
@@ -69,17 +69,25 @@ class Runs:
         *,
         hold_sessions: sessionmaker[Session] | None = None,
         open_store: OpenStore = stores.open_registered,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_stopping` is asked between effects, and now and then within one: then runs are given up as they are."""
         self._sessions = sessions
         self._hold_sessions = hold_sessions
         self._storage = storage
         self._settings = settings
         self._open_store = open_store
+        self._is_stopping = is_stopping
 
     def advance(self, run_id: str) -> bool:
         """Take a run as far as it goes now; False where another worker has it."""
         return claims.work_on(
-            self._sessions, run_id, self._work, settings=self._settings, hold_sessions=self._hold_sessions
+            self._sessions,
+            run_id,
+            self._work,
+            settings=self._settings,
+            hold_sessions=self._hold_sessions,
+            is_stopping=self._is_stopping,
         )
 
     def _work(self, work: RunWork) -> None:
@@ -90,7 +98,7 @@ class Runs:
             self._try_again_later(work, str(error))
         except InputError as error:
             self._fail(work, error.message)
-        except FencedOutError:
+        except (FencedOutError, StoppingError):
             raise
         except Exception:
             # A defect of ours, or of what we read: it counts as a try, or the run would be begun anew for ever.

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches.claimed_work import ClaimedWork
 from jobs.database import transaction
-from jobs.errors import FencedOutError, ServiceError
+from jobs.errors import FencedOutError, ServiceError, TokenmillError
 from jobs.ids import new_id
 from jobs.pipelines.lifecycle import lock_run
 from jobs.settings import Settings
@@ -40,6 +40,10 @@ class DueRun:
     tenant_id: str
 
 
+class StoppingError(TokenmillError):
+    """This worker is to end: the run is given up where it is, and another worker goes on with it."""
+
+
 class RunWork(ClaimedWork):
     """What is done under one claim. Each method that needs the claim raises FencedOutError where it is over."""
 
@@ -50,10 +54,18 @@ class RunWork(ClaimedWork):
         *,
         hold_sessions: sessionmaker[Session],
         settings: Settings,
+        is_stopping: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(maker, claim.run_id, hold_sessions=hold_sessions, settings=settings, monotonic=monotonic)
         self.claim = claim
+        self._is_stopping = is_stopping
+
+    def check(self) -> None:
+        """Do what the base does. Raises StoppingError where this worker is to end: each effect can be done again."""
+        super().check()
+        if self._is_stopping():
+            raise StoppingError(f"run {self.claim.run_id} is given up: this worker is to end")
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Session, Run]]:
@@ -103,17 +115,23 @@ def work_on(
     *,
     settings: Settings,
     hold_sessions: sessionmaker[Session] | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Claim a run, do `work` on it and give it up; False where another worker has it."""
+    """Claim a run, do `work` on it and give it up; False where another worker has it, or this one is to end."""
+    if is_stopping():
+        return False
     with transaction(maker) as session:
         claim = claim_run(session, run_id, lease=settings.lease)
     if claim is None:
         return False
-    mine = RunWork(maker, claim, hold_sessions=hold_sessions or maker, settings=settings)
+    mine = RunWork(maker, claim, hold_sessions=hold_sessions or maker, settings=settings, is_stopping=is_stopping)
     try:
         with mine.renewed():
             work(mine)
     except FencedOutError:
+        return False
+    except StoppingError:
+        _give_up(maker, claim)
         return False
     except Exception:
         _give_up(maker, claim)

@@ -345,6 +345,22 @@ def test_an_unexpected_error_ends_a_run_once_it_was_tried_often_enough(house: Ho
     assert "unexpected error" in (run.reason or "")
 
 
+@pytest.mark.parametrize("num_asked", [1, 2, 5, 20])
+def test_a_worker_that_is_to_end_gives_its_run_up_at_once_and_another_goes_on(house: House, num_asked: int) -> None:
+    asked = itertools.count(1)
+    house.put("in/a.jsonl", {"text": "one"})
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        lifecycle.start_queued(session)
+    runs = house.runs(is_stopping=lambda: next(asked) >= num_asked)
+    is_given_up = not runs.advance(run_id)
+    assert is_given_up == (next(asked) > num_asked)
+    run = house.run(run_id)
+    assert (run.claimed_by, run.num_tries, run.reason) == (None, 0, None)
+    assert house.finish(run_id).state == RunState.SUCCEEDED
+    assert [len(rows) for rows in house.out().values()] == [1]
+
+
 def test_a_cancelled_run_cancels_its_batch_and_ends_once_that_has(house: House) -> None:
     house.put("in/a.jsonl", {"text": "one"})
     run_id = house.trigger(house.make())
