@@ -174,7 +174,9 @@ class Runs:
             prepared = preparation.write(self._chained_rows(work, context, earlier))
         else:
             store = self._store(work, context, step.source.store, writing=False)
-            taken = take_files(store, context, step, lambda found: self._untaken(work, context, step, found))
+            taken = take_files(
+                store, context, step, lambda found: self._untaken(work, context, step, found), moves=work.check
+            )
             counted = (f"row-{number:09d}" for number in itertools.count(1))
             rows = (SourceRow(custom_id=next(counted), values=row.values) for row in taken.rows)
             prepared = preparation.write(rows, taken=taken.files)

@@ -31,12 +31,22 @@ class TakenFiles:
     rows: Iterator[Row]
 
 
-def take_files(store: ExternalStore, context: RunContext, step: Step, untaken: Untaken) -> TakenFiles:
-    """Find the files that a step's source means. Raises InputError where they are no one table."""
+def take_files(
+    store: ExternalStore,
+    context: RunContext,
+    step: Step,
+    untaken: Untaken,
+    *,
+    moves: Callable[[], None] = lambda: None,
+) -> TakenFiles:
+    """Find the files that a step's source means. Raises InputError where they are no one table.
+
+    `moves` is called now and then while files are listed, and before each that is opened; it may raise.
+    """
     assert step.source.keys is not None, "a source of a store has keys"
     pattern = context.key(step.source.keys, step=step)
     found: list[Found] = []
-    for page in _pages(store, pattern):
+    for page in _pages(store, pattern, moves):
         found += untaken(page) if step.source.take is Take.NEW else page
         if len(found) > MAX_FILES:
             if step.source.take is Take.ALL:
@@ -45,12 +55,14 @@ def take_files(store: ExternalStore, context: RunContext, step: Step, untaken: U
             break
     if not found:
         return TakenFiles(files=[], rows=iter(()))
-    return TakenFiles(files=found, rows=_rows(store, step, found, pattern))
+    return TakenFiles(files=found, rows=_rows(store, step, found, pattern, moves))
 
 
-def _pages(store: ExternalStore, pattern: str) -> Iterator[list[Found]]:
+def _pages(store: ExternalStore, pattern: str, moves: Callable[[], None]) -> Iterator[list[Found]]:
     page: list[Found] = []
-    for each in store.list(patterns.prefix_of(pattern)):
+    for number, each in enumerate(store.list(patterns.prefix_of(pattern)), start=1):
+        if number % _LOOKED_UP_AT_ONCE == 0:  # whether they match or not: a store may hold many others
+            moves()
         if patterns.matches(pattern, each.key) and not each.key.rpartition("/")[2].startswith(("_", ".")):
             _require_utf8(each.key)
             page.append(each)
@@ -70,21 +82,26 @@ def _require_utf8(key: str) -> None:
         ) from None
 
 
-def _rows(store: ExternalStore, step: Step, found: list[Found], pattern: str) -> Iterator[Row]:
-    files = [_source_file(store, step, each) for each in found]
+def _rows(
+    store: ExternalStore, step: Step, found: list[Found], pattern: str, moves: Callable[[], None]
+) -> Iterator[Row]:
+    files = [_source_file(store, step, each, moves) for each in found]
     kinds = sorted({file.format.value for file in files})
     if len(kinds) > 1:
         raise InputError(f"{pattern} means files of several kinds: {', '.join(kinds)}. Give keys that mean one.")
     return source_of(files, description=pattern).read()
 
 
-def _source_file(store: ExternalStore, step: Step, found: Found) -> SourceFile:
+def _source_file(store: ExternalStore, step: Step, found: Found, moves: Callable[[], None]) -> SourceFile:
     form = format_of(found.key) if step.source.format is None else Format(step.source.format.value)
     if form is None:
         raise InputError(
             f"{found.key!r} does not say what it holds: give it a name that ends in .jsonl, .csv or .parquet, or give "
             f"the source of step {step.name!r} a format."
         )
-    return SourceFile(
-        name=found.key, format=form, open=lambda: cast(BinaryIO, store.open(found.key)), identity=lambda: found.version
-    )
+
+    def opened() -> BinaryIO:
+        moves()  # all are opened for their columns before a row is read
+        return cast(BinaryIO, store.open(found.key))
+
+    return SourceFile(name=found.key, format=form, open=opened, identity=lambda: found.version)
