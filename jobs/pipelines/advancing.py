@@ -180,9 +180,17 @@ class Runs:
             counted = (f"row-{number:09d}" for number in itertools.count(1))
             rows = (SourceRow(custom_id=next(counted), values=row.values) for row in taken.rows)
             prepared = preparation.write(rows, taken=taken.files)
-        with work.writing() as (session, run):
-            if run.state == RunState.RUNNING:
-                steps.begin_step(session, run, context.definition, step_no, prepared, settings=self._settings)
+        try:
+            with work.writing() as (session, run):
+                if run.state == RunState.RUNNING:
+                    steps.begin_step(session, run, context.definition, step_no, prepared, settings=self._settings)
+        except InputError:
+            # Refused, so no row names them: the next try writes its own.
+            for written in (prepared.rows, prepared.lines):
+                if written is not None:
+                    with suppress(ServiceError):  # then the sweep does it
+                        self._storage.delete(written.object_key)
+            raise
 
     def _untaken(self, work: RunWork, context: RunContext, step: Step, found: list[Any]) -> list[Any]:
         with work.reading() as session:

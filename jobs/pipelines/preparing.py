@@ -48,7 +48,7 @@ class Preparation:
         self._step = step
         self._settings = settings
         self._moves = moves
-        self._num_rows = self._num_failed = 0
+        self._num_rows = self._num_failed = self._num_line_bytes = 0
         self._waiting: deque[SourceRow] = deque()
 
     def write(self, rows: Iterable[SourceRow], *, taken: Sequence[Found] = ()) -> Prepared:
@@ -56,7 +56,7 @@ class Preparation:
         rows_key, lines_key = (files.new_object_key(self._context.tenant_id) for _ in range(2))
         name = f"{self._context.run_id}_{self._step.name}"
         with self._storage.writer(rows_key) as writer, Renderer(check(self._step.prompt)) as renderer:
-            kept = _Buffered(writer)
+            kept = _Buffered(writer, self._require_room)
             contexts = (self._context_of(row) for row in rows)
             outcomes = renderer.render(contexts)
             lines = made_inputs.write_input(
@@ -104,7 +104,19 @@ class Preparation:
             if error is not None or isinstance(outcome, RowError):
                 self._num_failed += 1
             else:
-                yield line_of(self._step, row.custom_id, messages=outcome.messages)
+                line = line_of(self._step, row.custom_id, messages=outcome.messages)
+                self._num_line_bytes += len(line) + 1
+                self._require_room(self._num_line_bytes)
+                yield line
+
+    def _require_room(self, num_bytes: int) -> None:
+        """Raise TooLargeError before more is written than any file may have, whatever its tenant may keep."""
+        if num_bytes > self._settings.max_file_bytes:
+            raise TooLargeError(
+                f"The rows of step {self._step.name!r} or their prompts have more than "
+                f"{self._settings.max_file_bytes:,} bytes, which is as many as a file may have. Take fewer files, or "
+                "run more often."
+            )
 
     def _count(self) -> None:
         self._num_rows += 1
@@ -120,8 +132,9 @@ class Preparation:
 class _Buffered:
     """Lines, written some at a time."""
 
-    def __init__(self, writer: ObjectWriter) -> None:
+    def __init__(self, writer: ObjectWriter, require_room: Callable[[int], None]) -> None:
         self._writer = writer
+        self._require_room = require_room
         self._block = bytearray()
 
     def write(self, line: bytes) -> None:
@@ -130,5 +143,6 @@ class _Buffered:
             self.flush()
 
     def flush(self) -> None:
+        self._require_room(self._writer.size_bytes + len(self._block))
         self._writer.write(bytes(self._block))
         self._block.clear()

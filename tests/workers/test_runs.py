@@ -289,6 +289,9 @@ def test_a_run_that_cannot_be_ends_with_one_sentence_and_spends_nothing(
     assert run.state == RunState.FAILED
     assert re.search(said, run.reason or "")
     assert house.out() == {}
+    with house.maker() as session:
+        is_begun = session.scalars(select(RunStep)).first() is not None
+    assert is_begun == bool(list(house.storage.iter_objects())), "what was written for a refused step is deleted"
 
 
 def test_what_a_run_used_before_it_was_resumed_counts_against_its_caps(house: House) -> None:
@@ -305,6 +308,16 @@ def test_what_a_run_used_before_it_was_resumed_counts_against_its_caps(house: Ho
     assert run.state == RunState.SUCCEEDED
     with house.maker() as session:
         assert steps.used(session, run)[0] == 15
+
+
+def test_a_step_writes_no_more_than_a_file_may_have(house: House) -> None:
+    house.put("in/a.jsonl", *({"text": str(number)} for number in range(100)))
+    run_id = house.trigger(house.make())
+    house.settings = house.settings.model_copy(update={"max_file_bytes": 2000})
+    run = house.finish(run_id)
+    assert run.state == RunState.FAILED
+    assert "have more than 2,000 bytes, which is as many as a file may have" in (run.reason or "")
+    assert list(house.storage.iter_objects()) == []
 
 
 def test_a_row_that_cannot_be_kept_is_a_row_with_an_error(house: House) -> None:
