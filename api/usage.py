@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from api.auth import TenantDep
 from api.fields import Storable, StrictModel
@@ -26,10 +27,20 @@ class Form(StrEnum):
     CSV = "csv"
 
 
+def _written_as_day(given: object) -> object:
+    """Refuse what pydantic would take for seconds since 1970."""
+    if isinstance(given, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", given):
+        raise ValueError("Give a day such as 2026-05-01")
+    return given
+
+
+Day = Annotated[date, BeforeValidator(_written_as_day)]
+
+
 class UsageQuery(StrictModel):
-    since: date | None = None
+    since: Day | None = None
     """The first day of UTC; without it the 30 days up to `until`."""
-    until: date | None = None
+    until: Day | None = None
     """The last day; without it today."""
     group_by: Annotated[Storable, Field(max_length=80)] = "day"
     """One or more of day, model, key and batch, with commas between them."""

@@ -54,8 +54,8 @@ NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
 """No schema tells what a cron expression, a time zone, a template or a moment that is over is: their own tests do."""
 
 
-SAID_BY_NO_SCHEMA = frozenset({"after", "page", "input_file_id", "url"})
-"""Ids and pages must be such as the tenant was given, one of two fields must be there, an address must be public."""
+SAID_BY_NO_SCHEMA = frozenset({"after", "page", "since", "input_file_id", "requests", "url"})
+"""Ids and pages are those that the tenant was given, a time has an order, of two fields one is there, a URL is public."""
 
 
 def depends_on_state(case: Any, answer: Any) -> bool:
