@@ -21,7 +21,9 @@ MAX_ROW_BYTES = 16 << 20
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _BATCH_ROWS = 512
-"""Of Parquet, as Python values at once."""
+"""Of Parquet, as Python values at once; fewer where they would take more than MAX_ROW_BYTES."""
+_TEXTS = {"NONE", "STRING", "JSON", "BSON", "ENUM"}
+"""What is read as a dictionary, by logical type."""
 
 
 def jsonl_rows(file: SourceFile) -> Iterator[Row]:
@@ -104,13 +106,57 @@ def parquet_schema(file: SourceFile) -> Any:
 
 
 def parquet_rows(file: SourceFile) -> Iterator[Row]:
+    """Yield the rows; a text that many of them share becomes many only in batches of at most MAX_ROW_BYTES."""
     number = 0
-    with _opened_parquet(file) as parquet:
-        batches = parquet.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+    with _opened_parquet(file, is_bounded=True) as parquet:
+        rows = max(1, min(_BATCH_ROWS, MAX_ROW_BYTES // max(1, _fixed_bytes(parquet.schema))))
+        batches = parquet.iter_batches(batch_size=rows, use_threads=False)
         while (batch := _next_batch(file, batches, number)) is not None:
-            for values in batch.to_pylist():
-                number += 1
-                yield Row(file.name, number, values)
+            for part in _small_parts(file, batch, number):
+                for values in part.to_pylist():
+                    number += 1
+                    yield Row(file.name, number, values)
+
+
+def _small_parts(file: SourceFile, batch: Any, number: int) -> Iterator[Any]:
+    """Cut a batch whose first row has the number after `number`. Raises InputError for a row that is too large."""
+    if sum(map(_decoded_bytes, batch.columns)) <= MAX_ROW_BYTES:
+        yield batch
+    elif batch.num_rows == 1:
+        raise _bad(file, number + 1, f"it has more than {MAX_ROW_BYTES:,} bytes")
+    else:
+        half = batch.num_rows // 2
+        yield from _small_parts(file, batch.slice(0, half), number)
+        yield from _small_parts(file, batch.slice(half), number + half)
+
+
+def _decoded_bytes(array: Any) -> int:
+    """Return what the values of an array take, each counted as often as it is there."""
+    arrow, compute = needed("pyarrow", by="Parquet"), needed("pyarrow.compute", by="Parquet")
+    kinds = arrow.types
+    if isinstance(array, arrow.ExtensionArray):
+        return _decoded_bytes(array.storage)
+    if kinds.is_dictionary(array.type):
+        sizes = compute.binary_length(array.dictionary).take(array.indices)
+        return int(compute.sum(sizes).as_py() or 0) + int(array.indices.nbytes)
+    if kinds.is_map(array.type):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return sum(_decoded_bytes(each.slice(start, end - start)) for each in (array.keys, array.items))
+    if kinds.is_struct(array.type):
+        return sum(map(_decoded_bytes, array.flatten()))
+    if isinstance(array, arrow.ListArray | arrow.LargeListArray | arrow.FixedSizeListArray):
+        return _decoded_bytes(array.flatten())
+    return int(array.nbytes)
+
+
+def _texts(schema: Any) -> list[str]:
+    columns = map(schema.column, range(len(schema)))
+    return [each.path for each in columns if each.physical_type == "BYTE_ARRAY" and each.logical_type.type in _TEXTS]
+
+
+def _fixed_bytes(schema: Any) -> int:
+    """Return what the columns of one length take in a row: their values are decoded before anybody can count them."""
+    return sum(schema.column(position).length for position in range(len(schema)))
 
 
 def _next_batch(file: SourceFile, batches: Any, number: int) -> Any:
@@ -122,11 +168,14 @@ def _next_batch(file: SourceFile, batches: Any, number: int) -> Any:
 
 
 @contextmanager
-def _opened_parquet(file: SourceFile) -> Iterator[Any]:
+def _opened_parquet(file: SourceFile, *, is_bounded: bool = False) -> Iterator[Any]:
+    """Open a Parquet file; with `is_bounded` a text that is there once is once in memory, however many rows have it."""
     arrow, parquet = needed("pyarrow", by=file.name), needed("pyarrow.parquet", by=file.name)
     with file.open() as stream, readable(file.name):
         try:
             opened = parquet.ParquetFile(stream, pre_buffer=False)
+            if is_bounded and (texts := _texts(opened.schema)):
+                opened = parquet.ParquetFile(stream, metadata=opened.metadata, pre_buffer=False, read_dictionary=texts)
         except arrow.ArrowException as error:
             raise InputError(f"{file.name} is no Parquet file: {str(error).splitlines()[0]}") from None
         yield opened

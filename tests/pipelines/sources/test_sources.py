@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from obstore.store import from_url
 
 from benchmarks.s3_server import S3Server
 from jobs.errors import InputError, ServiceError
+from pipelines.sources import formats
 from pipelines.sources.reading import open_source
 
 
@@ -76,6 +79,53 @@ def test_a_row_without_an_end_fills_no_memory(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("pipelines.sources.formats.MAX_ROW_BYTES", 100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
     assert "a.jsonl, row 2: it has more than 100 bytes" in refusal(tmp_path / "a.jsonl")
+
+
+SHARED = "x" * 600
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([SHARED] * 500),
+        pa.array([SHARED] * 500).dictionary_encode(),
+        pa.array([{"a": [SHARED]}] * 500),
+        pa.array([[("k", SHARED)]] * 500, pa.map_(pa.string(), pa.string())),
+        pa.array([SHARED.encode()] * 500, pa.binary(600)),
+    ],
+    ids=["text", "dictionary", "nested", "map", "fixed"],
+)
+def test_a_value_that_many_rows_of_parquet_share_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array
+) -> None:
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet", compression="zstd")
+    decoded: list[int] = []
+    real = formats._small_parts
+
+    def small_parts(*given: Any) -> Iterator[Any]:
+        for part in real(*given):
+            decoded.append(part.num_rows)
+            yield part
+
+    monkeypatch.setattr(formats, "MAX_ROW_BYTES", 2000)
+    monkeypatch.setattr(formats, "_small_parts", small_parts)
+    assert rows(tmp_path / "a.parquet") == pa.table({"x": column}).to_pylist()
+    assert max(decoded) <= 3
+    monkeypatch.setattr(formats, "MAX_ROW_BYTES", 100)
+    assert "a.parquet, row 1: it has more than 100 bytes" in refusal(tmp_path / "a.parquet")
+
+
+def test_every_type_of_parquet_is_read_as_it_is(tmp_path: Path) -> None:
+    table = pa.table({
+        "json": pa.array(['{"a": 1}', None], pa.json_()), "none": pa.nulls(2),
+        "large": pa.array(["a", None], pa.large_string()),
+        "view": pa.array(["a", "b"], pa.string_view()),
+        "decimal": pa.array([Decimal("1.5"), None], pa.decimal128(5, 2)),
+        "lists": pa.array([[["a"], None], None]), "fixed": pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)),
+        "bytes": pa.array([b"a", None]), "dictionary": pa.array([7, 7]).dictionary_encode(), "flag": [True, None],
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert rows(tmp_path / "a.parquet") == pq.read_table(tmp_path / "a.parquet").to_pylist()
 
 
 def test_a_folder_and_a_glob_are_read_in_the_order_of_names(tmp_path: Path) -> None:
