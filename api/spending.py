@@ -76,6 +76,11 @@ async def hold_estimate(services: ServicesDep, tenant: TenantDep) -> AsyncIterat
         yield
 
 
+async def hold_preview(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "previews", allowed=1):
+        yield
+
+
 async def hold_webhook_test(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
     with services.in_flight.hold(tenant.id, "webhook_tests", allowed=_AT_ONCE):
         yield
@@ -92,4 +97,5 @@ ONE_STREAM = Depends(hold_stream)
 # Until the answer is made. They come before the session, since an endpoint's `dependencies` are resolved first.
 ONE_SUM = Depends(hold_sum, scope="function")
 ONE_ESTIMATE = Depends(hold_estimate, scope="function")
+ONE_PREVIEW = Depends(hold_preview, scope="function")
 ONE_WEBHOOK_TEST = Depends(hold_webhook_test, scope="function")

@@ -26,6 +26,8 @@ _MAKING_THREADS = 4
 """What makes files of what the store has, which may be gigabytes: parts of an upload, lines of a batch to retry."""
 _ESTIMATE_THREADS = 4
 """What checks the first lines of an input while its owner waits, which is all CPU: more would be no faster."""
+_PREVIEW_THREADS = 4
+"""What reads a tenant's own store, which may be slow or hang: estimates and checks never wait for it."""
 _LOOK_SECONDS = 2.0
 """A store that is silent for longer does not count as ready; also the pause between two looks."""
 
@@ -38,6 +40,7 @@ class RequestStore:
         self.upload_threads = CapacityLimiter(_UPLOAD_THREADS)
         self.making_threads = CapacityLimiter(_MAKING_THREADS)
         self.estimate_threads = CapacityLimiter(_ESTIMATE_THREADS)
+        self.preview_threads = CapacityLimiter(_PREVIEW_THREADS)
         self.is_answering = True  # as the first look finds it, before any request
         self._calls = Semaphore(_CALLS)
         self._wait_seconds = settings.storage_timeout_seconds

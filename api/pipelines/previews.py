@@ -13,7 +13,7 @@ from api.openapi import failures
 from api.pipelines.definitions import PipelineBody
 from api.schemas.pipelines import PreviewObject
 from api.services import Services, ServicesDep
-from api.spending import ONE_ESTIMATE
+from api.spending import ONE_PREVIEW
 from jobs.accounts.prices import Prices
 from jobs.database import transaction
 from jobs.pipelines import definitions, stores
@@ -26,11 +26,11 @@ from jobs.tables import Model, Store
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 429, 503))
 
 
-@router.post("/preview", operation_id="previewPipeline", responses=failures(404, 409, 413), dependencies=[ONE_ESTIMATE])
+@router.post("/preview", operation_id="previewPipeline", responses=failures(404, 409, 413), dependencies=[ONE_PREVIEW])
 async def create(body: PipelineBody, *, tenant: TenantDep, services: ServicesDep) -> PreviewObject:
     """Render the first rows of a pipeline's first step and estimate them; nothing is kept and nothing runs."""
     definition = parse_definition(body.model_dump(exclude={"name"}, exclude_none=True))
-    return await run_sync(_preview, services, tenant.id, body.name, definition, limiter=services.store.estimate_threads)
+    return await run_sync(_preview, services, tenant.id, body.name, definition, limiter=services.store.preview_threads)
 
 
 def _preview(services: Services, tenant_id: str, name: str, definition: Definition) -> PreviewObject:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import httpx
 import pytest
 from sqlalchemy.orm import Session
 
+from api.pipelines import previews
 from jobs.accounts.tenants import authenticate
+from jobs.errors import InputError
 from jobs.pipelines import stores
 
 MODEL = "org/tiny"
@@ -166,3 +170,32 @@ def test_a_preview_renders_the_first_lines_and_keeps_nothing(http: httpx.Client,
     assert found["estimated_output_tokens"] == 40
     assert "All 6 rows" in found["summary"]
     assert http.get("/v1/pipelines").json()["data"] == []
+
+
+def test_previews_of_slow_stores_keep_nobody_else_waiting(
+    deployment: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def hang(*given: Any) -> None:
+        begun.release()
+        may_end.wait(60)
+        raise InputError("it was slow")
+
+    monkeypatch.setattr(previews, "_preview", hang)
+    keys = [deployment.new_key() for _ in range(4)]
+    wish = {"name": "nightly", "steps": [step()]}
+
+    def look(key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.post(f"{deployment.url}/v1/pipelines/preview", json=wish, headers=headers, timeout=60).status_code
+
+    with ThreadPoolExecutor(len(keys)) as callers:
+        try:
+            slow = [callers.submit(look, key) for key in keys]
+            assert all(begun.acquire(timeout=30) for _ in keys)  # every thread of previews is taken
+            assert look(keys[0]) == 429
+            assert http.post("/v1/pipelines", json=wish, timeout=30).status_code == 200
+        finally:
+            may_end.set()
+        assert [each.result() for each in slow] == [400] * 4
