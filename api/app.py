@@ -70,7 +70,12 @@ def create_app(settings: Settings) -> FastAPI:
         title="Tokenmill",
         responses=failures(400, 405, 500),
         line_models=[ResultLine],
-        body_models=[creating.CreateBatchBody, estimates.EstimateBody],
+        body_models=[
+            creating.CreateBatchBody,
+            estimates.EstimateBody,
+            definitions.PipelineBody,
+            definitions.ChangePipelineBody,
+        ],
         lifespan=lifespan,
         docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
         redoc_url=None,

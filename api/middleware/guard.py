@@ -16,7 +16,9 @@ from api.errors import error_response
 
 MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
 MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests
+MAX_DEFINITION_BYTES = 2 * 1024 * 1024  # a pipeline may have 1 MiB, and JSON escapes some of it
 INLINE_PATHS = frozenset({"/v1/batches", "/v1/estimates"})
+PIPELINE_PATHS = re.compile("/v1/pipelines(/[^/]+)?")
 UPLOAD_PATHS = re.compile("/v1/files|/v1/uploads/[^/]+/parts")  # bound their own bodies
 OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
@@ -24,8 +26,8 @@ OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 class RequestGuard:
     """Answer 400 to NUL in path or query, and 401 to strangers where there is an `operator_key`.
 
-    Bound every body but an upload's to MAX_JSON_BYTES, those with requests to MAX_INLINE_BYTES, and `stall_seconds`; an
-    upload may only not pause for as long.
+    Bound every body but an upload's to MAX_JSON_BYTES, those with requests to MAX_INLINE_BYTES, with a pipeline to
+    MAX_DEFINITION_BYTES, and `stall_seconds`; an upload may only not pause for as long.
     """
 
     def __init__(self, app: ASGIApp, *, stall_seconds: float, operator_key: str) -> None:
@@ -44,8 +46,7 @@ class RequestGuard:
         else:
             headers, is_upload = Headers(scope=scope), UPLOAD_PATHS.fullmatch(scope["path"]) is not None
             bounded = _timely(receive, self._stall_seconds, is_extended=is_upload)
-            allowed = MAX_INLINE_BYTES if scope["path"] in INLINE_PATHS else MAX_JSON_BYTES
-            await self.app(scope, bounded if is_upload else _short(bounded, headers, allowed), send)
+            await self.app(scope, bounded if is_upload else _short(bounded, headers, _allowed(scope["path"])), send)
 
     def _is_operator(self, scope: Scope) -> bool:
         given = Headers(scope=scope).get("authorization", "")
@@ -57,6 +58,13 @@ class RequestGuard:
         message = f"{scope['path']} is for operators. Send TOKENMILL_API_OPERATOR_KEY as 'Authorization: Bearer …'."
         headers = {"www-authenticate": "Bearer"}
         await error_response(HTTPStatus.UNAUTHORIZED, message, code=code, headers=headers)(scope, receive, send)
+
+
+def _allowed(path: str) -> int:
+    """What is more than MAX_JSON_BYTES is for endpoints that read it once the caller is signed in."""
+    if path in INLINE_PATHS:
+        return MAX_INLINE_BYTES
+    return MAX_DEFINITION_BYTES if PIPELINE_PATHS.fullmatch(path) else MAX_JSON_BYTES
 
 
 def _timely(receive: Receive, seconds: float, *, is_extended: bool) -> Receive:

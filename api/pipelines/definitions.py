@@ -7,11 +7,12 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
+from api.bodies import described, signed_in_body
 from api.fields import ObjectId, Storable, StrictModel
 from api.openapi import failures
 from api.schemas.pipelines import DeletedPipeline, PipelineObject, PipelinePage
@@ -49,8 +50,20 @@ class ChangePipelineBody(StrictModel):
     max_cost: Annotated[Storable, Field(max_length=30)] | None = None
 
 
-@router.post("", operation_id="createPipeline", responses=failures(404, 409, 413, 429), dependencies=[ONE_ESTIMATE])
-async def create(body: PipelineBody, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep) -> PipelineObject:
+PipelineBodyDep = Annotated[PipelineBody, Depends(signed_in_body(PipelineBody))]
+_ChangeBodyDep = Annotated[ChangePipelineBody, Depends(signed_in_body(ChangePipelineBody))]
+
+
+@router.post(
+    "",
+    operation_id="createPipeline",
+    responses=failures(404, 408, 409, 413, 429),
+    openapi_extra=described(PipelineBody),
+    dependencies=[ONE_ESTIMATE],
+)
+async def create(
+    body: PipelineBodyDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
+) -> PipelineObject:
     """Make a pipeline: its prompts, schemas and stores are checked, and nothing runs yet."""
     given = body.model_dump(exclude={"name"}, exclude_none=True)
     definition = parse_definition(given)
@@ -73,11 +86,12 @@ def retrieve(pipeline_id: str, session: SessionDep, *, tenant: TenantDep) -> Pip
 @router.patch(
     "/{pipeline_id}",
     operation_id="changePipeline",
-    responses=failures(404, 409, 413),
+    responses=failures(404, 408, 409, 413),
+    openapi_extra=described(ChangePipelineBody),
     dependencies=[ONE_ESTIMATE],
 )
 async def change(
-    pipeline_id: str, body: ChangePipelineBody, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
+    pipeline_id: str, body: _ChangeBodyDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
 ) -> PipelineObject:
     """Give a pipeline other steps or caps; runs that have begun keep those that they began with."""
     async with services.session_slots:

@@ -9,8 +9,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
 from api.auth import TenantDep
+from api.bodies import described
 from api.openapi import failures
-from api.pipelines.definitions import PipelineBody
+from api.pipelines.definitions import PipelineBody, PipelineBodyDep
 from api.schemas.pipelines import PreviewObject
 from api.services import Services, ServicesDep
 from api.spending import ONE_PREVIEW
@@ -26,8 +27,14 @@ from jobs.tables import Model, Store
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 429, 503))
 
 
-@router.post("/preview", operation_id="previewPipeline", responses=failures(404, 409, 413), dependencies=[ONE_PREVIEW])
-async def create(body: PipelineBody, *, tenant: TenantDep, services: ServicesDep) -> PreviewObject:
+@router.post(
+    "/preview",
+    operation_id="previewPipeline",
+    responses=failures(404, 408, 409, 413),
+    openapi_extra=described(PipelineBody),
+    dependencies=[ONE_PREVIEW],
+)
+async def create(body: PipelineBodyDep, *, tenant: TenantDep, services: ServicesDep) -> PreviewObject:
     """Render the first rows of a pipeline's first step and estimate them; nothing is kept and nothing runs."""
     definition = parse_definition(body.model_dump(exclude={"name"}, exclude_none=True))
     return await run_sync(_preview, services, tenant.id, body.name, definition, limiter=services.store.preview_threads)

@@ -199,3 +199,15 @@ def test_previews_of_slow_stores_keep_nobody_else_waiting(
         finally:
             may_end.set()
         assert [each.result() for each in slow] == [400] * 4
+
+
+def test_a_definition_of_a_mebibyte_is_read_once_its_sender_is_signed_in(http: httpx.Client, deployment: Any) -> None:
+    wish = {"name": "nightly", "steps": [step(prompt="x" * 200_000)]}
+    assert http.post("/v1/pipelines", json=wish).status_code == 200
+    assert http.patch("/v1/pipelines/nightly", json={"steps": [step(prompt="y" * 200_000)]}).json()["version"] == 2
+    assert http.post("/v1/pipelines/preview", json=wish).status_code in (200, 400)  # the store has no folder for it
+    for path in ("/v1/pipelines", "/v1/pipelines/preview"):
+        refused = http.post(path, json={"name": "nightly", "steps": [step(prompt="x" * 1_100_000)]})
+        assert (refused.status_code, "1,048,576 are allowed" in refused.json()["error"]["message"]) == (400, True)
+        assert http.post(path, json={"name": "x" * 2_200_000}).status_code == 413
+        assert httpx.post(f"{deployment.url}{path}", json=wish).status_code == 401
