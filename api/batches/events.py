@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import anyio
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
@@ -18,6 +19,8 @@ from api.spending import ONE_STREAM
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
 
 KIND = "text/event-stream"
+MAX_SECONDS = 600.0
+"""Then the reader connects again and says which key it has: one that was revoked meanwhile reads no more."""
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would gather events
 _EVENTS = {
     "description": "Events `batch`, whose data is a BatchObject in one line; comments while nothing changes.",
@@ -58,5 +61,8 @@ async def stream(
 
 async def _written(looks: AsyncIterator[BatchLook | None]) -> AsyncIterator[str]:
     yield "retry: 2000\n\n"  # what a client waits before it connects again, in milliseconds
+    end = anyio.current_time() + MAX_SECONDS
     async for look in looks:
         yield ": nothing has changed\n\n" if look is None else f"id: {look.id}\nevent: batch\ndata: {look.content}\n\n"
+        if anyio.current_time() >= end:
+            return

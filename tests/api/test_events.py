@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from api import spending
+from api.batches import events as streams
 from api.batches import looks
 from jobs.batches import lifecycle
 from tests.api.worker import run, validate
@@ -171,3 +172,13 @@ def test_a_strangers_batch_is_not_there(few: Any, batch_id: str) -> None:
     url = f"{few.url}/v1/batches/{batch_id}/events"
     assert httpx.get(url, headers={"authorization": f"Bearer {few.new_key()}"}).status_code == 404
     assert httpx.get(url).status_code == 401
+
+
+def test_events_end_now_and_then_so_that_a_revoked_key_reads_no_more(
+    owner: OpenAI, batch_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MAX_SECONDS", 0.3)
+    with reading(owner, batch_id) as events:
+        (seen,) = [event["id"] for event in events if "data" in event]  # it ends, and the batch has not
+    with reading(owner, batch_id, last_event_id=seen) as events:
+        assert [event for event in events if "data" in event] == []
