@@ -82,7 +82,7 @@ class ScheduleObject(ListedObject):
     num_failures: int
     """Runs in a row that failed, up to the last one."""
     next_runs: list[NextRun]
-    """Five; none while it is paused, or where there is none any more."""
+    """Five, in a list the first alone; none while it is paused, or where there is none any more."""
     created_at: int
     updated_at: int
 
