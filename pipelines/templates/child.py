@@ -80,6 +80,9 @@ class _Renderer:
                     return orjson.dumps({"error": _said(error), "part": number, **_place(error, part)})
                 except MemoryError:
                     return orjson.dumps({"no_memory": True})
+                except Exception as error:  # noqa: BLE001 - our filters raise what Python does for wrong arguments
+                    said = str(error).removeprefix("_").encode(errors="replace").decode()
+                    return orjson.dumps({"error": said, "part": number})
             return orjson.dumps({"texts": texts})
 
 
@@ -103,7 +106,7 @@ def _environment(*, fuel: int) -> minijinja.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_escape_callback=lambda _name: False,
-        filters={"tojson": _to_json, "truncate": _truncate},
+        filters={"tojson": _tojson, "truncate": _truncate},
     )
     for name in _NOT_OFFERED:
         environment.remove_filter(name)
@@ -112,7 +115,7 @@ def _environment(*, fuel: int) -> minijinja.Environment:
     return environment
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _tojson(value: Any, indent: int | None = None) -> str:
     """Unlike minijinja's own write what a model reads best: no sign is escaped for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
 

@@ -38,6 +38,22 @@ def test_a_row_that_lacks_a_name_is_that_rows_error_with_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x|truncate", "truncate() missing 1 required"),
+        ("x|truncate(2, false, '...')", "truncate() takes from"),
+        ("x|tojson(2, 3)", "tojson() takes from"),
+        ("{(1, 2): 2}|tojson", "keys must be"),
+    ],
+)
+def test_a_filter_called_wrongly_is_the_rows_error_and_no_death(code: str, said: str) -> None:
+    source = f"{{% if x %}}{{{{ {code} }}}}{{% endif %}}"
+    failed, fine = rendered(source, {"x": "abc"}, {"x": ""})
+    assert failed.startswith(f"<line 1 of the prompt: {said}")
+    assert fine == ""
+
+
 def test_a_place_is_one_of_the_file_and_not_of_the_message() -> None:
     source = "# system:\nS\n\n# user:\n\n\nU {{ x }}"
     assert rendered(source, {}) == ["<line 7, column 6 of the prompt: `x` is undefined>"]
