@@ -93,9 +93,9 @@ def request_lines(source: Source, template: Template, ask: Ask) -> Iterator[Requ
 
 
 def _context(row: Row, template: Template) -> dict[str, Any]:
-    """Return what the template takes of a row, and no more: what it does not show costs nothing."""
-    context = {name: row.values[name] for name in template.names if name in row.values}
-    if WHOLE_ROW in template.names:
+    """Return what the template may take of a row, and no more: what it does not name costs nothing."""
+    context = {name: row.values[name] for name in template.words if name in row.values}
+    if WHOLE_ROW in template.words:
         context[WHOLE_ROW] = row.values
     return context
 

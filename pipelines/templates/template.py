@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.templates.errors import TemplateRefusedError
-from pipelines.templates.limits import MAX_SOURCE_BYTES, Limits
+from pipelines.templates.limits import FUNCTIONS, MAX_SOURCE_BYTES, Limits
 from pipelines.templates.parts import Part, parts_of
 from pipelines.templates.process import RendererDiedError, RenderingProcess
 from pipelines.templates.rules import first_problem
+from pipelines.templates.tokens import blocks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,11 @@ class Template:
     parts: tuple[Part, ...]
     names: frozenset[str]
     """What it reads that it does not set itself: columns of a row, or `row` for all of it."""
+    words: frozenset[str]
+    """All names in its code that may be a row's, of what it sets itself too.
+
+    `names` lacks some: minijinja finds none in a slice or a filter block's arguments, nor one that is set from itself.
+    """
 
 
 def check(source: str, *, limits: Limits | None = None) -> Template:
@@ -37,11 +43,20 @@ def check(source: str, *, limits: Limits | None = None) -> Template:
         line, column = _place(source, position)
         raise TemplateRefusedError(message, line=line, column=column)
     parts = parts_of(source)
-    return Template(parts=parts, names=_names_in(parts, limits or Limits()))
+    return Template(parts=parts, names=_names_in(parts, limits or Limits()), words=_words_in(parts))
 
 
 def _place(source: str, position: int) -> tuple[int, int]:
     return source.count("\n", 0, position) + 1, position - source.rfind("\n", 0, position)
+
+
+def _words_in(parts: tuple[Part, ...]) -> frozenset[str]:
+    found: set[str] = set()
+    for block in (block for part in parts for block in blocks_of(part.source)):
+        befores = ("", *(token.text for token in block.tokens))
+        pairs = zip(befores, block.tokens, strict=False)
+        found.update(token.text for before, token in pairs if token.kind == "name" and before not in (".", "|"))
+    return frozenset(found - FUNCTIONS)
 
 
 def _names_in(parts: tuple[Part, ...], limits: Limits) -> frozenset[str]:

@@ -63,6 +63,31 @@ def test_a_column_that_the_prompt_does_not_show_may_hold_anything() -> None:
     assert isinstance(line, RequestLine)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ text[:2] }}",
+        "{{ text.split()[:1][0] }}",
+        "{% for one in text[:2] %}{{ one }}{% endfor %}",
+        "{% set text = text|trim %}{{ text[:2] }}",
+        "{% with text=text %}{{ text[:2] }}{% endwith %}",
+        "{% filter replace(text, 'ab') %}{{ row['text'] }}{% endfilter %}",
+        "{{ row['text'][:2] }}",
+    ],
+)
+def test_a_column_arrives_wherever_the_prompt_names_it(tmp_path: Path, template: str) -> None:
+    (line,) = request_lines(source_of(tmp_path, {"text": "ab c"}), check(template), Ask(model="m"))
+    assert isinstance(line, RequestLine)
+    assert line.messages[0].content == "ab"
+
+
+def test_a_column_named_like_a_function_does_not_take_its_place(tmp_path: Path) -> None:
+    source = source_of(tmp_path, {"range": 1, "upper": "u", "text": "a"})
+    (line,) = request_lines(source, check("{% for n in range(2) %}{{ text|upper }}{% endfor %}"), Ask(model="m"))
+    assert isinstance(line, RequestLine)
+    assert line.messages[0].content == "AA"
+
+
 def _row(values: dict[str, Any]) -> Any:
     from pipelines.sources.source import Row
 
