@@ -69,7 +69,7 @@ def map_(
     from cli.mapping.job import Wanted, plan
     from cli.up_command import default_data_dir
     from pipelines.outputs.tables import output_format
-    from pipelines.sources.files import Format
+    from pipelines.sources.files import Format, reads
     from pipelines.sources.reading import open_source
 
     if output is None and not dry_run:
@@ -77,6 +77,11 @@ def map_(
     form = Format.JSONL if output is None else output_format(output.name)
     if output is not None:
         require_replaceable(output)
+        if reads(source, output):
+            raise InputError(
+                f"the output {output} is or would be a file of the source {source}, which the next run would read or "
+                "not find again. Choose with -o a path outside it."
+            )
     wanted = Wanted(
         prompt=_text(prompt),
         schema=None if schema is None else _json_file(schema),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -18,10 +19,11 @@ from cli.run_state import RunFolder
 from jobs.errors import InputError
 from pipelines.lines.joining import joined_rows
 from pipelines.lines.requests import RequestLine, UnrenderedRow, request_lines
-from pipelines.lines.table_shape import SeenColumns, output_schema, require_apart
+from pipelines.lines.table_shape import SeenColumns, output_schema, require_apart, several_types
+from pipelines.outputs.tables import open_table
 from pipelines.packages import needed
 from pipelines.sources.files import Format
-from pipelines.sources.source import Row
+from pipelines.sources.source import Row, Source
 
 MAX_SHOWN = 3
 """Rows that a dry run shows."""
@@ -135,7 +137,24 @@ def _output_schema(job: MapJob, seen: SeenColumns, columns: list[str]) -> str | 
     if job.form is not Format.PARQUET:
         return None
     own = seen.schema() if job.source.columns is None else job.source.schema
-    return base64.b64encode(output_schema(own, columns, job.shape).serialize().to_pybytes()).decode()
+    schema = output_schema(own, columns, job.shape)
+    if job.source.columns is None:
+        _require_writable(job.source, schema, all_rows=seen.has_widened)
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _require_writable(source: Source, schema: Any, *, all_rows: bool) -> None:
+    """Raise InputError where Parquet takes no such columns or rows: now, and not when all is computed."""
+    arrow = needed("pyarrow", by="writing Parquet")
+    try:
+        with (
+            Path(os.devnull).open("wb") as nowhere,
+            open_table(nowhere, Format.PARQUET, columns=None, schema=schema) as table,
+        ):
+            for row in source.read() if all_rows else ():
+                table.write(row.values)
+    except (arrow.ArrowException, OverflowError) as error:
+        raise several_types(str(error)) from None
 
 
 def _noting(job: MapJob, seen: SeenColumns) -> MapJob:

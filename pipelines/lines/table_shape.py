@@ -69,6 +69,8 @@ class SeenColumns:
         self._needs_types = form is Format.PARQUET
         self._group: list[Mapping[str, Any]] = []
         self._schema: Any = None
+        self.has_widened = False
+        """Whether a column's type became wider: its values were not looked at with the type it has now."""
 
     @property
     def names(self) -> list[str]:
@@ -105,20 +107,23 @@ class SeenColumns:
             return
         fields = [arrow.field(name, self._type_of(name, group)) for name in self._names]
         known = [] if self._schema is None else [self._schema]
+        parts = [*known, arrow.schema(fields)]
         try:
-            self._schema = arrow.unify_schemas([*known, arrow.schema(fields)], promote_options="permissive")
+            self._schema = arrow.unify_schemas(parts, promote_options="permissive")
         except (arrow.ArrowException, TypeError) as error:
-            raise _several_types(str(error)) from None
+            raise several_types(str(error)) from None
+        fields = [field for part in parts for field in part if not arrow.types.is_null(field.type)]
+        self.has_widened |= any(field.type != self._schema.field(field.name).type for field in fields)
 
     def _type_of(self, name: str, group: Sequence[Mapping[str, Any]]) -> Any:
         arrow = needed("pyarrow", by="writing Parquet")
         try:
             return arrow.array([row.get(name) for row in group]).type
         except (arrow.ArrowException, OverflowError) as error:
-            raise _several_types(f"column {name!r}: {error}") from None
+            raise several_types(f"column {name!r}: {error}") from None
 
 
-def _several_types(reason: str) -> InputError:
+def several_types(reason: str) -> InputError:
     return InputError(
         f"the rows cannot be written as Parquet, where a column has one type: {reason.splitlines()[0]}. Write JSONL, "
         "or make the column's values alike.",

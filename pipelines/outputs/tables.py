@@ -114,9 +114,11 @@ class _Parquet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            self._writer.close()
 
     def write(self, row: Mapping[str, Any]) -> None:
         self._rows.append(row)

@@ -70,6 +70,23 @@ def files_of(spec: str) -> list[SourceFile]:
     return files
 
 
+def reads(spec: str, path: Path) -> bool:
+    """Tell whether a local file is one that a source has, or would have if it were there."""
+    scheme, separator, rest = spec.partition("://")
+    if separator and scheme != "file":
+        return False
+    source = Path(rest if separator else spec).expanduser()
+    targets = (path.resolve(), path.parent.resolve() / path.name)
+    root = source.resolve()
+    if root.is_dir():
+        inside = (target.relative_to(root).parts for target in targets if target.is_relative_to(root))
+        return any(parts and _is_table(parts) for parts in inside)
+    if source.exists() or not _MAGIC.search(str(source)):
+        return root in targets
+    fits = re.compile(_pattern(str(root))).fullmatch
+    return any(fits(str(target)) for target in targets)
+
+
 def _local_files(spec: str) -> list[SourceFile]:
     path = Path(spec).expanduser()
     if path.is_dir():

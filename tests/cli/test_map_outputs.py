@@ -1,0 +1,74 @@
+"""Outputs of `tokenmill map` that cannot be written are refused before anything is computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.mapping.folder import MapFolder
+from cli.mapping.job import Wanted, plan
+from cli.run_state import RunFolder
+from jobs.errors import InputError
+from pipelines.sources.files import Format, reads
+from pipelines.sources.reading import open_source
+from tests.cli.service import run
+
+WIDE = [{"a": 1.5}, *({"a": 2} for _ in range(1023))]
+
+
+def render(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = plan(open_source(str(path)), Wanted(prompt="x", model="m"), Format.PARQUET)
+    MapFolder(run=RunFolder(key="k", root=tmp_path / "k")).render(job)
+
+
+@pytest.mark.parametrize(
+    "rows", [[{"meta": {}}, {"meta": {}}], [*WIDE, {"a": 9007199254740993}]], ids=["no fields", "no such float"]
+)
+def test_rows_that_parquet_cannot_hold_are_refused_as_they_are_read(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    with pytest.raises(InputError, match="cannot be written as Parquet") as caught:
+        render(tmp_path, rows)
+    assert "Write JSONL" in caught.value.message
+
+
+def test_a_column_of_floats_and_small_integers_can_be_parquet(tmp_path: Path) -> None:
+    render(tmp_path, [*WIDE, {"a": 7}])
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "found"),
+    [
+        ("day", "day/out.jsonl", True),
+        ("day", "day/deep/out.csv", True),
+        ("day", "day/_out/a.csv", False),
+        ("day", "out.jsonl", False),
+        ("day/a.csv", "day/../day/a.csv", True),
+        ("day/a.csv", "day/b.csv", False),
+        ("day/*.csv", "day/new.csv", True),
+        ("day/*.csv", "day/new.jsonl", False),
+        ("**/*.csv", "day/new.csv", True),
+        ("s3://day/", "day/a.csv", False),
+    ],
+)
+def test_an_output_that_the_source_reads_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, output: str, *, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("day").mkdir()
+    Path("day/a.csv").write_text("text\na\n")
+    assert reads(source, Path(output)) is found
+    assert "://" in source or reads(f"file://{tmp_path}/{source}", Path(output)) is found
+
+
+def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text\na\n")
+    (tmp_path / "p.j2").write_text("{{ text }}")
+    prompt = ("--prompt", str(tmp_path / "p.j2"))
+    for source, name in ((tmp_path, "out.jsonl"), (tmp_path / "a.csv", "a.csv")):
+        with pytest.raises(InputError, match=r"of the source .* Choose with -o a path outside it"):
+            run("map", str(source), "-o", str(tmp_path / name), *prompt, TOKENMILL_BASE_URL="")
+    assert (tmp_path / "a.csv").read_text() == "text\na\n"
