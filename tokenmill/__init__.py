@@ -53,7 +53,7 @@ def map(
     table = table_of(rows)
     given = {"max_tokens": max_tokens, "temperature": temperature}
     wanted = Wanted(
-        prompt=prompt.read_text(encoding="utf-8") if isinstance(prompt, Path) else prompt,
+        prompt=_prompt(prompt),
         model="",
         schema=_schema(schema),
         params={**(params or {}), **{name: value for name, value in given.items() if value is not None}},
@@ -97,6 +97,15 @@ def _place(model: str | None, *, base_url: str | None, api_key: str | None, wind
     if not base_url:
         return this_machine(model, say=_say)
     return server(client_for(base_url, api_key), model, window=window, say=_say)
+
+
+def _prompt(prompt: str | Path) -> str:
+    if not isinstance(prompt, Path):
+        return prompt
+    try:
+        return prompt.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the prompt {prompt}: {error}. Give the path of a UTF-8 file.") from None
 
 
 def _schema(schema: Mapping[str, Any] | type | str | Path | None) -> Any:

@@ -177,3 +177,8 @@ def test_a_server_is_named_by_its_url_and_needs_a_key(monkeypatch: pytest.Monkey
         mapped(ROWS, base_url="127.0.0.1:9/v1", api_key="k")
     with pytest.raises(tokenmill.TokenmillError, match="cannot reach http://127"):
         mapped(ROWS, base_url="http://127.0.0.1:9/v1", api_key="k")
+
+
+def test_a_prompt_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(tokenmill.InputError, match="cannot read the prompt"):
+        tokenmill.map([{"text": "a"}], prompt=tmp_path / "nowhere.j2")
