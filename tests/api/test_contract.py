@@ -55,7 +55,7 @@ NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
 
 
 SAID_BY_NO_SCHEMA = frozenset({"after", "page", "since", "input_file_id", "requests", "url"})
-"""Ids and pages are those that the tenant was given, a time has an order, of two fields one is there, a URL is public."""
+"""Ids and pages are what the tenant was given, times have an order, of two fields one is there, a URL is public."""
 
 
 def depends_on_state(case: Any, answer: Any) -> bool:
