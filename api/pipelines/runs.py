@@ -103,4 +103,4 @@ def resume(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
 
 def _shown(session: Session, run: Run) -> RunObject:
     session.refresh(run)
-    return RunObject.of(run, steps.steps_of(session, run.id), steps.used(session, run.id))
+    return RunObject.of(run, steps.steps_of(session, run.id), steps.used(session, run))

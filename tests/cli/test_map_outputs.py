@@ -16,7 +16,7 @@ from pipelines.sources.files import Format, reads
 from pipelines.sources.reading import open_source
 from tests.cli.service import run
 
-WIDE = [{"a": 1.5}, *({"a": 2} for _ in range(1023))]
+WIDE: list[dict[str, Any]] = [{"a": 1.5}, *({"a": 2} for _ in range(1023))]
 
 
 def render(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
