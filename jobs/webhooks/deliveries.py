@@ -277,8 +277,21 @@ _HEALTHY = text(
     "UPDATE webhook_endpoint SET failing_since = NULL WHERE id = :endpoint_id AND failing_since IS NOT NULL"
 )
 
+# An outage counts from its first failure while deliveries go on failing: where none waits for another try or was given
+# up within the last two days, nobody knows whether it is over, and this failure begins another. A delivery is tried for
+# a day, and so those of the last four days tell.
 _FAILING = text("""
-    UPDATE webhook_endpoint SET failing_since = coalesce(failing_since, now())
+    UPDATE webhook_endpoint AS endpoint SET failing_since = CASE
+        WHEN failing_since < now() - interval '2 days' AND NOT EXISTS (
+            SELECT FROM webhook_delivery AS delivery
+            WHERE delivery.endpoint_id = endpoint.id AND delivery.created_at > now() - interval '4 days'
+                AND (
+                    delivery.state = 'failed' AND delivery.ended_at > now() - interval '2 days'
+                    OR delivery.state = 'pending' AND delivery.num_tries > 0
+                )
+        ) THEN now()
+        ELSE coalesce(failing_since, now())
+    END
     WHERE id = :endpoint_id AND disabled_at IS NULL
     RETURNING failing_since, failing_since < now() - CAST(:allowed AS interval) AS is_too_long
 """)

@@ -82,8 +82,9 @@ def change_endpoint(
     before = _configuration(endpoint)
     if wanted.name is not None:
         endpoint.name = wanted.name
-    if wanted.url is not None:
+    if wanted.url is not None and wanted.url != endpoint.url:
         endpoint.url = wanted.url
+        endpoint.failing_since = None  # that was the other URL
     if wanted.event_types is not None:
         endpoint.event_types = _values(wanted.event_types)
     if wanted.is_enabled is True:

@@ -9,10 +9,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
 from jobs.errors import ConflictError, NotFoundError
+from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
 from jobs.tables import Tenant, WebhookDelivery, WebhookEndpoint
 from jobs.webhooks import deliveries, endpoints
 from jobs.webhooks.deliveries import PAUSES, ClaimedDelivery
+from jobs.webhooks.endpoints import EndpointChange
 from jobs.webhooks.events import emit
 from jobs.webhooks.sending import Answer
 from tests.jobs.webhooks.builders import URL, add_endpoint
@@ -165,20 +167,23 @@ def test_an_endpoint_that_fails_for_days_is_disabled_unless_it_answers_once(
     def fail() -> None:
         (claimed,) = claim(session)
         record(session, claimed, Answer(milliseconds=1, error="no answer within 15 s"))
-        session.execute(text("DELETE FROM webhook_delivery"))
+        session.execute(text("UPDATE webhook_delivery SET state = 'failed', ended_at = now()"))
         note(session, tenant)
 
     note(session, tenant)
-    fail()
-    let_pass(session, timedelta(days=4))
+    for _ in range(4):
+        fail()
+        let_pass(session, timedelta(days=1))
     fail()
     assert endpoint.disabled_at is None
     (claimed,) = claim(session)
     record(session, claimed, OK)
     assert endpoint.failing_since is None
     note(session, tenant)
-    fail()
-    let_pass(session, timedelta(days=4, hours=23))
+    for _ in range(4):
+        fail()
+        let_pass(session, timedelta(days=1))
+    let_pass(session, timedelta(hours=23))
     fail()
     assert endpoint.disabled_at is None
     let_pass(session, timedelta(hours=2))
@@ -186,6 +191,33 @@ def test_an_endpoint_that_fails_for_days_is_disabled_unless_it_answers_once(
     record(session, claimed, DOWN)
     assert endpoint.disabled_at is not None
     assert str(endpoint.disabled_reason).startswith("every request failed since ")
+
+
+def test_a_failure_after_quiet_days_and_one_of_a_new_url_begin_anew(
+    session: Session, tenant: Tenant, endpoint: WebhookEndpoint, settings: Settings
+) -> None:
+    def fail() -> datetime | None:
+        note(session, tenant)
+        (claimed,) = claim(session)
+        record(session, claimed, DOWN)
+        session.execute(text("UPDATE webhook_delivery SET state = 'failed', ended_at = now()"))
+        session.commit()
+        return endpoint.failing_since
+
+    first = fail()
+    let_pass(session, timedelta(days=6))
+    second = fail()  # nothing was sent in between
+    assert endpoint.disabled_at is None
+    assert first is not None
+    assert second is not None
+    assert second >= first
+    let_pass(session, timedelta(days=1))
+    third = fail()
+    assert third == second - timedelta(days=1)
+    wanted = EndpointChange(url="https://example.com/other")
+    endpoints.change_endpoint(session, tenant.id, endpoint.id, wanted, settings)
+    session.commit()
+    assert endpoint.failing_since is None
 
 
 def test_a_replay_is_sent_under_the_same_event_id_with_all_its_pauses(
