@@ -69,10 +69,19 @@ def read(session: Session, batch_id: str) -> Sequence[Decision]:
 
 def sentence(decision: Decision) -> str:
     """Say what was decided, in words for the batch's owner."""
+    kind = known_kind(decision.kind)
+    if not isinstance(kind, Kind):
+        return f"A newer release of Tokenmill decided {kind!r} {decision.num:,} times."
     chunks = f"{decision.num:,} chunk{'' if decision.num == 1 else 's'}"
-    return _SENTENCES[Kind(decision.kind)].format(
-        subject=decision.subject, detail=decision.detail, chunks=chunks, num=decision.num
-    )
+    return _SENTENCES[kind].format(subject=decision.subject, detail=decision.detail, chunks=chunks, num=decision.num)
+
+
+def known_kind(kind: str) -> Kind | str:
+    """Return a kind as it is written: as text where a newer release wrote it, which runs beside this one for a time."""
+    try:
+        return Kind(kind)
+    except ValueError:
+        return kind
 
 
 def forget(maker: sessionmaker[Session]) -> int:

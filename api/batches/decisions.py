@@ -21,7 +21,8 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 class DecisionObject(WireModel):
     """One kind of decision about a batch, however often it was made."""
 
-    kind: Kind
+    kind: Kind | str
+    """One that is none of these was written by a newer release."""
     worker: str | None
     """Whom it concerns, where that is a worker."""
     count: int
@@ -34,7 +35,7 @@ class DecisionObject(WireModel):
     @classmethod
     def of(cls, decision: Decision) -> Self:
         return cls(
-            kind=Kind(decision.kind),
+            kind=decisions.known_kind(decision.kind),
             worker=decision.subject or None,
             count=decision.num,
             first_at=unix_seconds(decision.first_at),

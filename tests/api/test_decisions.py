@@ -101,6 +101,16 @@ def test_a_lost_lease_names_who_fell_silent(client: OpenAI, deployment: Any, bat
     client.batches.cancel(batch_id)
 
 
+def test_a_kind_that_a_newer_release_wrote_is_told(client: OpenAI, deployment: Any, batch_id: str) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        decisions.note(session, batch_id, decisions.Kind.CHANGED, num=2)
+        session.execute(text("UPDATE decision SET kind = 'dreamt' WHERE batch_id = :id"), {"id": batch_id})
+    (told,) = read(client, batch_id)
+    assert (told["kind"], told["count"]) == ("dreamt", 2)
+    assert told["message"] == "A newer release of Tokenmill decided 'dreamt' 2 times."
+    client.batches.cancel(batch_id)
+
+
 def test_decisions_are_forgotten_after_a_day(client: OpenAI, deployment: Any, batch_id: str) -> None:
     run(deployment, batch_id)
     maker = sessions(deployment.engine)
