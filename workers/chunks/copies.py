@@ -15,6 +15,7 @@ class ChunkCopies:
         pairs = pairs or ()
         self._original_of = dict(zip(pairs[::2], pairs[1::2], strict=True))
         self._held: dict[int, list[RawLine]] = {}  # by the line that is computed for them
+        self._stand_ins: set[int] = set()  # copies that were computed since the line before them gave no answer
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -34,9 +35,16 @@ class ChunkCopies:
         """Return the copies of a line, and hold them no longer."""
         return self._held.pop(original)
 
-    def pop_first(self, original: int) -> RawLine:
-        """Return the first copy of a line that gives no answer: it runs itself, and the others are copies of it."""
+    def pop_unanswered(self, original: int) -> list[RawLine]:
+        """Return the copies of a line that gives no answer which run themselves: the first, the others are its copies.
+
+        Where the line was such a first one itself, all: what failed twice fails them all, and one a round would take
+        as many rounds as there are copies.
+        """
         first, *others = self._held.pop(original)
+        if original in self._stand_ins:
+            return [first, *others]
+        self._stand_ins.add(first.line_no)
         if others:
             self._held[first.line_no] = others
-        return first
+        return [first]

@@ -67,7 +67,7 @@ class ChunkFeeder:
         self._starter.start()
 
     def feed_copies(self) -> None:
-        """Answer copies whose originals are answered by now, run one of those that never will be, or wait a moment.
+        """Answer copies whose originals are answered by now, run some of those that never will be, or wait a moment.
 
         What is computed for them is not waited for twice: an original that another chunk runs comes sooner than one
         that starts now. It never waits for a copy itself, so chunks cannot wait for each other. Raises Abandoned.
@@ -90,7 +90,9 @@ class ChunkFeeder:
                     self._results.write()
                     self._ends.end_if_unwanted()
         elif not original.is_awaited:
-            self._feed_line(self._copies.pop_first(original.line_no), [])
+            for raw in self._copies.pop_unanswered(original.line_no):
+                self._feed_line(raw, [])
+                self._go_on()
 
     def _go_on(self) -> bool:
         """Do what must not wait for the next line, such as one whose grammar waits for its turn. Raises Abandoned."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import tenants
 from jobs.audit import audit
 from jobs.batches import lifecycle
+from jobs.chunks import originals
 from jobs.settings import Settings
 from jobs.tables import Tenant
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
@@ -137,6 +138,25 @@ def test_a_copy_whose_original_failed_or_waits_for_a_worker_is_computed_itself_o
     run_all(bench, 1)
     assert bench.rows(RESULTS) == [(0, None), (1, 200), (2, None), (3, 200), (4, 200), (5, 200)]
     assert bench.rows(BILLED) == [(0, 0), (1, 2), (2, 0), (3, 2), (4, 0), (5, 2)]
+
+
+def test_copies_of_what_failed_twice_are_not_tried_one_a_round(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, same: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for = []
+    find = originals.find
+
+    def count(*given: Any, line_nos: Sequence[int]) -> list[originals.Original]:
+        looked_for.append(list(line_nos))
+        return find(*given, line_nos=line_nos)
+
+    monkeypatch.setattr(originals, "find", count)
+    tools = [{"type": "function", "function": {"name": "f"}}]  # the template knows none: each line is refused
+    submit_valid([same(number, tools=tools) for number in range(6)])
+    run_all(bench, 2)
+    assert host.prompts == []
+    assert bench.rows(RESULTS) == [(number, 400) for number in range(6)]
+    assert looked_for == [[0], [1], [0], [3]], "in each of two chunks the first copy, then all the others"
 
 
 def test_a_chunk_whose_worker_dies_before_the_copies_are_written_ends_with_each_answer_once(
