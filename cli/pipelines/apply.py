@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,18 @@ from jobs.errors import InputError
 _MAX_BYTES = 1 << 20
 _OF_PIPELINE = ("steps", "max_tokens", "max_cost")
 _ALLOWED = ("name", *_OF_PIPELINE, "schedules")
+
+SCHEDULE_DEFAULTS = {
+    "time_zone": "UTC",
+    "starts_at": None,
+    "ends_at": None,
+    "jitter_seconds": 0,
+    "overlap": "skip",
+    "catch_up": "latest",
+    "catch_up_seconds": 6 * 3600,
+    "max_failures": None,
+}
+"""Of `POST /v1/schedules`: what a file says no longer is as if it had never been said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +45,29 @@ def read_file(path: Path) -> PipelineFile:
     if unknown:
         raise InputError(f"{path}: there is no field {unknown[0]!r}; allowed are {', '.join(_ALLOWED)}")
     name = given.get("name")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not name.strip():
         raise InputError(f"{path}: name is {name!r}; give the pipeline a name, such as nightly")
     schedules = given.get("schedules") or []
     if not isinstance(schedules, list) or not all(isinstance(each, dict) for each in schedules):
         raise InputError(f"{path}: schedules must be a list of mappings with cron and the like")
-    definition = {key: _plain(given[key]) for key in _OF_PIPELINE if given.get(key) is not None}
+    named = [_named(path, name, each) for each in schedules]
+    names = [each["name"] for each in named]
+    twice = [each for each in names if names.count(each) > 1]
+    if twice:
+        raise InputError(f"{path}: several schedules have the name {twice[0]!r}; give each a name of its own")
+    definition = {key: given[key] for key in _OF_PIPELINE if given.get(key) is not None}
     if isinstance(definition.get("max_cost"), (int, float)):
         definition["max_cost"] = str(definition["max_cost"])
-    named = [{"name": name, **_plain(each)} for each in schedules]
     return PipelineFile(name=name, definition=definition, schedules=named)
+
+
+def _named(path: Path, pipeline: str, schedule: dict[Any, Any]) -> dict[str, Any]:
+    """Return a schedule with its name, the pipeline's unless it has one; what is null is not said."""
+    said = {key: value for key, value in schedule.items() if value is not None}
+    found: dict[str, Any] = {"name": pipeline, **said}
+    if not isinstance(found["name"], str) or not found["name"].strip():
+        raise InputError(f"{path}: a schedule's name is {found['name']!r}; give it as text, in quotes")
+    return found
 
 
 def _parsed(path: Path) -> Any:
@@ -50,7 +76,7 @@ def _parsed(path: Path) -> Any:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"{path} has {path.stat().st_size:,} bytes and {_MAX_BYTES:,} are allowed")
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _plain(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -60,6 +86,8 @@ def _parsed(path: Path) -> Any:
         place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
         problem = getattr(error, "problem", None) or "it is nested too deeply"
         raise InputError(f"{path} is no YAML{place}: {problem}") from None
+    except (ValueError, TypeError) as error:  # such as a date that no calendar has, a set, or bytes
+        raise InputError(f"{path} has a value that cannot be used: {error}; put it in quotes if it is text") from None
 
 
 def _plain(value: Any) -> Any:
@@ -70,4 +98,8 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, (datetime, date)):
         return value.isoformat()
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number in JSON")
+    if value is not None and not isinstance(value, (str, int, float)):
+        raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
     return value

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.ids import given
+from jobs.errors import InputError
+
 pipelines_app = typer.Typer(help="Pipelines: rows through prompts, in steps.", no_args_is_help=True)
 schedules_app = typer.Typer(help="Schedules: when pipelines run.", no_args_is_help=True)
 runs_app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(help="Its name or id.")]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
+Name = Annotated[str, typer.Argument(help="Its name or id.", callback=given)]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=given)]
 Limit = Annotated[int, typer.Option(min=1, help="The newest ones.")]
 
 
@@ -35,32 +38,47 @@ def apply(
     from cli.pipelines.apply import read_file
     from cli.pipelines.calls import named, server
 
-    given = read_file(path)
+    wanted = read_file(path)
     with server() as calls:
         if dry_run:
-            _print_preview(calls.post("/pipelines/preview", {"name": given.name, **given.definition}))
+            _print_preview(calls.post("/pipelines/preview", {"name": wanted.name, **wanted.definition}))
             return
-        before = calls.find(named("pipelines", given.name))
+        before = calls.find(named("pipelines", wanted.name))
+        _require_own(calls, None if before is None else before["id"], wanted.schedules)
         if before is None:
-            made = calls.post("/pipelines", {"name": given.name, **given.definition})
+            made = calls.post("/pipelines", {"name": wanted.name, **wanted.definition})
         else:
             caps = {"max_tokens": None, "max_cost": None}
-            made = calls.patch(named("pipelines", given.name), caps | given.definition)
+            made = calls.patch(named("pipelines", wanted.name), caps | wanted.definition)
         is_changed = before is None or before["version"] != made["version"]
         what = "made" if before is None else "changed" if is_changed else "as it was"
         print(f"pipeline {made['name']} version {made['version']}: {what}")
-        for schedule in given.schedules:
-            _apply_schedule(calls, given.name, schedule)
+        for schedule in wanted.schedules:
+            _apply_schedule(calls, wanted.name, schedule)
 
 
-def _apply_schedule(calls: Any, pipeline: str, given: dict[str, Any]) -> None:
+def _require_own(calls: Any, pipeline_id: str | None, schedules: list[dict[str, Any]]) -> None:
+    """Refuse, before anything is changed, names of schedules of another pipeline."""
     from cli.pipelines.calls import named
 
-    before = calls.find(named("schedules", given["name"]))
+    for schedule in schedules:
+        before = calls.find(named("schedules", schedule["name"]))
+        if before is not None and before["pipeline_id"] != pipeline_id:
+            raise InputError(
+                f"schedule {schedule['name']!r} is there and belongs to another pipeline, {before['pipeline_id']}; "
+                "give the file's schedule another name, or delete that one first"
+            )
+
+
+def _apply_schedule(calls: Any, pipeline: str, wanted: dict[str, Any]) -> None:
+    from cli.pipelines.apply import SCHEDULE_DEFAULTS
+    from cli.pipelines.calls import named
+
+    before = calls.find(named("schedules", wanted["name"]))
     if before is None:
-        found = calls.post("/schedules", {"pipeline": pipeline, **given})
+        found = calls.post("/schedules", {"pipeline": pipeline, **wanted})
     else:
-        found = calls.patch(named("schedules", given["name"]), given)
+        found = calls.patch(named("schedules", wanted["name"]), {**SCHEDULE_DEFAULTS, **wanted})
     print(f"schedule {found['name']}: {'made' if before is None else 'applied'}")
     _print_next(found)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.ids import given
 from jobs.errors import ServiceError
 from jobs.states import EventType
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Have URLs told when batches end, and see what was sent to them.", no_args_is_help=True)
 
-EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID")]
+EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID", callback=given)]
+DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=given)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -122,7 +124,7 @@ def deliveries(
 
 
 @app.command()
-def replay(endpoint_id: EndpointId, delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY_ID")]) -> None:
+def replay(endpoint_id: EndpointId, delivery_id: DeliveryId) -> None:
     """Send an event again, however it went before; the receiver knows it by its id."""
     with _client() as client:
         client.post(f"/webhook_endpoints/{endpoint_id}/deliveries/{delivery_id}/replay", cast_to=dict[str, Any])

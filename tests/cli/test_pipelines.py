@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from api.pipelines.schedules import ScheduleBody
+from cli.pipelines.apply import SCHEDULE_DEFAULTS
 from jobs.errors import InputError
 from tests.cli.service import Service, run
 
@@ -63,6 +65,43 @@ def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Se
     assert listed.splitlines()[1].split("\t")[0::2] == ["documents", "no"]
 
 
+def test_what_a_file_says_no_longer_is_no_longer_in_force(service: Service, tmp_path: Path) -> None:
+    admin = {"TOKENMILL_DATABASE_URL": service.database}
+    for name, options in (("rows", []), ("labelled", ["--writable"])):
+        (tmp_path / name).mkdir()
+        assert service.run("stores", "add", "acme", name, f"file://{tmp_path / name}", *options, **admin).exit_code == 0
+    content = FILE.replace("documents", "rows").replace("results", "labelled").replace("nightly", "hourly")
+    path = tmp_path / "hourly.yaml"
+    path.write_text(content)
+    assert service.run("pipelines", "apply", path).exit_code == 0
+    path.write_text(content.replace(", time_zone: Europe/Berlin", ""))
+    assert service.run("pipelines", "apply", path).exit_code == 0
+    assert json.loads(service.run("schedules", "show", "hourly", "--json").stdout)["time_zone"] == "UTC"
+    path.write_text(content.replace("name: hourly", "name: other").replace("{cron", "{name: hourly, cron"))
+    with pytest.raises(InputError, match="schedule 'hourly' is there and belongs to another pipeline"):
+        service.run("pipelines", "apply", path)
+    assert "other" not in service.run("pipelines", "list").stdout, "nothing was changed"
+
+
+def test_defaults_are_those_of_the_server() -> None:
+    fields = ScheduleBody.model_fields
+    assert {name: fields[name].default for name in SCHEDULE_DEFAULTS} == SCHEDULE_DEFAULTS
+    assert set(fields) - set(SCHEDULE_DEFAULTS) == {"pipeline", "name", "cron"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("webhooks", "remove", ""), ("webhooks", "rotate", " "), ("webhooks", "replay", "whep_1", ""),
+        ("pipelines", "show", ""), ("schedules", "delete", ""), ("runs", "cancel", ""),
+    ],
+)  # fmt: skip
+def test_an_empty_id_is_refused(command: tuple[str, ...]) -> None:
+    done = run(*command)
+    assert done.exit_code == 2
+    assert "it is empty" in done.output
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -71,6 +110,13 @@ def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Se
         ("name: a\ncolour: red", "there is no field 'colour'; allowed are name, steps"),
         ("steps: []", "name is None"),
         ("name: a\nschedules: daily", "schedules must be a list"),
+        ("name: a\nschedules: [{cron: a}, {cron: b}]", "several schedules have the name 'a'"),
+        ("name: a\nschedules: [{name: 5}]", "a schedule's name is 5"),
+        ("name: a\nschedules: [{starts_at: 2026-02-30}]", "value that cannot be used: day "),
+        ("name: a\nsteps: &a [*a]", "nested too deeply"),
+        ("name: a\nsteps: !!set {a}", "a set cannot be written as JSON"),
+        ("name: a\nsteps: !!binary YQ==", "a bytes cannot be written as JSON"),
+        ("name: a\nmax_cost: .inf", "inf is no number in JSON"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anybody_is_asked(tmp_path: Path, content: str, said: str) -> None:
