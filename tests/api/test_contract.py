@@ -54,7 +54,7 @@ NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
 """No schema tells what a cron expression, a time zone, a template or a moment that is over is: their own tests do."""
 
 
-SAID_BY_NO_SCHEMA = frozenset({"after", "page", "since", "input_file_id", "requests", "url"})
+SAID_BY_NO_SCHEMA = frozenset({"after", "group_by", "page", "since", "input_file_id", "requests", "url"})
 """Ids and pages are what the tenant was given, times have an order, of two fields one is there, a URL is public."""
 
 
