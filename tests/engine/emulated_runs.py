@@ -103,7 +103,9 @@ def test_without_overlap_and_graphs_it_does_too(mistral: TinyModel, device: Emul
 def test_every_kind_of_request_is_told_the_same_as_on_a_cpu(llama: TinyModel, device: EmulatedCuda) -> None:
     found = []
     for name in ("cpu", "cuda"):
-        engine = make_engine(llama, **{**SMALL, "device": name, "num_kv_blocks": 6, "admission": "prompt"})
+        engine = make_engine(
+            llama, **{**SMALL, "device": name, "num_kv_blocks": 6, "admission": "prompt", "policy": "fcfs"}
+        )
         for request_id, kind in enumerate(KINDS):
             params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **kind})
             engine.add(new_request(request_id, llama.prompts[request_id % 5], params=params))
