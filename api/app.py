@@ -7,35 +7,39 @@ from contextlib import asynccontextmanager
 
 import anyio
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 
 from api import files, health, models, quota, usage
 from api.batches import changing, creating, decisions, estimates, events, retries, routes
 from api.batches.looks import BatchLooks
 from api.errors import install_error_handlers
+from api.extractions import collections, documents, extractions, page_images, reviewed, reviews
 from api.in_flight import InFlight
 from api.middleware.layers import install_layers
-from api.middleware.metrics import RequestMetrics
+from api.middleware.tracing import TraceCreation
 from api.openapi import DescribedApp, failures
 from api.part_uploads import routes as uploads
 from api.pipelines import definitions, previews, runs, schedules
 from api.rate_limits import RateLimiter
 from api.schemas.batches import ResultLine
+from api.schemas.extractions import RecordLine
+from api.schemas.reviews import GoldLine
 from api.services import Services
 from api.store import RequestStore
 from api.webhooks import deliveries as webhook_deliveries
 from api.webhooks import routes as webhook_routes
 from jobs.database import connect, sessions
 from jobs.settings import Settings
+from jobs.telemetry.declared import API
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import NO_TRACES, Traces
 from jobs.webhooks.sending import Sender
 
 _SPARE_CONNECTIONS = 2  # for /readyz and /metrics
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     """Return the application; it connects to Postgres at the first request, so it starts while Postgres is away."""
-    registry = CollectorRegistry()
-    metrics = RequestMetrics(registry)
+    meters = Meters(API)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -49,8 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
             sessions=sessions(engine),
             session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
             store=store,
-            registry=registry,
-            metrics=metrics,
+            meters=meters,
             rates=rates,
             in_flight=InFlight(),
             webhooks=webhooks,
@@ -69,12 +72,13 @@ def create_app(settings: Settings) -> FastAPI:
     app = DescribedApp(
         title="Tokenmill",
         responses=failures(400, 405, 500),
-        line_models=[ResultLine],
+        line_models=[ResultLine, RecordLine, GoldLine],
         body_models=[
             creating.CreateBatchBody,
             estimates.EstimateBody,
             definitions.PipelineBody,
             definitions.ChangePipelineBody,
+            extractions.CreateExtractionBody,
         ],
         lifespan=lifespan,
         docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
@@ -83,10 +87,13 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     install_error_handlers(app)
-    install_layers(app, metrics, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
+    if traces.is_on:
+        app.add_middleware(TraceCreation, traces=traces)
+    install_layers(app, meters, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
     batches = (creating, routes, changing, retries, decisions, events, estimates)
     nightly = (previews, definitions, schedules, runs)
-    for module in (files, uploads, *batches, *nightly, models, usage, quota, health):
+    extracting = (collections, documents, page_images, reviewed, reviews, extractions)
+    for module in (files, uploads, *batches, *nightly, *extracting, models, usage, quota, health):
         app.include_router(module.router)
     for webhook_module in (webhook_routes, webhook_deliveries):
         app.include_router(webhook_module.router)

@@ -21,7 +21,7 @@ from starlette.types import Scope
 from api.fields import UNKNOWN_PARAMETERS
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
 from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError
-from jobs.lines.bodies import ENDPOINTS
+from jobs.lines.endpoints import ENDPOINTS, LineKind, paths_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _HTTP_CODES = {
 }
 
 # What OpenAI answers at once, and this service in batches only, or not at all.
-_ONLINE_PATHS = frozenset({*ENDPOINTS, "/v1/responses", "/v1/embeddings"})
+_ONLINE_PATHS = frozenset({*ENDPOINTS, "/v1/responses"})
 
 
 def error_response(
@@ -93,7 +93,9 @@ def _retry_after(seconds: float) -> dict[str, str]:
 
 async def _answer_unavailable(request: Request, error: Exception) -> Response:
     # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
-    logger.warning("service unavailable %s reason=%s", shown_request(request.scope), error)
+    logger.warning(
+        "service unavailable method=%s path=%s request_id=%s reason=%s", *shown_request(request.scope), error
+    )
     return unavailable_response()
 
 
@@ -136,7 +138,7 @@ def _allowed_methods(request: Request, error: HTTPException) -> str:
 def _unknown_url(method: str, path: str) -> str:
     if path not in _ONLINE_PATHS:
         return f"Unknown request URL: {method} {path}. Check the path for typos."
-    endpoints = path if path in ENDPOINTS else " or ".join(ENDPOINTS)
+    endpoints = path if path in ENDPOINTS else " or ".join(paths_of(LineKind.GENERATE))
     return (
         f"{method} {path} is not served: this is a batch service. Write the requests as the lines of a file, upload it "
         f"with POST /v1/files and purpose batch, and send its id to POST /v1/batches with endpoint {endpoints}."
@@ -187,7 +189,7 @@ def _shortened(value: object) -> str:
     return shown if len(shown) <= 120 else shown[:117] + "…"
 
 
-def shown_request(scope: Scope) -> str:
+def shown_request(scope: Scope) -> tuple[str, str, str | None]:
     """Name a request in the log: its method, path and id."""
     request_id = scope.get("state", {}).get("request_id")
-    return f"method={scope['method']} path={scope['path']!r} request_id={request_id}"
+    return scope["method"], scope["path"], request_id

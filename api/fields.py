@@ -50,8 +50,9 @@ class StrictModel(BaseModel):
     @classmethod
     def _refuse_unknown(cls, given: Any) -> Any:
         """Make one error of all unknown keys: pydantic's own of thousands would hold the event loop for a second."""
-        if isinstance(given, dict) and not given.keys() <= cls.model_fields.keys():
-            unknown = [key for key in given if key not in cls.model_fields]
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        if isinstance(given, dict) and not given.keys() <= known:
+            unknown = [key for key in given if key not in known]
             found = {"names": unknown[:_LISTED_UNKNOWN], "total": len(unknown)}
             raise PydanticCustomError(UNKNOWN_PARAMETERS, "unknown parameters", found)
         return given

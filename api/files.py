@@ -28,6 +28,7 @@ from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
 from jobs.files import MAX_PAGE, NewFile
 from jobs.tables import File, Tenant
+from jobs.telemetry.declared import UPLOAD_BYTES
 
 CONTENT_PIECE_BYTES = 1024 * 1024
 
@@ -68,7 +69,7 @@ async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) 
         await run_sync(_check_room, services, tenant)
     key = files.new_object_key(tenant.id)
     received = await receive_upload(request, key, store=services.store, settings=services.settings)
-    services.metrics.upload_bytes.inc(received.size_bytes)
+    services.meters.count(UPLOAD_BYTES, by=received.size_bytes)
     try:
         async with services.session_slots:
             return await run_sync(_name_object, services, tenant, received)

@@ -1,36 +1,18 @@
 """The API's log: one JSON object a line on stderr, whoever writes it. Never keys, queries or content.
 
-Says how a record looks; what is worth one is for others to know.
+Says how much peers may cause; `jobs.telemetry.logs` says how a record looks.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+
+from jobs.telemetry import logs
 
 _SERVER_BURST = 50
 _SERVER_LINES_A_SECOND = 1.0
-
-
-class JsonLines(logging.Formatter):
-    """Write a record as one line: time, level, event and the record's own `fields`, or the logger's name."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, UTC)
-        entry: dict[str, Any] = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname,
-            "event": record.getMessage(),
-            **getattr(record, "fields", {"logger": record.name}),
-        }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry)  # escapes all but ASCII: no character of a request can break a line, or a terminal
 
 
 class WithinBudget(logging.Filter):
@@ -44,11 +26,12 @@ class WithinBudget(logging.Filter):
         return self._budget.spend() is not None
 
 
-def configure() -> None:
-    """Send all records of this process to stderr; the servers' own, which peers cause, no faster than a budget."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+def configure(*, is_json: bool) -> None:
+    """Send all records of this process to stderr, as JSON in any case; with `is_json` also what is printed.
+
+    The servers' own records, which peers cause, come no faster than a budget.
+    """
+    logs.configure("api", is_json=True, has_relay=is_json)
     for caused_by_peers in ("asyncio", "uvicorn.error"):
         logging.getLogger(caused_by_peers).addFilter(WithinBudget())
 

@@ -9,6 +9,7 @@ from api.openapi import failures
 from api.schemas.models import ModelList, ModelObject
 from api.services import ServicesDep
 from api.sessions import SessionDep
+from jobs.chunks.fleet import contexts
 from jobs.served_models import find_offered, offered_models
 
 router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401, 429, 503))
@@ -16,11 +17,16 @@ router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401,
 
 @router.get("", operation_id="listModels")
 def list_all(session: SessionDep, *, _tenant: TenantDep, services: ServicesDep) -> ModelList:
-    currency = services.settings.currency
-    return ModelList(data=[ModelObject.of(model, currency=currency) for model in offered_models(session)])
+    currency, longest = services.settings.currency, contexts(session)
+    models = [
+        ModelObject.of(model, currency=currency, max_model_len=longest.get(model.name))
+        for model in offered_models(session)
+    ]
+    return ModelList(data=models)
 
 
 # The client sends `org/name` as `org%2Fname`, which the server decodes before routing: hence a path, not a segment.
 @router.get("/{name:path}", operation_id="retrieveModel", responses=failures(404))
 def retrieve(name: str, session: SessionDep, *, _tenant: TenantDep, services: ServicesDep) -> ModelObject:
-    return ModelObject.of(find_offered(session, name), currency=services.settings.currency)
+    model = find_offered(session, name)
+    return ModelObject.of(model, currency=services.settings.currency, max_model_len=contexts(session).get(model.name))

@@ -11,15 +11,14 @@ from typing import Annotated
 
 import anyio
 from fastapi import Depends, Request
-from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.in_flight import InFlight
-from api.middleware.metrics import RequestMetrics
 from api.rate_limits import RateLimiter
 from api.store import RequestStore
 from jobs.settings import Settings
+from jobs.telemetry.meters import Meters
 from jobs.webhooks.sending import Sender
 
 _MADE_AT_ONCE = 2
@@ -38,8 +37,7 @@ class Services:
     sessions: sessionmaker[Session]
     session_slots: anyio.Semaphore
     store: RequestStore
-    registry: CollectorRegistry
-    metrics: RequestMetrics
+    meters: Meters
     rates: RateLimiter
     in_flight: InFlight
     webhooks: Sender

@@ -81,6 +81,11 @@ async def hold_preview(services: ServicesDep, tenant: TenantDep) -> AsyncIterato
         yield
 
 
+async def hold_listing(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    with services.in_flight.hold(tenant.id, "listings", allowed=_AT_ONCE):
+        yield
+
+
 async def hold_webhook_test(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
     with services.in_flight.hold(tenant.id, "webhook_tests", allowed=_AT_ONCE):
         yield
@@ -98,4 +103,5 @@ ONE_STREAM = Depends(hold_stream)
 ONE_SUM = Depends(hold_sum, scope="function")
 ONE_ESTIMATE = Depends(hold_estimate, scope="function")
 ONE_PREVIEW = Depends(hold_preview, scope="function")
+ONE_LISTING = Depends(hold_listing, scope="function")
 ONE_WEBHOOK_TEST = Depends(hold_webhook_test, scope="function")

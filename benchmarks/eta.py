@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks import study
-from benchmarks.simulation.batches import BatchSimulator, SimulatedBatch, SimulatedLine
+from benchmarks.simulation.batches import BatchSimulator
+from benchmarks.simulation.simulated_batches import SimulatedBatch, SimulatedLine
 from benchmarks.traces import TraceRow
 from engine.config import PolicyName, SchedulerConfig
 from jobs.forecasts.finish_times import BatchLoad, forecast

@@ -2,6 +2,7 @@
 
 python -m benchmarks.replay trace --trace FILE.csv.gz [--policy fair] [--speed-up 4] [--requests 1000000]
 python -m benchmarks.replay study --trace FILE.csv.gz --tenants FILE.csv.gz [--plots docs]
+python -m benchmarks.replay day DAY.jsonl [--workers 2] [--policy fair] [--weight acme=2] [--class acme=urgent]
 python -m benchmarks.replay eta --trace FILE.csv.gz [--batches 60] [--seconds 1800]
 python -m benchmarks.replay order [--trace FILE.csv.gz]
 python -m benchmarks.replay calibrate --model DIR [--workload FILE.jsonl]
@@ -19,6 +20,8 @@ from pathlib import Path
 
 from benchmarks import eta, study
 from benchmarks.arguments import add_engine_options, add_limits, engine_config, natural, positive
+from benchmarks.days import command
+from benchmarks.days.day import DayError
 from benchmarks.simulation import line_order
 from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
@@ -33,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = {
         "trace": _trace,
         "study": _study,
+        "day": lambda given: command.run(given, cost=None if given.cost is None else _read_cost(given.cost)),
         "eta": _eta,
         "order": _order,
         "calibrate": _calibrate,
@@ -40,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     try:
         commands[arguments.command](arguments)
-    except (EngineError, WorkloadError, TraceError) as error:
+    except (EngineError, WorkloadError, TraceError, DayError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -155,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     both.add_argument("--tenants", type=Path, required=True)
     both.add_argument("--tenants-speed-up", type=positive, default=study.TENANTS_SPEED_UP)
     both.add_argument("--plots", type=Path, help="folder for the plots")
+    command.add_options(commands.add_parser("day", help="replay a recorded day of a service with other settings"))
     ends = commands.add_parser("eta", help="measure in the simulator how wrong forecasts of batches' ends are")
     ends.add_argument("--trace", type=Path, required=True)
     ends.add_argument("--batches", type=natural, default=60)

@@ -72,8 +72,13 @@ class Batches:
             time.sleep(_POLL_SECONDS)
 
     def is_running(self, batch_id: str) -> bool:
-        """Tell whether lines of a batch still run or wait."""
+        """Tell whether a batch has neither ended nor begun to."""
         return self._client.batches.retrieve(batch_id).status == "in_progress"
+
+    def num_unanswered(self, batch_id: str) -> int:
+        """Return how many lines of a batch still run or wait, whatever its status, which follows its last answer."""
+        counts = self._client.batches.retrieve(batch_id).request_counts
+        return counts.total - counts.completed - counts.failed if counts else 0
 
     def processor_seconds(self) -> dict[str, float]:
         """Return what each role has spent so far, where the server runs on this machine."""
@@ -104,7 +109,7 @@ def urgent_line(batches: Batches, num_bulk: int) -> None:
     urgent = batches.submit(1, max_tokens=4, priority="urgent")
     batches.wait_for(urgent, "completed")
     seconds = time.monotonic() - started_at
-    if not batches.is_running(bulk):
+    if not batches.num_unanswered(bulk):
         raise SystemExit(f"the {num_bulk} bulk lines ended before the urgent one; give more --bulk-lines")
     print(f"urgent line behind {num_bulk} bulk lines: {seconds:.2f} s to its file", flush=True)
     batches.cancel(bulk)

@@ -56,7 +56,7 @@ class StaticScheduler(Scheduler):
     def add(self, sequences: list[Sequence]) -> None:
         """Take the children of one request; none waits for another."""
         super().add(sequences)
-        self._push_all(self._followers.release(sequences[0]))
+        self._roster.release_followers_of(sequences[0])
 
     def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
         sequences = super().abort(request_id, index=index)
@@ -68,7 +68,7 @@ class StaticScheduler(Scheduler):
         self.forecast.observe(sequence)
         self._running.remove(sequence)
         self._filler_of[sequence] = _filler(sequence)
-        self._forget(sequence)
+        self._roster.forget(sequence)
         self._end_batch_if_done()
 
     def schedule(self) -> StepPlan:
@@ -96,7 +96,7 @@ class StaticScheduler(Scheduler):
             shared, position = self._seats.find_prefix(sequence)
             if self._gate.shortage(sequence, shared, self._running) is not None:
                 return
-            self._start(sequence, shared, position)
+            self._roster.start(sequence, shared, position)
 
     def _end_batch_if_done(self) -> None:
         if not self._running:

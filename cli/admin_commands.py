@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.errors import InputError
-from jobs.states import Priority
+from jobs.states import AskedPriority
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -68,7 +68,7 @@ def db_adopt_storage(data_dir: DataDirOption = None) -> None:
     from jobs.database import connect, sessions
     from jobs.storage import Storage
 
-    url = _storage_url(data_dir)
+    url = storage_url(data_dir)
     if url is None:
         raise InputError("the object store is not known; set TOKENMILL_STORAGE_URL as the service does, or --data-dir")
     engine = connect(running_database_url(data_dir))
@@ -84,7 +84,9 @@ def tenants_create(
     name: Annotated[str, typer.Argument()],
     weight: Annotated[float, typer.Option(help="Share of the GPUs against other tenants.")] = 1.0,
     budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Token budget [default: no limit]")] = None,
-    best_priority: Annotated[Priority, typer.Option(help="The best class its batches may ask for.")] = Priority.NORMAL,
+    best_priority: Annotated[
+        AskedPriority, typer.Option(help="The best class its batches may ask for.")
+    ] = AskedPriority.NORMAL,
     data_dir: DataDirOption = None,
 ) -> None:
     """Create a tenant and print its id; `tokenmill keys create NAME` gives it a key."""
@@ -205,7 +207,7 @@ def tenants_delete(
 @tenants_app.command("priority")
 def tenants_priority(
     name: Annotated[str, typer.Argument(help="Name or id.")],
-    best: Annotated[Priority, typer.Argument(help="The best class its batches may ask for.")],
+    best: Annotated[AskedPriority, typer.Argument(help="The best class its batches may ask for.")],
     data_dir: DataDirOption = None,
 ) -> None:
     """Set how urgent a tenant's coming batches may be; accepted ones keep their class."""
@@ -301,7 +303,7 @@ def audit(
     from jobs import audit as audits
     from jobs.storage import Storage
 
-    url = _storage_url(data_dir)
+    url = storage_url(data_dir)
     with admin_transaction(data_dir) as session:
         findings = audits.audit(session, batch_id=batch, storage=None if url is None else Storage(url))
     for finding in findings:
@@ -311,7 +313,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _storage_url(data_dir: Path | None) -> str | None:
+def storage_url(data_dir: Path | None) -> str | None:
     from cli.data_dir import DataDir
     from cli.up_command import default_data_dir
 

@@ -13,7 +13,7 @@ import typer
 
 from cli.ids import BatchId
 from jobs.errors import InputError, ServiceError
-from jobs.states import InvalidLines, Priority, UncoveredLines
+from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -35,7 +35,7 @@ def create(
     *,
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
     window: Annotated[str, typer.Option(help="Time to finish in, such as 30m, 24h or 7d.")] = "24h",
-    priority: Annotated[Priority, typer.Option()] = Priority.NORMAL,
+    priority: Annotated[AskedPriority, typer.Option()] = AskedPriority.NORMAL,
     invalid_lines: Annotated[InvalidLines, typer.Option(help="What malformed lines do.")] = InvalidLines.FAIL,
     uncovered_lines: Annotated[
         UncoveredLines, typer.Option(help="What lines do that the token budget does not cover.")
@@ -113,9 +113,8 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
     """List the newest batches."""
     from itertools import islice
 
+    from cli.batch_table import print_batches
     from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import age, print_table, when
-    from cli.watch import cost_of, counts_of
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
@@ -123,12 +122,7 @@ def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 
     if as_json:
         print(json.dumps([batch.to_dict() for batch in batches], indent=2))
         return
-    created, shown = ("age", age) if sys.stdout.isatty() else ("created", when)
-    print_table(
-        ("id", "status", "done", "failed", "total", created, "cost"),
-        [(b.id, b.status, *counts_of(b), shown(b.created_at), cost_of(b)) for b in batches],
-        numbers=("done", "failed", "total", "cost"),
-    )
+    print_batches(batches)
 
 
 @app.command()
@@ -174,7 +168,7 @@ def cancel(batch_id: BatchId) -> None:
 def change(
     batch_id: BatchId,
     *,
-    priority: Annotated[Priority | None, typer.Option(help="The new class.")] = None,
+    priority: Annotated[AskedPriority | None, typer.Option(help="The new class.")] = None,
     window: Annotated[str | None, typer.Option(help="Time to finish in, from the batch's creation on.")] = None,
 ) -> None:
     """Change the class or the window of a batch that has not ended."""

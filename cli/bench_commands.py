@@ -6,8 +6,13 @@ loaded only when they run.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from cli.admin_commands import DataDirOption, admin_transaction
 from jobs.errors import InputError
 
 app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=True)
@@ -34,11 +39,48 @@ def throughput(context: typer.Context) -> None:
     raise typer.Exit(run(arguments))
 
 
+@app.command()
+def record(
+    start: Annotated[str, typer.Option("--from", help="Such as 2026-11-01T00:00:00Z.")],
+    end: Annotated[str, typer.Option("--to", help="Not included.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DAY.jsonl")],
+    data_dir: DataDirOption = None,
+) -> None:
+    """Write what came in a span of time, and what became of it, for `tokenmill bench replay day`. Talks to Postgres.
+
+    Batches with their tenants, classes, deadlines and lengths in tokens; no prompts and no answers.
+    """
+    from benchmarks.days.day import write_day
+    from jobs import day_record
+
+    first, last = _moment("--from", start), _moment("--to", end)
+    with admin_transaction(data_dir) as session:
+        span = day_record.describe(session, first, last)
+        try:
+            with output.open("w", encoding="utf-8") as out:
+                num = write_day(out, span, day_record.recorded(session, first, last), start=first)
+        except OSError as error:
+            raise InputError(f"cannot write {output}: {error.strerror}") from None
+    print(f"{output}: {num:,} batches")
+    if span.num_open:
+        print(f"left out are {span.num_open:,} that have not ended; record again when they have")
+    if span.num_forgotten:
+        print(f"left out are {span.num_forgotten:,} without a result that took tokens, or whose results are gone")
+
+
+def _moment(option: str, given: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise InputError(f"{option} is {given!r}; give a time, such as 2026-11-01T00:00:00Z") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def replay(context: typer.Context) -> None:
     """Replay request traces under scheduling policies in the simulator, or check it against this machine.
 
-    `tokenmill bench replay --help` lists its commands: trace, study, eta, order, calibrate, validate.
+    `tokenmill bench replay --help` lists its commands: trace, study, day, eta, order, calibrate, validate.
     """
     from benchmarks.replay import main
 
@@ -63,6 +105,17 @@ def gpu(context: typer.Context) -> None:
     `tokenmill bench gpu --help` lists its options; benchmarks/README.md says what each section measures.
     """
     from benchmarks.gpu.__main__ import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def extraction(context: typer.Context) -> None:
+    """Measure a part of extraction: how fast documents and embeddings are made, or how often quotes find their place.
+
+    `tokenmill bench extraction --help` lists the parts.
+    """
+    from benchmarks.extraction.__main__ import main
 
     raise typer.Exit(main(context.args))
 

@@ -47,14 +47,14 @@ def make_client(base_url: str, api_key: str) -> OpenAI:
 @contextmanager
 def server_errors_as_sentences(client: OpenAI) -> Iterator[None]:
     """Turn the client's exceptions into TokenmillError."""
-    import httpx
+    import httpx2  # which openai reads with: while an answer is read its errors come as they are
     from openai import APIConnectionError, APIError, APIStatusError
 
     try:
         yield
     except APIStatusError as error:
         raise _refusal(error) from None
-    except (APIConnectionError, httpx.TransportError) as error:
+    except (APIConnectionError, httpx2.TransportError) as error:
         raise ServiceError(
             f"cannot reach {client.base_url} ({cause(error)}). Start the server with `tokenmill up`, "
             "or correct TOKENMILL_BASE_URL."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.disk.file_lock import holding
 from jobs.errors import ConflictError, InputError
 
 
@@ -57,33 +57,22 @@ def locked(root: Path) -> Iterator[DataDir]:
     """Make `root` if need be and hold its lock. Raises InputError (unusable) or ConflictError (in use)."""
     root = root.expanduser().absolute()
     data_dir = DataDir(root=root)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for part in (data_dir.objects, data_dir.logs):
-            part.mkdir(mode=0o700, exist_ok=True)
-        data_dir.run.mkdir(exist_ok=True)
-        lock = os.open(data_dir.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise InputError(
-            f"cannot use {root} as data directory ({error.strerror}). Choose another with --data-dir."
-        ) from None
-    try:
-        _lock(lock, root)
+    with ExitStack() as closing:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            for part in (data_dir.objects, data_dir.logs):
+                part.mkdir(mode=0o700, exist_ok=True)
+            data_dir.run.mkdir(exist_ok=True)
+            closing.enter_context(holding(data_dir.lock_file, taken=lambda pid: _in_use(root, pid)))
+        except OSError as error:
+            raise InputError(
+                f"cannot use {root} as data directory ({error.strerror}). Choose another with --data-dir."
+            ) from None
         yield data_dir
-    finally:
-        os.close(lock)
 
 
-def _lock(lock: int, root: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
-        raise ConflictError(
-            f"{root} is in use by another tokenmill (pid {owner}). Stop it, or choose another --data-dir."
-        ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+def _in_use(root: Path, pid: str) -> ConflictError:
+    return ConflictError(f"{root} is in use by another tokenmill (pid {pid}). Stop it, or choose another --data-dir.")
 
 
 def write_secret(path: Path, secret: str) -> None:

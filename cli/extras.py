@@ -9,6 +9,9 @@ _SERVER = frozenset(
 _ENGINE = frozenset(
     {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}
 )
+_DOCUMENTS = frozenset(
+    {"lxml", "pypdfium2", "python_calamine", "rapidfuzz", "selectolax", "semantic_text_splitter", "Stemmer"}
+)
 
 
 def what_to_install(module: str | None) -> str | None:
@@ -18,6 +21,8 @@ def what_to_install(module: str | None) -> str | None:
         extras, what = "server", "The roles of a server are"
     elif package in _ENGINE:
         extras, what = "server,engine", "An engine is"
+    elif package in _DOCUMENTS:
+        extras, what = "documents", "Readers of documents are"
     else:
         return None
     return (

@@ -6,6 +6,7 @@ Imports nothing heavy: each command loads what it needs when it runs.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from typing import Annotated
@@ -14,6 +15,7 @@ import typer
 
 from cli import (
     admin_commands,
+    backup_commands,
     batch_commands,
     bench_commands,
     file_commands,
@@ -21,18 +23,23 @@ from cli import (
     run_command,
     up_command,
 )
+from cli.extracting import group as extract_group
+from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install
 from cli.mapping import command as map_command
 from cli.models import commands as model_commands
+from cli.overview import Overview
 from cli.pipelines import commands as pipeline_commands
 from cli.pipelines import store_commands
 from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
 from cli.webhooks import commands as webhook_commands
 from jobs.errors import InputError, TokenmillError
+from jobs.telemetry import logs
 
 app = typer.Typer(
     name="tokenmill",
+    cls=Overview,
     help="Batch inference for LLMs on your own machines, with an OpenAI-compatible API.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -41,6 +48,8 @@ app = typer.Typer(
 up_command.register(app)
 run_command.register(app)
 map_command.register(app)
+extract_group.register(app)
+extraction_commands.register(app)
 status_commands.register(app)
 app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")
@@ -49,6 +58,7 @@ usage_commands.register(app)
 pipeline_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
+backup_commands.register(admin_commands.db_app)
 app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")
 app.add_typer(store_commands.app, name="stores")
@@ -104,7 +114,10 @@ def main() -> None:
 
 
 def _fail(message: str, *, status: int) -> None:
-    print(f"tokenmill: {message}", file=sys.stderr)
+    if roles.wants_json_log() and logs.is_json():
+        logging.getLogger(__name__).error("command failed", extra={"fields": {"reason": message}})
+    else:
+        print(f"tokenmill: {message}", file=sys.stderr)
     sys.exit(status)
 
 

@@ -1,4 +1,4 @@
-"""Starts the roles of a deployment, one per process: `tokenmill api | control | dispatch | worker`."""
+"""Starts the roles of a deployment, one per process: `tokenmill api | control | dispatch | worker | prepare`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.1
 
 
 def register(app: typer.Typer) -> None:
-    for command in (api, control, dispatch, worker):
+    for command in (api, control, dispatch, worker, prepare):
         app.command()(command)
 
 
@@ -43,24 +43,29 @@ def api(
     start_file: StartFile = None,
 ) -> None:
     """Serve the HTTP API."""
+    from api.logs import configure
     from cli.stack import require_free_port
 
+    configure(is_json=wants_json_log())
     require_free_port(host, port)
     _load_and_wait("api.app", "api.server", start_file=start_file)
     settings = _checked_settings(data_dir, writes_objects=True)
 
     from api.app import create_app
-    from api.logs import configure
     from api.server import serve
+    from jobs.telemetry.collector import start_traces
 
-    configure()
-    app = create_app(settings)
+    traces = start_traces(settings.traces_url, role="api", share_of_lines=settings.traces_lines)
+    app = create_app(settings, traces=traces)
     _touch_when_loaded(ready_file)
     serve(app, settings, host=host, port=port)
 
 
 def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
     """Validate new batches and write the files of finished ones (Celery, CPU only)."""
+    from workers.logs import configure
+
+    configure("control", is_json=wants_json_log())
     _load_and_wait("workers.control", start_file=start_file)
     settings = _checked_settings(data_dir, writes_objects=True)
 
@@ -72,6 +77,9 @@ def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
 
 def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
     """Pick the next work by fair share and send hints to the workers. Any number may run; one leads."""
+    from workers.logs import configure
+
+    configure("dispatch", is_json=wants_json_log())
     _load_and_wait("workers.dispatcher", start_file=start_file)
     settings = _checked_settings(data_dir)
 
@@ -122,7 +130,9 @@ def worker(
     """Run one model's engine and work off its chunks."""
     from engine.config import EngineConfig
     from engine.errors import InvalidConfigError
+    from workers.logs import configure
 
+    configure(f"worker[{model}]", is_json=wants_json_log())
     chosen = {
         "device": device,
         "dtype": dtype,
@@ -159,6 +169,25 @@ def worker(
         chat_template=chat_template,
         before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
     )
+
+
+def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
+    """Read the documents of extractions and ground their answers (Celery, CPU only). Any number may run."""
+    from workers.logs import configure
+
+    configure("prepare", is_json=wants_json_log())
+    _load_and_wait("workers.preparing.main", start_file=start_file)
+    settings = _checked_settings(data_dir, writes_objects=True)
+
+    from workers.preparing.main import main
+
+    _touch_when_celery_is_ready(ready_file)
+    main(settings)
+
+
+def wants_json_log() -> bool:
+    """Tell whether TOKENMILL_LOG_FORMAT asks for JSON lines: known before the settings, whose faults are logged too."""
+    return os.environ.get("TOKENMILL_LOG_FORMAT") == "json"
 
 
 def _load_and_wait(*modules: str, start_file: Path | None) -> None:
@@ -203,7 +232,10 @@ def _check(settings: Settings, *, writes_objects: bool = False) -> None:
         with _said_where_not_set("TOKENMILL_DATABASE_URL", settings.database_url):
             wait_until_ready(engine, DATABASE_SECONDS)
         if not is_ready(engine):
-            raise ServiceError("the database's schema is not this version's. Run `tokenmill db upgrade` first.")
+            raise ServiceError(
+                "this version does not run on the database's schema. Run `tokenmill db upgrade` first, or upgrade this "
+                "installation where the schema is newer: `tokenmill doctor` says which."
+            )
     finally:
         engine.dispose()
     storage = Storage.of(settings)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
+from cli.embedded.demand import documents_wait
 from cli.embedded.note import StackNote, forget_note, write_note
 from cli.embedded.servers import URLS, chosen_environment, plan_servers
 from cli.served_model import ServedModel
@@ -26,6 +27,9 @@ FIRST_TENANT = "default"
 _MODEL_READY_SECONDS = 3600.0  # a large model is loaded, or fetched from the hub first
 _WORKER_STOP_MARGIN_SECONDS = 10.0
 _PROBE_SECONDS = 2.0
+_FIRST_WORKER_PORT = 2
+"""Of metrics, behind that of control and of dispatch."""
+_HIGHEST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,8 @@ def running_stack(
     from jobs.settings import load_settings
 
     require_free_port(options.host, options.port)
-    load_settings()  # a wrong variable is said here, once, and not by every role that dies of it
+    settings = load_settings()  # a wrong variable is said here, once, and not by every role that dies of it
+    _require_metrics_ports(settings.metrics_port, num_workers=options.num_workers)
     say_step = say_step or say
     supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
     with locked(options.data_dir) as data_dir, supervisor.handles_signals():
@@ -97,7 +102,9 @@ def running_stack(
                 supervisor=supervisor,
             )
             write_note(data_dir, _note_of(stack))
-            yield stack
+            with documents_wait(environment["TOKENMILL_DATABASE_URL"]) as is_needed:
+                supervisor.start_once(_prepare_spec(options, data_dir, environment), is_needed)
+                yield stack
         finally:
             forget_note(data_dir)
             (data_dir.run / "database_url").unlink(missing_ok=True)
@@ -136,7 +143,7 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     from jobs.accounts import tenants
     from jobs.batches import lost_leases
     from jobs.database import connect, sessions, transaction, upgrade
-    from jobs.states import Priority
+    from jobs.states import AskedPriority
 
     upgrade(database_url)
     engine = connect(database_url)
@@ -148,7 +155,7 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
             try:
                 tenant = tenants.find_tenant(session, FIRST_TENANT)
             except NotFoundError:
-                tenant = tenants.create_tenant(session, FIRST_TENANT, best_priority=Priority.URGENT)
+                tenant = tenants.create_tenant(session, FIRST_TENANT, best_priority=AskedPriority.URGENT)
             secret = _known_key(data_dir)
             if secret is None or not _opens(
                 secret, lambda key: tenants.authenticate(session, key).tenant.id == tenant.id
@@ -174,14 +181,11 @@ def _opens(secret: str, check: Callable[[str], bool]) -> bool:
 
 
 def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[str, str]) -> list[ChildSpec]:
-    from jobs.settings import Settings
-
-    drain_seconds = float(environment.get("TOKENMILL_DRAIN_SECONDS", Settings.model_fields["drain_seconds"].default))
     api_address = ("--host", options.host, "--port", str(options.port))
     specs = [
         _role("api", data_dir, environment, arguments=api_address, is_ready=lambda: _answers(options)),
         _role("control", data_dir, environment),
-        _role("dispatch", data_dir, environment),
+        _role("dispatch", data_dir, _with_metrics_port(environment, 1)),
     ]
     for number in range(options.num_workers):
         suffix = "" if options.num_workers == 1 else f"-{number}"
@@ -189,14 +193,30 @@ def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[s
             _role(
                 "worker",
                 data_dir,
-                _with_gpu(environment, number, of=options.num_workers),
+                _with_gpu(_with_metrics_port(environment, _FIRST_WORKER_PORT + number), number, of=options.num_workers),
                 arguments=("--model", options.model.name, "--path", options.model.path, *_template_of(options)),
                 name=f"worker{suffix}",
                 ready_seconds=_MODEL_READY_SECONDS,
-                stop_seconds=drain_seconds + _WORKER_STOP_MARGIN_SECONDS,
+                stop_seconds=_drain_seconds(environment) + _WORKER_STOP_MARGIN_SECONDS,
             )
         )
     return specs
+
+
+def _prepare_spec(options: StackOptions, data_dir: DataDir, environment: Mapping[str, str]) -> ChildSpec:
+    """Describe who reads documents: started with the first, as it and its processes hold 230 MB, mostly for nothing."""
+    return _role(
+        "prepare",
+        data_dir,
+        _with_metrics_port(environment, 2 + options.num_workers),
+        stop_seconds=_drain_seconds(environment) + _WORKER_STOP_MARGIN_SECONDS,
+    )
+
+
+def _drain_seconds(environment: Mapping[str, str]) -> float:
+    from jobs.settings import Settings
+
+    return float(environment.get("TOKENMILL_DRAIN_SECONDS", Settings.model_fields["drain_seconds"].default))
 
 
 def _template_of(options: StackOptions) -> tuple[str, ...]:
@@ -241,6 +261,23 @@ def _with_gpu(environment: Mapping[str, str], number: int, *, of: int) -> Mappin
     visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     gpu = visible[number] if number < len(visible) else str(number)
     return {**environment, "CUDA_VISIBLE_DEVICES": gpu}
+
+
+def _require_metrics_ports(first: int, *, num_workers: int) -> None:
+    """Raise InputError where there are not as many ports from the first one on as roles that show metrics."""
+    num_ports = _FIRST_WORKER_PORT + num_workers
+    highest = _HIGHEST_PORT + 1 - num_ports
+    if first > highest:
+        raise InputError(
+            f"TOKENMILL_METRICS_PORT is {first}, and {num_ports} ports from it on are taken, by control, dispatch and "
+            f"each worker. Choose {highest} or a lower one, or 0 for none."
+        )
+
+
+def _with_metrics_port(environment: Mapping[str, str], offset: int) -> Mapping[str, str]:
+    """Give each role on this machine a port of its own, where there is to be one."""
+    port = int(environment.get("TOKENMILL_METRICS_PORT", "0"))
+    return environment if port == 0 else {**environment, "TOKENMILL_METRICS_PORT": str(port + offset)}
 
 
 def _answers(options: StackOptions) -> bool:

@@ -49,6 +49,7 @@ class Supervisor:
     pause: Callable[[float], None] = time.sleep
     _watched: list[_Watched] = field(default_factory=list, init=False)
     _groups: list[list[Child]] = field(default_factory=list, init=False)  # children that were started together
+    _later: list[tuple[ChildSpec, Callable[[], bool]]] = field(default_factory=list, init=False)
     _begun: list[Child] = field(default_factory=list, init=False)  # the group that is to be the last one
     _look_at_logs_at: float = field(default=-math.inf, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
@@ -98,6 +99,10 @@ class Supervisor:
         self._watched.sort(key=lambda watched: any(watched.child is child for child in begun))  # as if begun now
         self._wait_for(begun)
 
+    def start_once(self, spec: ChildSpec, is_needed: Callable[[], bool]) -> None:
+        """Start a child with the last group as soon as it is needed; nobody waits until it is ready."""
+        self._later.append((spec, is_needed))
+
     def _start_in(self, group: list[Child], specs: Sequence[ChildSpec]) -> None:
         for spec in specs:
             child = Child(spec)
@@ -129,6 +134,7 @@ class Supervisor:
             self._look_at_logs_at = now + _LOOK_AT_LOGS_SECONDS
             for child in self.children:
                 child.rotate_log()
+        self._start_needed()
         for watched in self._watched:
             if watched.start_again_at is None and not watched.child.is_running:
                 self._note_death(watched, now)
@@ -139,6 +145,12 @@ class Supervisor:
         """Tend the children between other work. Raises StopRequestedError once a signal has come."""
         self._raise_if_stopping()
         self.tend()
+
+    def _start_needed(self) -> None:
+        needed = [later for later in self._later if later[1]()]
+        for later in needed:
+            self._later.remove(later)
+        self._start_in(self._groups[-1], [spec for spec, _ in needed])
 
     def _start_again(self, watched: _Watched, now: float) -> None:
         watched.start_again_at = None
@@ -171,6 +183,7 @@ class Supervisor:
         A forced stop kills them.
         """
         self._watched.clear()
+        self._later.clear()
         if self._begun:
             self._groups.append(self._begun)
             self._begun = []

@@ -18,11 +18,13 @@ def print_table(
     *,
     numbers: Collection[str] = (),
     total: Sequence[object] | None = None,
+    below: str | None = None,
 ) -> None:
     """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short.
 
     A terminal shows the columns named in `numbers` flush right, and below a line `total`, the sum of all rows; programs
-    add up by themselves.
+    add up by themselves. The column `below` holds sentences: a terminal shows them under the table, each with the first
+    cell of its row.
     """
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -31,7 +33,16 @@ def print_table(
         return
     from rich.console import Console
 
-    Console().print(table(header, texts, numbers=numbers, total=total), markup=False, crop=False)
+    remarks = []
+    if below is not None:
+        place = list(header).index(below)
+        remarks = [(row[0], row[place]) for row in texts if row[place]]
+        header, *texts = ([*row[:place], *row[place + 1 :]] for row in (header, *texts))
+    console = Console()
+    laid_out = table(header, texts, numbers=numbers, total=total, room=console.width)
+    console.print(laid_out, markup=False, crop=False)
+    for name, remark in remarks:
+        print(f"{name}: {remark}")
 
 
 def table(
@@ -40,8 +51,9 @@ def table(
     *,
     numbers: Collection[str] = (),
     total: Sequence[object] | None = None,
+    room: int | None = None,
 ) -> Table:
-    """Return `header`, `rows` and `total` laid out for a terminal, as `print_table` shows them."""
+    """Return `header`, `rows` and `total` laid out for a terminal of `room` columns, as `print_table` shows them."""
     from rich.table import Table
 
     texts = [[str(cell) for cell in row] for row in rows]
@@ -49,13 +61,34 @@ def table(
     first, *others = header
     # The first column names the row and is pasted into the next command, so the others make room for it.
     laid_out.add_column(first, no_wrap=True, min_width=max(map(len, (first, *(row[0] for row in texts)))))
-    for name in others:
-        laid_out.add_column(name, overflow="fold", justify="right" if name in numbers else "left")
+    everything = [header, *texts, *([] if total is None else [list(map(str, total))])]
+    _, *widths = [None] * len(header) if room is None else _widths(everything, room=room)
+    for name, width in zip(others, widths, strict=True):
+        laid_out.add_column(name, overflow="fold", justify="right" if name in numbers else "left", width=width)
     for number, row in enumerate(texts, start=1):
         laid_out.add_row(*row, end_section=number == len(texts))
     if total is not None:
         laid_out.add_row(*map(str, total))
     return laid_out
+
+
+def _widths(rows: Sequence[Sequence[str]], *, room: int) -> Sequence[int | None]:
+    """Return how wide columns are that share `room` without a break inside a word; None where there is no such way.
+
+    The widest that has spaces gives way first.
+    """
+    from rich.cells import cell_len
+
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(cell_len, column)) for column in columns]
+    words = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    words[0] = widths[0]  # which is pasted into the next command
+    while sum(widths) + len(widths) - 1 > room:
+        giving = [(width, place) for place, width in enumerate(widths) if width > words[place]]
+        if not giving:
+            return [None] * len(widths)
+        widths[max(giving)[1]] -= 1
+    return widths
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.roles import wants_json_log
 from jobs.errors import InputError
+from jobs.telemetry import logs
 
 if TYPE_CHECKING:
+    from cli.stack import RunningStack
     from jobs.metrics import Overview
 
 
@@ -63,9 +67,10 @@ def up(
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
     from cli.served_model import choose_model
     from cli.stack import StackOptions, running_stack
-    from cli.status.life import shown_life
     from cli.supervisor import StopRequestedError
 
+    if wants_json_log():
+        logs.configure("up", is_json=True)
     options = StackOptions(
         data_dir=data_dir or default_data_dir(),
         model=choose_model(model, name=served_name),
@@ -81,13 +86,25 @@ def up(
             print(f"export TOKENMILL_BASE_URL={stack.base_url} TOKENMILL_API_KEY={stack.api_key}", flush=True)
             if show_env:
                 print("export " + shlex.join(f"{name}={url}" for name, url in stack.environment.items()), flush=True)
-            with overviews(stack.environment["TOKENMILL_DATABASE_URL"]) as look, shown_life(look):
+            with _life_of(stack):
                 stack.supervisor.watch()
             _say("stopping (Ctrl-C again to stop at once)")
     except StopRequestedError:
         _say("stopped before everything was ready")
         raise typer.Exit(130) from None
     _say("stopped")
+
+
+@contextmanager
+def _life_of(stack: RunningStack) -> Iterator[None]:
+    """Show who works on what, where a person may be looking."""
+    from cli.status.life import shown_life
+
+    if logs.is_json():
+        yield
+        return
+    with overviews(stack.environment["TOKENMILL_DATABASE_URL"]) as look, shown_life(look):
+        yield
 
 
 @contextmanager
@@ -109,7 +126,10 @@ def overviews(database_url: str) -> Iterator[Callable[[], Overview]]:
 
 
 def _say(message: str) -> None:
-    print(f"tokenmill: {message}", file=sys.stderr, flush=True)
+    if logs.is_json():
+        logging.getLogger(__name__).info("stack", extra={"fields": {"text": message}})
+    else:
+        print(f"tokenmill: {message}", file=sys.stderr, flush=True)
 
 
 def running_database_url(data_dir: Path | None) -> str:

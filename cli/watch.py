@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
@@ -15,33 +16,90 @@ from cli.progress import ENDED, BatchProgress, Waiting, progress_display, shown_
 if TYPE_CHECKING:
     from openai import OpenAI
 
+T = TypeVar("T")
+
 _POLL_SECONDS = 0.4
 _PATIENCE_SECONDS = 60.0  # how long a server may be away before we give up
+_SILENCE_SECONDS = 60.0  # of a server that tells of a batch: ours says each 15 s that nothing has changed
 
 
 def watch_batch(
-    client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] = lambda: None, waiting: Waiting | None = None
+    client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None = None, waiting: Waiting | None = None
 ) -> Any:
-    """Show progress until the batch has ended; return it. `on_poll` runs between looks, and may raise to stop."""
+    """Show progress until the batch has ended; return it.
+
+    The server tells what changes, where it can; otherwise it is asked. So it is with `on_poll`, too, which runs between
+    looks, and may raise to stop.
+    """
     with progress_display(waiting=waiting) as display:
-        while True:
-            batch = _look(client, batch_id, on_poll=on_poll)
+        for batch in _looks(client, batch_id, on_poll=on_poll):
             display.show(BatchProgress.of(batch))
             if batch.status in ENDED:
                 return batch
-            on_poll()
-            time.sleep(_POLL_SECONDS)
+    raise AssertionError("looks go on until the batch has ended")
+
+
+def _looks(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None) -> Iterator[Any]:
+    tells = on_poll is None
+    do = on_poll or (lambda: None)
+    while True:
+        yield _look(client, batch_id, on_poll=do)
+        if tells:
+            tells = yield from _told(client, batch_id)
+        do()
+        time.sleep(_POLL_SECONDS)
+
+
+def _told(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
+    """Yield the batch whenever the server tells that it has changed, and now and then where nothing has.
+
+    Returns once that is over: whether to ask for it again. A server that refuses it is an older one, or another's, or
+    has as many readers as it may: it is polled from here on.
+    """
+    import httpx2
+    from openai import APIConnectionError, APIStatusError, Stream
+    from openai.types import Batch
+
+    try:
+        stream = client.get(
+            f"/batches/{batch_id}/events",
+            cast_to=Batch,
+            options={"timeout": _SILENCE_SECONDS, "max_retries": 0},
+            stream=True,
+            stream_cls=Stream[Batch],
+        )
+    except APIStatusError:
+        return False
+    except APIConnectionError:
+        return True
+    with stream:
+        if not stream.response.headers.get("content-type", "").startswith("text/event-stream"):
+            return False
+        latest: Batch | None = None
+        with suppress(httpx2.TransportError):  # it broke: the next look says whether the server is still there
+            for line in _lines(stream.response.iter_bytes()):
+                if line.startswith(b"data:"):
+                    latest = Batch.construct(**json.loads(line.removeprefix(b"data:")))
+                    yield latest
+                elif line.startswith(b":") and latest is not None:
+                    yield latest
+    return True
 
 
 def _look(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None]) -> Any:
-    """Retrieve the batch; a server that restarts in between is waited for."""
+    """Retrieve the batch."""
+    return ask_patiently(client, lambda: client.batches.retrieve(batch_id), on_poll=on_poll)
+
+
+def ask_patiently(client: OpenAI, ask: Callable[[], T], *, on_poll: Callable[[], None] = lambda: None) -> T:
+    """Return what is answered; a server that restarts in between is waited for, and asked again."""
     from openai import APIConnectionError, APIStatusError
 
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
     is_told = False
     while True:
         try:
-            return client.batches.retrieve(batch_id)
+            return ask()
         except (APIConnectionError, APIStatusError) as error:
             is_away = not isinstance(error, APIStatusError) or error.status_code >= 500
             if not is_away or time.monotonic() > give_up_at:

@@ -1,5 +1,6 @@
 """Run decoder language models: token ids in, token ids out, batched continuously over a paged KV cache.
 
+Beside them encoders, in `engine.pooling`: texts in, vectors or scores out.
 Names are loaded on first use, so that `import engine.process.messages` costs neither torch nor transformers.
 """
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from engine.llm import LLM
     from engine.outputs import CompletionOutput, Logprob, RequestOutput
     from engine.params import SamplingParams
+    from engine.pooling.embedder import Embedder, Embeddings
+    from engine.pooling.reranker import Reranker, Scores
     from engine.process.parent import EngineProcess
     from engine.scheduling.request import NewRequest
     from engine.stats import EngineStats
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 _HOME = {
     "LLM": "llm",
     "CompletionOutput": "outputs",
+    "Embedder": "pooling.embedder",
+    "Embeddings": "pooling.embedder",
     "Engine": "core",
     "EngineConfig": "config",
     "EngineDied": "errors",
@@ -47,7 +52,9 @@ _HOME = {
     "ModelLoadError": "errors",
     "NewRequest": "scheduling.request",
     "RequestOutput": "outputs",
+    "Reranker": "pooling.reranker",
     "SamplingParams": "params",
+    "Scores": "pooling.reranker",
     "StructuredOutput": "structured",
     "UnsupportedModelError": "errors",
     "build_engine": "build",
@@ -56,6 +63,8 @@ _HOME = {
 __all__ = [
     "LLM",
     "CompletionOutput",
+    "Embedder",
+    "Embeddings",
     "Engine",
     "EngineConfig",
     "EngineDied",
@@ -70,7 +79,9 @@ __all__ = [
     "ModelLoadError",
     "NewRequest",
     "RequestOutput",
+    "Reranker",
     "SamplingParams",
+    "Scores",
     "StructuredOutput",
     "UnsupportedModelError",
     "build_engine",

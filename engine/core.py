@@ -161,6 +161,7 @@ class Engine:
             work=snapshot(self._runner.work.counters),
             energy=Energy(num_joules=self._energy.joules),
             timings=recorder.timings.snapshot(),
+            sizes=scheduler.sizes.snapshot(),
         )
 
     def _abort(self, request_id: int, *, index: int | None = None) -> None:

@@ -37,6 +37,17 @@ class TokenLogprobs:
     top_logprobs: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceTimes:
+    """When a sequence went through what, in seconds since the epoch."""
+
+    arrived_at: float
+    started_at: float
+    """When it first had a seat."""
+    first_token_at: float
+    ended_at: float
+
+
 @dataclass(slots=True, kw_only=True)
 class TokenDelta:
     """New tokens of one child of a request."""
@@ -61,6 +72,8 @@ class TokenDelta:
     """how often its blocks went to host memory then."""
     error: str | None = None
     """Set only with finish_reason "error"."""
+    times: SequenceTimes | None = None
+    """Set with the end of a child that had tokens."""
 
     def extend(self, later: TokenDelta) -> None:
         """Join the next delta of the same child to this one."""
@@ -71,6 +84,7 @@ class TokenDelta:
             self.prompt_logprobs = later.prompt_logprobs
         self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
         self.num_cached_tokens = max(self.num_cached_tokens, later.num_cached_tokens)
+        self.times = later.times
         self.num_preemptions, self.num_swaps = later.num_preemptions, later.num_swaps
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.grammars import output as grammar_output
-from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
+from engine.outputs import FinishReason, SequenceTimes, TokenDelta, TokenLogprobs
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.scheduler import Scheduler
@@ -47,6 +47,8 @@ class Recorder:
                 self._scheduler.finish(sequence)
                 self.counters.num_finished += 1
             self._time(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
+            if is_finished:
+                delta.times = _times_of(sequence, ended_at=now)
         deltas = [delta for _, delta in appended]
         failed = [delta for delta in deltas if delta.finish_reason is FinishReason.ERROR]
         return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
@@ -73,6 +75,7 @@ class Recorder:
         """Take note that a sequence got that many tokens at `now`, and whether they were its last."""
         times = sequence.times
         if num_tokens and times.last_token_at is None:
+            times.first_token_at = now
             self.timings.queue_time.add(times.started_at - times.arrived_at)
             self.timings.time_to_first_token.add(now - times.arrived_at)
         elif num_tokens and times.last_token_at is not None:
@@ -114,3 +117,10 @@ class Recorder:
         delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
         self.counters.num_output_tokens += kept
         return delta
+
+
+def _times_of(sequence: Sequence, *, ended_at: float) -> SequenceTimes | None:
+    times = sequence.times
+    if times.first_token_at is None:
+        return None
+    return SequenceTimes(times.arrived_at, times.started_at, times.first_token_at, ended_at)

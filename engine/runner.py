@@ -70,6 +70,8 @@ class Runner:
             )
         self.products = self._model.products
         self._cache_dtype = preferred_cache_dtype(self.device.type, config.dtype)
+        if self.device.type == "cpu" and asked.warm_up and isinstance(self._model, Decoder):
+            self._model.begin_to_compile(self._cache_dtype)
         self._sampling = SamplingTable(limits.max_num_seqs)
         self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)
         self._cache: KvCache = self._new_cache(2)

@@ -1,13 +1,13 @@
 """What the engine counts and times. Each number is declared once, here; what exports or reports it reads that.
 
 Values only: no clock, no queue, no model. To add a counter, declare it in the part of whoever counts it and add to it
-where it happens; with a `metric` workers export it, and docs/api.md has its row.
+where it happens; with a `metric` workers export it, and docs/metrics.md has its row.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 
 BOUNDS_SECONDS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
 """Upper bounds of all buckets but the last, which has none: 1 ms to 5,000 s."""
+
+BOUNDS_SIZES = tuple(2**power for power in range(21))
+"""The same of sizes: 1 to 1,048,576."""
 
 Number = TypeVar("Number", int, float, float | None)
 Part = TypeVar("Part")
@@ -33,9 +36,39 @@ class Histogram:
         self.counts[bisect_left(BOUNDS_SECONDS, seconds)] += count
         self.sum_seconds += seconds * count
 
+    @property
+    def bounds(self) -> Sequence[float]:
+        return BOUNDS_SECONDS
+
+    @property
+    def sum(self) -> float:
+        return self.sum_seconds
+
     def snapshot(self) -> Histogram:
         """Return a copy that does not change."""
         return Histogram(self.counts[:], self.sum_seconds)
+
+
+@dataclass(slots=True)
+class SizeHistogram:
+    """Sizes by bucket, and their sum."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_SIZES) + 1))
+    """`counts[i]` are at or below `BOUNDS_SIZES[i]` and above the bound before."""
+    sum: int = 0
+
+    @property
+    def bounds(self) -> Sequence[float]:
+        return BOUNDS_SIZES
+
+    def add(self, size: int) -> None:
+        """Count a size."""
+        self.counts[min(max(size - 1, 0).bit_length(), len(BOUNDS_SIZES))] += 1
+        self.sum += size
+
+    def snapshot(self) -> SizeHistogram:
+        """Return a copy that does not change."""
+        return SizeHistogram(self.counts[:], self.sum)
 
 
 def _measure(meaning: str, metric: str | None = None) -> dict[str, str | None]:
@@ -83,6 +116,23 @@ class SchedulerCounters:
     def mean_batch(self) -> float:
         """Return sequences per step, averaged over all steps."""
         return self.num_seqs / max(1, self.num_steps)
+
+
+@dataclass(slots=True)
+class Sizes:
+    """How large steps and sequences were."""
+
+    step_sequences: SizeHistogram = field(
+        default_factory=SizeHistogram, metadata=_measure("sequences in a step: the batch size", "step_sequences")
+    )
+    sequence_kv_tokens: SizeHistogram = field(
+        default_factory=SizeHistogram,
+        metadata=_measure("tokens that a sequence had in the KV cache when it ended", "sequence_kv_tokens"),
+    )
+
+    def snapshot(self) -> Sizes:
+        """Return a copy that does not change."""
+        return Sizes(*[one.snapshot() for one in _values_of(Sizes)(self)])
 
 
 @dataclass(slots=True)
@@ -193,6 +243,7 @@ class EngineStats:
     work: WorkCounters = field(default_factory=WorkCounters)
     energy: Energy = field(default_factory=Energy)
     timings: Timings = field(default_factory=Timings)
+    sizes: Sizes = field(default_factory=Sizes)
 
     @property
     def mean_kv_use(self) -> float:
@@ -214,7 +265,7 @@ def _values_of(kind: type) -> attrgetter[tuple[Any, ...]]:
     return attrgetter(*(one.name for one in fields(kind)))
 
 
-def measured(stats: EngineStats) -> Iterator[tuple[str, float | Histogram]]:
+def measured(stats: EngineStats) -> Iterator[tuple[str, float | Histogram | SizeHistogram]]:
     """Yield what is exported, each metric's name with its value, without what is unknown."""
     for part in fields(stats):
         values = getattr(stats, part.name)

@@ -83,7 +83,7 @@ class Facts:
 Layout = Callable[[Facts, random.Random], list[str]]
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "CHF": "Fr. "}
+SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "CHF": "Fr. "}
 
 DATE_STYLES: tuple[Callable[[date], str], ...] = (
     date.isoformat,
@@ -98,13 +98,15 @@ def money(cents: int) -> str:
     return f"{cents // 100}.{cents % 100:02d}"
 
 
-def _shown_date(facts: Facts) -> str:
+def shown_date(facts: Facts) -> str:
+    """Write the day as the document does."""
     return facts.date_style(facts.day)
 
 
-def _shown_total(facts: Facts, rng: random.Random) -> str:
+def shown_total(facts: Facts, rng: random.Random) -> str:
+    """Write the sum with its currency, in one of three ways."""
     total = money(facts.total_cents)
-    shapes = (f"{facts.currency} {total}", f"{total} {facts.currency}", f"{_SYMBOLS[facts.currency]}{total}")
+    shapes = (f"{facts.currency} {total}", f"{total} {facts.currency}", f"{SYMBOLS[facts.currency]}{total}")
     return rng.choice(shapes)
 
 
@@ -142,7 +144,7 @@ def _tax_lines(facts: Facts) -> list[str]:
 def _closing_line(facts: Facts, rng: random.Random) -> str:
     if facts.kind is Kind.DELIVERY_NOTE:
         return f"{rng.choice(('Pieces', 'Total pieces', 'Quantity'))}: {facts.num_pieces}"
-    return f"{rng.choice(('Total', 'TOTAL', 'Amount', 'Sum'))}: {_shown_total(facts, rng)}"
+    return f"{rng.choice(('Total', 'TOTAL', 'Amount', 'Sum'))}: {shown_total(facts, rng)}"
 
 
 def _cash_lines(facts: Facts) -> list[str]:
@@ -159,7 +161,7 @@ def _amount_lines(facts: Facts, rng: random.Random) -> list[str]:
 def _labelled(facts: Facts, rng: random.Random) -> list[str]:
     middle = [
         f"{rng.choice(('From', 'Seller', 'Vendor'))}: {facts.vendor}",
-        f"{rng.choice(('Date', 'Issued'))}: {_shown_date(facts)}",
+        f"{rng.choice(('Date', 'Issued'))}: {shown_date(facts)}",
         *_reference_lines(facts, rng),
     ]
     if facts.number is not None:
@@ -169,26 +171,26 @@ def _labelled(facts: Facts, rng: random.Random) -> list[str]:
 
 
 def _letterhead(facts: Facts, rng: random.Random) -> list[str]:
-    opening = [facts.vendor, *_contact_lines(facts), "", _heading_with_number(facts), _shown_date(facts)]
+    opening = [facts.vendor, *_contact_lines(facts), "", _heading_with_number(facts), shown_date(facts)]
     return [*opening, *_reference_lines(facts, rng), *_amount_lines(facts, rng)]
 
 
 def _till_roll(facts: Facts, rng: random.Random) -> list[str]:
     time = f"{rng.randint(8, 19):02d}:{rng.randint(0, 59):02d}"
     opening = [f"** {facts.vendor} **", *_contact_lines(facts), facts.heading]
-    closing = [f"{_shown_date(facts)} {time}"] + ([] if facts.number is None else [f"No {facts.number}"])
+    closing = [f"{shown_date(facts)} {time}"] + ([] if facts.number is None else [f"No {facts.number}"])
     return [*opening, *_amount_lines(facts, rng), *closing, *_reference_lines(facts, rng)]
 
 
 def _table(facts: Facts, rng: random.Random) -> list[str]:
-    cells = [facts.heading, facts.number, _shown_date(facts)]
+    cells = [facts.heading, facts.number, shown_date(facts)]
     opening = [" | ".join(cell for cell in cells if cell is not None), f"Seller | {facts.vendor}"]
     rows = [*_reference_lines(facts, rng), *_contact_lines(facts), *_amount_lines(facts, rng)]
     return opening + [row.replace(": ", " | ") for row in rows]
 
 
 def _report(facts: Facts, rng: random.Random) -> list[str]:
-    opening = f"{_heading_with_number(facts)}, {rng.choice(('issued', 'sent'))} on {_shown_date(facts)}"
+    opening = f"{_heading_with_number(facts)}, {rng.choice(('issued', 'sent'))} on {shown_date(facts)}"
     contact = "".join(f", {line}" for line in _contact_lines(facts))
     sentences = [f"{opening} by {facts.vendor}{contact}.", *(f"{line}." for line in _reference_lines(facts, rng))]
     return [" ".join(sentences), "; ".join([*_item_lines(facts), *_tax_lines(facts)]) + ".", _closing_line(facts, rng)]
@@ -196,7 +198,7 @@ def _report(facts: Facts, rng: random.Random) -> list[str]:
 
 def _letter(facts: Facts, rng: random.Random) -> list[str]:
     addressee = facts.customer if Extra.CUSTOMER in facts.extras else "customer"
-    opening = [f"Dear {addressee},", f"here is our {_heading_with_number(facts)} of {_shown_date(facts)}:"]
+    opening = [f"Dear {addressee},", f"here is our {_heading_with_number(facts)} of {shown_date(facts)}:"]
     unnamed = replace(facts, extras=facts.extras - {Extra.CUSTOMER})
     closing = [rng.choice(("Kind regards", "Yours", "Thank you")), facts.vendor, *_contact_lines(facts)]
     return [*opening, *_amount_lines(facts, rng), *_reference_lines(unnamed, rng), *closing]
@@ -206,7 +208,7 @@ def _record(facts: Facts, rng: random.Random) -> list[str]:
     cells = [
         f"doc={facts.heading}",
         *([] if facts.number is None else [f"no={facts.number}"]),
-        f"date={_shown_date(facts)}",
+        f"date={shown_date(facts)}",
         f"seller={facts.vendor}",
         *(line.replace(": ", "=") for line in _reference_lines(facts, rng)),
     ]

@@ -35,7 +35,11 @@ class Document:
 
 def make_document(rng: random.Random) -> Document:
     """Draw one document."""
-    facts = _draw_facts(rng)
+    return lay_out(draw_facts(rng), rng)
+
+
+def lay_out(facts: Facts, rng: random.Random) -> Document:
+    """Write facts down in a layout that is drawn."""
     layout = rng.choice(LAYOUTS)
     return Document(text="\n".join(layout(facts, rng)), fields=_gold_fields(facts))
 
@@ -127,7 +131,8 @@ def _gold_fields(facts: Facts) -> dict[str, str]:
     return fields | {"total": money(facts.total_cents), "currency": facts.currency}
 
 
-def _draw_facts(rng: random.Random) -> Facts:
+def draw_facts(rng: random.Random) -> Facts:
+    """Draw what a document says, of any kind."""
     kind = rng.choice(tuple(Kind))
     day = _FIRST_DAY + timedelta(days=rng.randrange(_NUM_DAYS))
     return Facts(

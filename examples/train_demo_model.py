@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -137,13 +138,23 @@ def document_batch(step: int, tokenizer: PreTrainedTokenizerFast, settings: Sett
     documents = make_documents(
         settings.batch_size, split=Split.TRAINING, seed=settings.seed, start=step * settings.batch_size
     )
-    rows = []
-    for index, document in enumerate(documents):
-        messages = chat_messages(document)[int(index % WITHOUT_SYSTEM_EVERY == 0) :]
+    chats = [
+        (
+            chat_messages(document)[int(index % WITHOUT_SYSTEM_EVERY == 0) :],
+            tokenizer(answer_text(document) + str(tokenizer.eos_token))["input_ids"],
+        )
+        for index, document in enumerate(documents)
+    ]
+    return token_batch(chats, tokenizer)
+
+
+def token_batch(chats: Iterable[tuple[list[dict[str, str]], list[int]]], tokenizer: PreTrainedTokenizerFast) -> Batch:
+    """Make messages and their answers' tokens into padded chats; only the answers are trained on."""
+    prompts, answers = [], []
+    for messages, answer in chats:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        rows.append((prompt, answer_text(document) + str(tokenizer.eos_token)))
-    prompts = tokenizer([prompt for prompt, _ in rows])["input_ids"]
-    answers = tokenizer([answer for _, answer in rows])["input_ids"]
+        prompts.append(tokenizer(prompt)["input_ids"])
+        answers.append(answer)
     return _pad(prompts, answers, pad=int(tokenizer.pad_token_id))
 
 

@@ -13,6 +13,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts.bills import DUE_PICOS
+from jobs.chunks import unbilled
+from jobs.chunks.unbilled import Unbilled
 from jobs.errors import NotFoundError
 from jobs.partitions import partition_days
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
@@ -31,7 +33,8 @@ class Finding:
 
 
 def audit(session: Session, *, batch_id: str | None = None, storage: Storage | None = None) -> list[Finding]:
-    """Check one batch or all of them, and then the budgets too; with `storage`, output files are read and counted.
+    """Check one batch or all of them, and then the budgets too; with `storage`, output files are read and counted, and
+    the inputs of live batches looked for.
 
     The session must be fresh: its transaction becomes a REPEATABLE READ snapshot. Results that were deleted, or whose
     retention has ended, are not missed: what the batch counted stands for them, and its bill is compared with that.
@@ -46,12 +49,16 @@ def audit(session: Session, *, batch_id: str | None = None, storage: Storage | N
 def _findings(session: Session, batch_id: str | None, storage: Storage | None) -> Iterator[Finding]:
     live = [state.value for state in BatchState if state not in TERMINAL_BATCH_STATES]
     scope = {"batch_id": batch_id, "days": partition_days(session), "live": live}
+    if storage is not None:  # first: the store is not of the snapshot, and a batch that has ended since needs no input
+        yield from _inputs(session, scope, storage)
     for row in session.execute(_BATCHES, scope):
         for message in (*_lines(row), *_counters(row), *_ledger(row), *_cover(row), *_ending(row)):
             yield Finding(subject=row.id, message=message)
     for row in session.execute(_REPEATED, scope):
         message = f"line {row.line_no + 1} has {row.num_results} results filed under {row.num_days} days"
         yield Finding(subject=row.batch_id, message=message)
+    for found in unbilled.find(session, batch_id=batch_id, days=partition_days(session)):
+        yield Finding(subject=found.batch_id, message=_unbilled(found))
     for row in session.execute(_DONE_CHUNKS, scope):
         message = f"chunk {row.id} is done with {row.num_results} results for {row.num_requests} requests"
         yield Finding(subject=row.batch_id, message=message)
@@ -63,6 +70,13 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
     if batch_id is None:
         yield from _budgets(session)
         yield from _window_budgets(session)
+
+
+def _unbilled(found: Unbilled) -> str:
+    why = "is a copy of no line"
+    if found.original is not None:
+        why = f"is a copy of line {found.original + 1}, which has no billed answer, nor has another copy of it"
+    return f"line {found.line_no + 1} has an answer that is not billed, and {why}"
 
 
 def _lines(row: Row[Any]) -> Iterator[str]:
@@ -158,6 +172,18 @@ def _window_budgets(session: Session) -> Iterator[Finding]:
                 f"{row.limit_amount}; {row.committed_amount} were committed before it"
             )
             yield Finding(subject=row.tenant_id, message=message)
+
+
+def _inputs(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
+    for row in session.execute(_INPUTS, scope):
+        try:
+            size_bytes = storage.size(row.object_key)
+        except NotFoundError:
+            yield Finding(subject=row.id, message=f"the input file {row.file_id} has no object in the store")
+            continue
+        if size_bytes != row.size_bytes:
+            message = f"the input file {row.file_id} has {size_bytes} bytes and its row says {row.size_bytes}"
+            yield Finding(subject=row.id, message=message)
 
 
 def _files(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
@@ -330,6 +356,12 @@ _WINDOW_BUDGETS = text("""
         ) AS ledger_amount
     FROM window_budget WHERE window_end IS NULL OR window_end > now()
     ORDER BY window_budget.tenant_id, window_budget.id
+""")
+
+_INPUTS = text(f"""
+    SELECT batch.id, file.id AS file_id, file.object_key, file.size_bytes
+    FROM batch JOIN file ON file.id = batch.input_file_id
+    WHERE {_IS_ASKED} AND batch.state = ANY(CAST(:live AS text[])) ORDER BY batch.id
 """)
 
 _FILES = text(f"""

@@ -26,12 +26,14 @@ MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 
 # A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
 # it; a forgotten transaction holds its locks at most 5 min. Statements themselves may be long (those that make the
-# chunks of a large batch ready are).
+# chunks of a large batch ready are). None is compiled: a Postgres with LLVM does that to what looks for the next chunk
+# once it expects it to read much, at every claim and tick anew, which takes far longer than to run it.
 _SESSION_SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "5min",
     "client_min_messages": "warning",
+    "jit": "off",
 }
 RESTED_SECONDS = 1.0
 """A connection that has rested for so long is asked whether it lives before it is used. To ask at each use is a
@@ -203,13 +205,21 @@ def is_connection_problem(error: DBAPIError) -> bool:
 
 
 def is_ready(engine: Engine) -> bool:
-    """Tell whether Postgres answers and its schema is the one this code needs."""
+    """Tell whether Postgres answers and this code runs on its schema."""
     try:
         with engine.connect() as connection:
-            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            found = connection.execute(_SCHEMA).one_or_none()
     except (DBAPIError, PoolTimeoutError):
         return False
-    return found == head_revision()
+    return found is not None and runs_on(found.version_num, oldest_code=found.oldest_code)
+
+
+def runs_on(revision: str, *, oldest_code: str) -> bool:
+    """Tell whether this code runs on a schema: its own, or a newer one that still has what this code uses.
+
+    So the roles of a release go on while, and after, the next one's schema is made.
+    """
+    return oldest_code <= head_revision() <= revision
 
 
 def wait_until_ready(engine: Engine, timeout: float, *, pause: float = 0.2) -> None:
@@ -267,6 +277,9 @@ def stream(
     `yield_per` is called on the result: as an execution option a session ignores it for text, and reads it all.
     """
     return session.execute(query, values, execution_options={"stream_results": True}).yield_per(num_rows)
+
+
+_SCHEMA = text("SELECT version_num, (SELECT revision FROM schema_floor) AS oldest_code FROM alembic_version")
 
 
 def _alembic_config() -> Any:

@@ -32,6 +32,9 @@ class Deleted(StrEnum):
     RESULTS = "results"  # the lines of a batch one by one; its id is the batch's
     RESULT_DAY = "result_day"  # those of all batches of a day; its id is the day
     UPLOAD = "upload"  # the parts of one that was cancelled or expired
+    COLLECTION = "collection"
+    DOCUMENT = "document"  # of a collection, with what was read of it
+    EXTRACTION = "extraction"
     OBJECT = "object"  # one in the store that no file names; its id is the key
 
 

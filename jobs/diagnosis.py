@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from jobs.chunks.fleet import live_models
-from jobs.database import reported_as_service_error, sessions
+from jobs.database import is_ready, reported_as_service_error, sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,8 @@ class DatabaseLook:
     """Postgres' own."""
     revision: str | None
     """Of the schema; None: it has none yet."""
+    runs_this_code: bool = False
+    """Whether the schema is this code's, or a newer one that it runs on."""
     clock_seconds: float
     """How much the clock here is before the database's, as far as the time of the question tells."""
     num_connections: int
@@ -43,6 +45,7 @@ def look(engine: Engine) -> DatabaseLook:
     return DatabaseLook(
         version=server.version,
         revision=revision,
+        runs_this_code=is_ready(engine),
         clock_seconds=here - float(server.now),
         num_connections=server.num_connections,
         max_connections=server.max_connections,

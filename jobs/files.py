@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,9 +35,17 @@ class Purpose(StrEnum):
     USER_DATA = "user_data"  # kept for the tenant; no batch reads it
 
 
+OBJECT_KEY = re.compile(r"tenant_[0-9a-f]{32}/object_[0-9a-f]{32}")
+
+
 def new_object_key(tenant_id: str) -> str:
     """Return a fresh key in the object store; the content goes there first, then `create_file` names it."""
     return f"{tenant_id}/{new_id('object')}"
+
+
+def is_object_key(name: str) -> bool:
+    """Tell whether `new_object_key` makes such keys; a bucket may hold other things, and parts of our objects."""
+    return OBJECT_KEY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,9 @@ _ROLL_UP = text(f"""
             CAST(sum(num_results) AS bigint) AS num_results, CAST(sum(input_tokens) AS bigint) AS input_tokens,
             CAST(sum(cached_tokens) AS bigint) AS cached_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
             CAST(sum(cost_micros) AS bigint) AS cost_micros, sum(cost_picos) AS cost_picos,
-            CAST(sum(worker_microseconds) AS bigint) AS worker_microseconds, count(*) AS num_gone
+            CAST(sum(worker_microseconds) AS bigint) AS worker_microseconds,
+            CASE WHEN count(num_truncated) = count(*) THEN CAST(sum(num_truncated) AS bigint) END AS num_truncated,
+            count(*) AS num_gone
         FROM gone GROUP BY first_id
     ), summed AS (
         UPDATE ledger SET num_entries = ledger.num_entries + added.num_entries,
@@ -128,7 +130,8 @@ _ROLL_UP = text(f"""
             cached_tokens = ledger.cached_tokens + added.cached_tokens,
             output_tokens = ledger.output_tokens + added.output_tokens,
             cost_micros = ledger.cost_micros + added.cost_micros, cost_picos = ledger.cost_picos + added.cost_picos,
-            worker_microseconds = ledger.worker_microseconds + added.worker_microseconds
+            worker_microseconds = ledger.worker_microseconds + added.worker_microseconds,
+            num_truncated = ledger.num_truncated + added.num_truncated
         FROM added WHERE ledger.id = added.first_id RETURNING added.num_gone
     )
     SELECT coalesce(sum(num_gone), 0) FROM summed

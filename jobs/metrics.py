@@ -5,8 +5,8 @@ Asking costs what the fleet has, however much is queued.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -14,36 +14,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import live_workers
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One number of the Prometheus text format."""
-
-    name: str
-    """That of a counter ends in `_total`; the others are gauges."""
-    help: str
-    value: float
-    labels: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_counter(self) -> bool:
-        """Tell whether the value only grows, but for restarts."""
-        return self.name.endswith("_total")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramSample:
-    """One histogram: `counts[i]` observations above the bound before and up to `bounds[i]`; the last has no bound."""
-
-    name: str
-    help: str
-    bounds: Sequence[float]
-    counts: Sequence[int]
-    sum: float
-    labels: dict[str, str] = field(default_factory=dict)
-
+from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_RUN_STATES, BatchState, RunState
+from jobs.telemetry import declared
+from jobs.telemetry.meters import HistogramSample, Kind, Meter, Sample
 
 COUNTED_WITHIN = timedelta(minutes=5)
 """Numbers that are older are counted by whoever asks: then nobody else does."""
@@ -99,11 +72,12 @@ def _seen(worker_id: str, stats: dict[str, Any]) -> WorkerSeen:
 
 
 def count_queue(session: Session) -> None:
-    """Count the batches, chunks and budgets that `read_samples` shows from now on."""
+    """Count the batches, chunks, runs and budgets that `read_samples` shows from now on."""
     session.execute(_COUNT)
 
 
 _LIVE = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
+_OPEN_RUNS = tuple(state for state in RunState if state not in TERMINAL_RUN_STATES)
 
 # Two reads: no one index has all three states, and the table has every chunk there ever was.
 _OPEN_CHUNKS = """
@@ -129,6 +103,13 @@ _COUNT = text(f"""
             ) AS live
         ),
         'chunks', (SELECT coalesce(jsonb_agg(counted), '[]') FROM ({_OPEN_CHUNKS}) AS counted),
+        'runs', (
+            SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
+                SELECT state, count(*) AS num FROM run
+                WHERE state IN ('queued', 'running', 'cancelling') GROUP BY state
+            ) AS open_runs
+        ),
+        'failing_schedules', (SELECT count(*) FROM schedule WHERE num_failures > 0),
         'spent', (SELECT coalesce(sum(spent_tokens), 0) FROM budget),
         'reserved', (SELECT coalesce(sum(reserved_tokens), 0) FROM budget)
     )
@@ -156,36 +137,26 @@ def _queue(session: Session) -> Iterator[Sample]:
     yield from _batches(numbers["batches"])
     for counted in numbers["chunks"]:
         yield from _chunks(counted, now=float(row.now))
-    yield Sample(name="tokenmill_tokens_spent", help="Tokens billed to all tenants.", value=numbers["spent"])
-    yield Sample(name="tokenmill_tokens_reserved", help="Tokens set aside for live batches.", value=numbers["reserved"])
-    age = max(0.0, float(row.now - row.counted_at))
-    yield Sample(name="tokenmill_queue_counted_seconds", help="Age of the numbers of batches and chunks.", value=age)
+    for state in _OPEN_RUNS:
+        num_runs = numbers.get("runs", {}).get(state.value, 0)  # a release without runs may have counted
+        yield Sample(meter=declared.RUNS, labels={"state": state.value}, value=num_runs)
+    yield Sample(meter=declared.FAILING_SCHEDULES, value=numbers.get("failing_schedules", 0))
+    yield Sample(meter=declared.TOKENS_SPENT, value=numbers["spent"])
+    yield Sample(meter=declared.TOKENS_RESERVED, value=numbers["reserved"])
+    yield Sample(meter=declared.QUEUE_COUNTED, value=max(0.0, float(row.now - row.counted_at)))
 
 
 def _batches(counts: dict[str, int]) -> Iterator[Sample]:
     for state in _LIVE:
-        count = counts.get(state.value, 0)
-        yield Sample(
-            name="tokenmill_batches", help="Batches that have not ended.", labels={"state": state.value}, value=count
-        )
+        yield Sample(meter=declared.BATCHES, labels={"state": state.value}, value=counts.get(state.value, 0))
 
 
 def _chunks(counted: dict[str, Any], *, now: float) -> Iterator[Sample]:
-    labels = {name: counted[name] for name in ("model", "priority", "state")}
-    yield Sample(name="tokenmill_chunks", help="Open chunks.", labels=labels, value=counted["num_chunks"])
-    yield Sample(name="tokenmill_chunk_lines", help="Lines in open chunks.", labels=labels, value=counted["num_lines"])
-    yield Sample(
-        name="tokenmill_chunk_tokens",
-        help="Estimated tokens of open chunks.",
-        labels=labels,
-        value=counted["num_tokens"],
-    )
-    yield Sample(
-        name="tokenmill_chunk_oldest_seconds",
-        help="Age of the oldest open chunk.",
-        labels=labels,
-        value=max(0.0, now - counted["oldest_at"]),
-    )
+    labels = {name: counted[name] for name in declared.CHUNKS.labels}
+    yield Sample(meter=declared.CHUNKS, labels=labels, value=counted["num_chunks"])
+    yield Sample(meter=declared.CHUNK_LINES, labels=labels, value=counted["num_lines"])
+    yield Sample(meter=declared.CHUNK_TOKENS, labels=labels, value=counted["num_tokens"])
+    yield Sample(meter=declared.CHUNK_OLDEST, labels=labels, value=max(0.0, now - counted["oldest_at"]))
 
 
 def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
@@ -193,22 +164,23 @@ def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
     for model in sorted({worker.model for worker in workers}):
         mine = [worker for worker in workers if worker.model == model]
         labels = {"model": model}
-        yield Sample(name="tokenmill_workers", help="Live workers.", labels=labels, value=len(mine))
-        yield Sample(
-            name="tokenmill_worker_slots",
-            help="Chunks that the live workers keep open at most.",
-            labels=labels,
-            value=sum(worker.max_chunks for worker in mine),
-        )
+        yield Sample(meter=declared.WORKERS, labels=labels, value=len(mine))
+        yield Sample(meter=declared.WORKER_SLOTS, labels=labels, value=sum(worker.max_chunks for worker in mine))
     for worker in workers:
-        labels = {"model": worker.model, "worker": worker.id}
-        for name, value in sorted((worker.engine_stats or {}).items()):
-            yield _engine_sample(f"tokenmill_engine_{name}", value, labels)
+        yield from engine_samples(worker.engine_stats or {}, model=worker.model, worker_id=worker.id)
 
 
-def _engine_sample(name: str, value: Any, labels: dict[str, str]) -> Sample | HistogramSample:
-    """Read one entry of a heartbeat: a number, or a histogram as `bounds`, `counts` and `sum`."""
-    help_text = "As the worker's last heartbeat told it; it starts anew with the worker."
-    if isinstance(value, dict):
-        return HistogramSample(name=name, help=help_text, labels=labels, **value)
-    return Sample(name=name, help=help_text, labels=labels, value=value)
+def engine_samples(stats: Mapping[str, Any], *, model: str, worker_id: str) -> Iterator[Sample | HistogramSample]:
+    """Yield what a worker tells of its engine: numbers, and histograms as `bounds`, `counts` and `sum`."""
+    labels = {"model": model, "worker": worker_id}
+    for name, value in sorted(stats.items()):
+        if isinstance(value, Mapping):
+            yield HistogramSample(meter=_engine_meter(name, Kind.HISTOGRAM), labels=labels, **value)
+        else:
+            kind = Kind.COUNTER if name.endswith("_total") else Kind.GAUGE
+            yield Sample(meter=_engine_meter(name, kind), labels=labels, value=value)
+
+
+def _engine_meter(name: str, kind: Kind) -> Meter:
+    says = "As the worker told it last; it starts anew with the engine."
+    return Meter(name=f"tokenmill_engine_{name}", kind=kind, says=says, labels=("model", "worker"))

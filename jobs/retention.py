@@ -10,19 +10,21 @@ import logging
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files
+from jobs.backups import are_objects_held
 from jobs.database import autocommit, transaction
 from jobs.deletions import Deleted
 from jobs.errors import ServiceError
 from jobs.partitions import batch_day, detach_before, drop_detached_before, partition_days
+from jobs.read_documents import UnusedDocuments
 from jobs.states import TERMINAL_BATCH_STATES
-from jobs.storage import Storage
+from jobs.storage import Storage, StoredObject
 from jobs.store_owner import may_sweep
 from jobs.tables import Batch, Tenant
 from jobs.uploads import records
@@ -35,8 +37,8 @@ _FILES = 100  # a transaction
 _BATCHES = 100  # a transaction
 _ROWS = 10_000  # a transaction
 _DELETIONS_AT_ONCE = 8
-_OURS = re.compile(r"(tenant_[0-9a-f]{32}/object_[0-9a-f]{32})(?:#[0-9]+)?")
-"""Keys as `files.new_object_key` makes them; a bucket may hold other things too."""
+_OURS = re.compile(rf"({files.OBJECT_KEY.pattern})(?:#[0-9]+)?")
+"""Our objects, and their parts; a bucket may hold other things too."""
 
 
 def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
@@ -48,7 +50,7 @@ def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
     num_gone = 0
     while True:
         with transaction(maker) as session:
-            due = files.due_for_purge(session, limit=_FILES)
+            due = {} if are_objects_held(session) else files.due_for_purge(session, limit=_FILES)
         if not due:
             return num_gone
         gone = delete_objects(storage, due)
@@ -66,7 +68,7 @@ def purge_uploads(maker: sessionmaker[Session], storage: Storage) -> int:
     num_gone = 0
     while True:
         with transaction(maker) as session:
-            due = records.parts_due_for_purge(session, limit=_FILES)
+            due = {} if are_objects_held(session) else records.parts_due_for_purge(session, limit=_FILES)
         if not due:
             break
         gone = delete_objects(storage, due)
@@ -77,33 +79,44 @@ def purge_uploads(maker: sessionmaker[Session], storage: Storage) -> int:
     return num_gone
 
 
-def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
-    """Delete our objects, and parts of them, that are older than `age` and that no row names; return how many.
+def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta, unused: timedelta) -> int:
+    """Delete what nobody needs any more of the store, which is listed once; return how many objects.
 
-    Killed uploads leave them. An upload that is still under way when that happens fails: `files.condemn` has its key.
+    Those of ours, and parts of them, that are older than `age` and that no row names: killed uploads leave them. An
+    upload that is still under way when that happens fails: `files.condemn` has its key. And the read documents that
+    were `unused` for so long, or whose tenant is deleted: who needs one later reads its file again.
     None are deleted where another database sweeps the store.
     """
     if not may_sweep(maker, storage):
         return 0
     if (prefix := storage.unlisted_uploads) is not None:
         log.info(
-            "parts of unfinished uploads are not swept storage=%s: the bucket needs a lifecycle rule with "
-            "AbortIncompleteMultipartUpload for the prefix %r; docs/configuration.md has it",
+            "parts of unfinished uploads are not swept storage=%s prefix=%r: the bucket needs a lifecycle rule with "
+            "AbortIncompleteMultipartUpload; docs/configuration.md has it",
             storage.url,
             prefix,
         )
     with transaction(maker) as session:
-        limit = session.scalar(select(func.now() - age))
-    assert limit is not None
-    old = ((found.name, _OURS.fullmatch(found.name)) for found in storage.iter_objects() if found.modified_at < limit)
-    ours = ((name, match[1]) for name, match in old if match is not None)
+        now = session.scalar(select(func.now()))
+        gone = set(session.scalars(select(Tenant.id).where(Tenant.deleted_at.is_not(None))))
+    assert now is not None
+    documents = UnusedDocuments(limit=now - unused, gone=gone)
+    due = (found for found in storage.iter_objects() if documents.has(found) or _is_leftover(found, now - age))
     num_gone = 0
-    while block := dict(islice(ours, _FILES)):
+    while block := [found.name for found in islice(due, _FILES)]:
+        keys = {name: match[1] for name in block if (match := _OURS.fullmatch(name)) is not None}
         with transaction(maker) as session:
-            condemned = files.condemn(session, set(block.values()))
-        leftovers = {name: name for name, key in block.items() if key in condemned}
-        num_gone += len(delete_objects(storage, leftovers))
+            if are_objects_held(session):
+                return num_gone
+            condemned = files.condemn(session, set(keys.values()))
+        unneeded = {name: name for name, key in keys.items() if key in condemned}
+        unneeded |= {name: name for name in block if name not in keys and documents.has_still(storage, name)}
+        num_gone += len(delete_objects(storage, unneeded))
     return num_gone
+
+
+def _is_leftover(found: StoredObject, limit: datetime) -> bool:
+    return found.modified_at < limit and _OURS.fullmatch(found.name) is not None
 
 
 def delete_objects(storage: Storage, keys: dict[str, str]) -> set[str]:

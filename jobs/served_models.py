@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
+from jobs.lines.document_bodies import PREPARE_MODEL
+from jobs.lines.endpoints import LineKind, paths_of
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch, Model
 
@@ -44,7 +46,15 @@ _FREE: NewPrices = {
 }
 
 
-def add_model(session: Session, name: str, path: str, *, is_checked: bool = True, **prices: Unpack[NewPrices]) -> Model:
+def add_model(
+    session: Session,
+    name: str,
+    path: str,
+    *,
+    is_checked: bool = True,
+    serves: LineKind = LineKind.GENERATE,
+    **prices: Unpack[NewPrices],
+) -> Model:
     """Add a model under the name that batches use; what no price is given for is free.
 
     One that nobody `is_checked` is offered once a worker has loaded it. Raises ConflictError where the name is taken.
@@ -53,7 +63,7 @@ def add_model(session: Session, name: str, path: str, *, is_checked: bool = True
     columns: NewPrices = {**_FREE, **prices}
     _check_prices(Model(name=name, **columns))
     checked_at = func.now() if is_checked else None
-    row = insert(Model).values(name=name, path=stored_path(path), checked_at=checked_at, **columns)
+    row = insert(Model).values(name=name, path=stored_path(path), checked_at=checked_at, serves=serves, **columns)
     model: Model | None = session.scalar(row.on_conflict_do_nothing().returning(Model))
     if model is None:
         raise ConflictError(
@@ -80,6 +90,19 @@ def put_model(session: Session, name: str, path: str, *, is_checked: bool = Fals
     )
     assert isinstance(model, Model)
     return model
+
+
+def note_kind(session: Session, name: str, serves: LineKind) -> None:
+    """Note which lines a model answers, as the worker found that has its files.
+
+    Raises NotFoundError, or ConflictError where it answered others so far and somebody still needs it.
+    """
+    before = session.scalar(select(Model.serves).where(Model.name == name).with_for_update())
+    if before is None:
+        raise _not_found(name, [other.name for other in list_models(session)])
+    if before != serves:
+        _require_unused(session, name, then=f"have it serve {' and '.join(paths_of(serves))}, or choose another name")
+        session.execute(update(Model).where(Model.name == name).values(serves=serves))
 
 
 def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Model:
@@ -111,21 +134,32 @@ def remove_model(session: Session, name: str) -> None:
     """
     if session.scalar(select(Model.name).where(Model.name == name).with_for_update()) is None:
         raise _not_found(name, session.scalars(select(Model.name).order_by(Model.name).limit(_MOST_NAMED)).all())
+    _require_unused(session, name, then="remove it")
+    session.execute(delete(Model).where(Model.name == name))
+
+
+def _require_unused(session: Session, name: str, *, then: str) -> None:
+    """Raise ConflictError where a worker serves a model, or a batch waits for it."""
     workers = [worker.id for worker in fleet.live_workers(session, model=name)]
     if workers:
-        raise ConflictError(f"the model {name!r} is served by {_few(workers)}; stop what serves it, then remove it")
+        raise ConflictError(f"the model {name!r} is served by {_few(workers)}; stop what serves it, then {then}")
     open_batches = session.scalars(_OPEN_BATCHES.where(Batch.model == name)).all()
     if open_batches:
         raise ConflictError(
             f"batches that have not ended name the model {name!r}: {_few(open_batches)}. Cancel them or let them end, "
-            "then remove it."
+            f"then {then}."
         )
-    session.execute(delete(Model).where(Model.name == name))
 
 
-def hold_model(session: Session, name: str) -> bool:
-    """Tell whether a model is still there, and keep it there until this transaction ends."""
-    held = select(Model.name).where(Model.name == name).with_for_update(read=True, key_share=True)
+def hold_model(session: Session, name: str, kind: LineKind) -> bool:
+    """Tell whether a model still answers such lines, and keep that so until this transaction ends.
+
+    What stands for none in lines that are prepared always does.
+    """
+    if name == PREPARE_MODEL:
+        return True
+    answers = (Model.name == name) & (Model.serves == kind)
+    held = select(Model.name).where(answers).with_for_update(read=True, key_share=True)
     return session.scalar(held) is not None
 
 
@@ -141,6 +175,18 @@ def offered_models(session: Session) -> Sequence[Model]:
     """
     live = fleet.live_models(session)
     return [model for model in list_models(session) if model.checked_at is not None or model.name in live]
+
+
+def names_for(session: Session, kind: LineKind) -> set[str]:
+    """Return what lines of a kind may name as their model."""
+    if kind is LineKind.PREPARE:
+        return {PREPARE_MODEL}
+    return {model.name for model in offered_models(session) if model.serves == kind}
+
+
+def kinds_by_name(session: Session) -> dict[str, LineKind]:
+    """Return what each model that is offered answers."""
+    return {model.name: LineKind(model.serves) for model in offered_models(session)}
 
 
 def find_offered(session: Session, name: str) -> Model:
@@ -188,6 +234,8 @@ def stored_path(path: str) -> str:
 def _check(name: str, path: str) -> None:
     if not name.strip() or name != name.strip():
         raise InputError(f"the model's name is {name!r}; give one without spaces around it", param="name")
+    if name.startswith(PREPARE_MODEL[0]):
+        raise InputError(f"the model's name is {name!r}; give one that begins with no colon", param="name")
     if not path.strip():
         raise InputError(f"the path of model {name!r} is empty; give a directory or a hub id", param="path")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -30,7 +30,7 @@ class Settings(BaseSettings):
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
     """Postgres, which keeps the truth."""
     api_connections: int = Field(default=12, ge=4)
-    """Connections to Postgres of one API process, at most; a control worker opens 11 at most and 2 for its claims, a
+    """Connections to Postgres of one API process, at most; a control worker opens 12 at most and 2 for its claims, a
     GPU worker 4 and 2 for its leases, any other process 4."""
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
@@ -53,6 +53,21 @@ class Settings(BaseSettings):
     """How long an upload or the reader of an answer may pause, and a JSON body take."""
     api_operator_key: str = ""
     """If set, `/metrics` and `/openapi.json` ask for this key as `Authorization: Bearer …`; else they are open."""
+
+    traces_url: str = ""
+    """Where batches' traces go, if anywhere: OTLP over HTTP, such as `http://collector:4318/v1/traces`; needs the extra
+    `otel` of the package. See [docs/metrics.md](metrics.md#traces)."""
+    traces_lines: float = Field(default=0.01, ge=0, le=1)
+    """The share of a traced batch's lines that have a span of their own."""
+    log_format: Literal["text", "json"] = "text"
+    """How roles write to stderr: `json` is one object a line, whoever writes it. The API's log is JSON in any case."""
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    """Where control, dispatcher and GPU worker answer `/metrics`, each its own; 0: nowhere. The API answers at its own
+    port. With `tokenmill up` it is the control worker's; the dispatcher has the next one, then come the workers."""
+    metrics_host: str = "127.0.0.1"
+    """The address that goes with it; it asks for no key."""
+    metrics_tenants: bool = False
+    """Whether billed tokens and costs are counted by tenant: some series for each of them, in each worker."""
 
     max_batch_lines: int = Field(default=1_000_000, gt=0)
     """Requests in one batch, at most."""
@@ -95,11 +110,22 @@ class Settings(BaseSettings):
     tenant_queued_runs: int = Field(default=1000, ge=0)
     """Runs of a tenant's pipelines that wait, where more are asked for."""
 
+    tenant_collections: int = Field(default=1000, ge=0)
+    """Collections of documents of a tenant."""
+    collection_documents: int = Field(default=100_000, gt=0)
+    """Documents of one collection, at most."""
+    max_document_bytes: int = Field(default=512 * MIB, gt=0, le=512 * MIB)
+    """Size of one document of a collection, at most."""
+    max_schema_bytes: int = Field(default=MIB, gt=0)
+    """Size of the schema of an extraction as compact JSON, at most."""
+    tenant_open_extractions: int = Field(default=100, ge=0)
+    """Extractions of a tenant that have not ended."""
+
     chunk_lines: int = Field(default=512, gt=0)
     """Requests that a worker leases at once, at most; 64 unless they are very short or long."""
     chunk_tokens: int = Field(default=131_072, gt=0)
     """Tokens of the requests that a worker leases at once, at most, by estimate and unless one alone has more."""
-    lease_seconds: float = Field(default=20.0, gt=0)
+    lease_seconds: float = Field(default=18.0, gt=0)
     """How long a chunk stays a worker's that does not extend its lease."""
     heartbeat_seconds: float = Field(default=2.0, gt=0)
     """How often a worker extends its leases and reports."""
@@ -117,6 +143,10 @@ class Settings(BaseSettings):
     """What a stopping worker gives its open chunks to finish."""
     worker_chunks: int = Field(default=6, gt=0)
     """Chunks that one worker keeps open."""
+    prepare_processes: int = Field(default=2, gt=0, le=256)
+    """Documents that one prepare worker reads at once, each in a process of its own; it keeps as many chunks open."""
+    document_days: int = Field(default=30, gt=0, le=MAX_DAYS)
+    """Days for which a read document is kept that no extraction used; then it is read anew."""
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)
     """After how long an object that no file names is deleted, and an upload under way gives up. A bucket needs a rule
     for the parts of unfinished uploads: see below."""
@@ -128,6 +158,9 @@ class Settings(BaseSettings):
     detail_days: int = Field(default=90, gt=0, le=MAX_DAYS)
     """Days after a batch's end, and at least until its results are gone, for which its chunks and each of its ledger
     entries are kept; then its entries become one a day, with the same sums."""
+    run_days: int = Field(default=90, gt=0, le=MAX_DAYS)
+    """Days after its end for which a run of a pipeline, or an extraction, is kept. The last run that succeeded stays,
+    and so does what incremental sources have taken."""
 
     @model_validator(mode="after")
     def _check_lease(self) -> Self:

@@ -1,4 +1,4 @@
-"""The states of batches, chunks, uploads, counts and runs, and the one table of moves. Nobody assigns one elsewhere."""
+"""States of batches, chunks, uploads, counts, runs and extractions, and their moves. Nobody assigns one elsewhere."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class ExtractionState(StrEnum):
+    """States as the wire shows them."""  # `jobs.extractions.lifecycle` alone writes them
+
+    IN_PROGRESS = "in_progress"
+    CANCELLING = "cancelling"  # the batch that it waits for is being cancelled
+    COMPLETED = "completed"  # every document has its record, a failed one, too
+    FAILED = "failed"  # `reason` says why
+    CANCELLED = "cancelled"
+
+
 class RunKind(StrEnum):
     """Who wanted a run."""
 
@@ -92,8 +102,12 @@ class Priority(StrEnum):
     OVERFLOW = "overflow"  # beyond its tenant's token limit, on capacity that nobody else wants; nobody asks for it
 
 
-ASKED_CLASSES = (Priority.URGENT, Priority.NORMAL, Priority.BULK)
-"""Those that a batch may ask for, best first."""
+class AskedPriority(StrEnum):
+    """The classes that a batch may ask for, best first."""
+
+    URGENT = Priority.URGENT
+    NORMAL = Priority.NORMAL
+    BULK = Priority.BULK
 
 
 class InvalidLines(StrEnum):
@@ -134,13 +148,17 @@ class DeliveryState(StrEnum):
 
 
 class EventType(StrEnum):
-    """What a webhook may be told of; the first four are OpenAI's."""
+    """What a webhook may be told of; the first four are OpenAI's. What each is about is its first word."""
 
     BATCH_COMPLETED = "batch.completed"
     BATCH_FAILED = "batch.failed"
     BATCH_EXPIRED = "batch.expired"
     BATCH_CANCELLED = "batch.cancelled"
     BATCH_AT_RISK = "batch.at_risk"  # it is expected to end after its deadline; at most once a batch
+    RUN_FAILED = "run.failed"
+    RUN_SKIPPED = "run.skipped"
+    RUN_LATE = "run.late"  # it has not ended when its schedule wants it to have; at most once a run
+    SCHEDULE_SKIPPING = "schedule.skipping"  # three runs in a row were skipped; again once one was not
 
 
 _B, _C, _U, _I = BatchState, ChunkState, UploadState, CountState
@@ -186,6 +204,16 @@ RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     _R.CANCELLED: frozenset(),
 }
 
+_E = ExtractionState
+
+EXTRACTION_MOVES: dict[ExtractionState, frozenset[ExtractionState]] = {
+    _E.IN_PROGRESS: frozenset({_E.COMPLETED, _E.FAILED, _E.CANCELLING}),
+    _E.CANCELLING: frozenset({_E.CANCELLED}),
+    _E.COMPLETED: frozenset(),
+    _E.FAILED: frozenset(),
+    _E.CANCELLED: frozenset(),
+}
+
 COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
     _I.COUNTING: frozenset({_I.COUNTED, _I.FAILED}),
     _I.COUNTED: frozenset(),
@@ -194,6 +222,7 @@ COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
 
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
 TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
+TERMINAL_EXTRACTION_STATES = frozenset(state for state, moves in EXTRACTION_MOVES.items() if not moves)
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
 
 
@@ -201,7 +230,7 @@ class IllegalMoveError(AssertionError):
     """Our own invariant is broken: a move that is not in the table."""
 
 
-State = TypeVar("State", bound=BatchState | ChunkState | UploadState | CountState | RunState)
+State = TypeVar("State", bound=BatchState | ChunkState | UploadState | CountState | RunState | ExtractionState)
 
 
 def require_move(before: State, after: State) -> None:
@@ -222,6 +251,7 @@ def _moves_of(kind: type[State]) -> dict[State, frozenset[State]]:
         UploadState: UPLOAD_MOVES,
         CountState: COUNT_MOVES,
         RunState: RUN_MOVES,
+        ExtractionState: EXTRACTION_MOVES,
     }
     found: dict[State, frozenset[State]] = tables[kind]
     return found

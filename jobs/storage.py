@@ -164,6 +164,11 @@ class Storage:
         with self._reported(key):
             return obstore.head(self._store, key)["size"]
 
+    def modified_at(self, key: str) -> datetime:
+        """Return when the object was written. Raises NotFoundError."""
+        with self._reported(key):
+            return obstore.head(self._store, key)["last_modified"]
+
     def exists(self, key: str) -> bool:
         try:
             self.size(key)

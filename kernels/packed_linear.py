@@ -1,6 +1,6 @@
 """A linear layer for inference; on a CPU its weight is packed once for what multiplies it there. Knows no model.
 
-    y = x · Wᵀ + b        accumulation fp32, rounded once on the way out
+    y = x · Wᵀ + b        accumulation fp32, rounded once on the way out, or not at all
 
 bf16 on a CPU takes the column panels of cpu/gemm/, by the unit that it is told or the best there is. Other CPUs, and
 fp32, take oneDNN's blocked layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private
@@ -94,6 +94,13 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply: `[tokens, in]` of the weight's dtype to a new `[tokens, out]`."""
+        return self._multiply(x, self._weight.dtype)
+
+    def unrounded(self, x: Tensor) -> Tensor:
+        """Multiply, and leave the sums in fp32 where panels are what is multiplied; elsewhere they are rounded, too."""
+        return self._multiply(x, torch.float32)
+
+    def _multiply(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         if self.product is Product.PLAIN:
             return functional.linear(x, self._weight, self._bias)
         is_row = x.dim() == 2 and x.shape[1] == self.in_features and x.dtype == self._weight.dtype
@@ -102,7 +109,7 @@ class PackedLinear:
             return x.new_empty((0, self.out_features))
         if self._unit is not None:
             assert self._bias is not None
-            return gemm.linear(x, self._weight, self._bias, self.out_features, unit=self._unit)
+            return gemm.linear(x, self._weight, self._bias, self.out_features, unit=self._unit, dtype=dtype)
         padding = padded_rows(x.shape[0]) - x.shape[0]
         wide = functional.pad(x, (0, 0, 0, padding)) if padding else x
         product: Tensor = torch.ops.mkldnn._linear_pointwise(wide, self._weight, self._bias, "none", [], "")

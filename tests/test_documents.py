@@ -17,3 +17,25 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
     links = LINK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
+
+
+def test_no_two_decisions_have_one_number_and_each_says_its_own() -> None:
+    numbers = [path.name[:4] for path in DECISIONS]
+    assert numbers == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
+    assert [path.read_text(encoding="utf-8").split(maxsplit=2)[1] for path in DECISIONS] == numbers
+
+
+def test_the_architecture_page_lists_every_decision_in_order() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"\[(\d+) [^]]+\]\(adr/(.+?)\)", page.partition("## Decisions")[2]) == [
+        (str(int(path.name[:4])), path.name) for path in DECISIONS
+    ]
+
+
+def test_the_architecture_page_has_a_row_for_every_package() -> None:
+    rooms = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Words")[0]
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"benchmarks", "examples", "migrations"}
+    assert set(re.findall(r"^\| `(\w+)` \|", rooms, flags=re.MULTILINE)) == packages

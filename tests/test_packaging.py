@@ -23,6 +23,12 @@ def test_mypy_looks_at_every_package_of_the_wheel_and_at_the_tests() -> None:
     assert set(settings["mypy"]["files"]) == {*settings["hatch"]["build"]["targets"]["wheel"]["packages"], "tests"}
 
 
+def test_ruff_knows_every_package_of_the_checkout_as_ours() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    ours = {*settings["hatch"]["build"]["targets"]["wheel"]["packages"], *NOT_SHIPPED}
+    assert set(settings["ruff"]["lint"]["isort"]["known-first-party"]) == ours
+
+
 def test_transformers_builds_a_llama_with_our_kernels_folder_first_on_the_path() -> None:
     script = (
         "import kernels, transformers\n"

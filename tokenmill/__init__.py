@@ -15,7 +15,7 @@ from jobs.errors import InputError, TokenmillError
 
 if TYPE_CHECKING:
     from cli.mapping.job import MapJob
-    from cli.mapping.places import Place
+    from cli.places.session import Place
 
 __all__ = ["InputError", "TokenmillError", "map"]
 
@@ -75,23 +75,25 @@ def _added(job: MapJob, place: Place, *, data_dir: str | Path | None) -> list[di
     """Return the new columns' values, row by row."""
     import typer
 
-    from cli.mapping.running import compute, folder_of
+    from cli.mapping.running import check_schema, compute, folder_of
     from cli.up_command import default_data_dir
 
+    check_schema(job, place)
     folder = folder_of(job, place, base=Path(data_dir) if data_dir else default_data_dir(), output="")
-    try:
-        rendered = compute(job, place, folder, say=_say)
-    except typer.Exit:  # a signal ended the stack on this machine
-        raise KeyboardInterrupt from None
-    names = tuple(job.shape.typed)
-    added = [{name: row[name] for name in names} for row in folder.rows(job, rendered)]
-    folder.remove()
+    with folder.run.held():
+        try:
+            rendered = compute(job, place, folder, say=_say)
+        except typer.Exit:  # a signal ended the stack on this machine
+            raise KeyboardInterrupt from None
+        names = tuple(job.shape.typed)
+        added = [{name: row[name] for name in names} for row in folder.rows(job, rendered)]
+        folder.remove()
     return added
 
 
 def _place(model: str | None, *, base_url: str | None, api_key: str | None, window: str) -> Place:
     from cli.client import client_for
-    from cli.mapping.places import server, this_machine
+    from cli.places.place import server, this_machine
 
     base_url = base_url or os.environ.get("TOKENMILL_BASE_URL")
     if not base_url:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import orjson
-
 from jobs.errors import InputError
+from pipelines.arrow_values import row_values
 from pipelines.lines.table_shape import Shape
 from pipelines.outputs.tables import arrow_fields
 from pipelines.packages import needed
+from pipelines.row_json import as_json, dumps
 from pipelines.sources.files import Format
 from pipelines.sources.source import Row, Source
 
@@ -40,7 +39,7 @@ class PythonTable:
 def table_of(given: Any) -> PythonTable:
     """Return what was given as a table. Raises InputError for what is none, or has no rows."""
     package = type(given).__module__.partition(".")[0]
-    if package == "pyarrow" and hasattr(given, "to_batches"):
+    if package == "pyarrow" and hasattr(given, "append_column") and hasattr(given, "to_batches"):
         return _arrow_table(given)
     if package == "pandas" and hasattr(given, "columns"):
         return _pandas_frame(given)
@@ -56,8 +55,10 @@ def table_of(given: Any) -> PythonTable:
 
 def _list_of_dicts(given: list[Any]) -> PythonTable:
     for number, row in enumerate(given, start=1):
-        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise InputError(f"row {number} is a {type(row).__name__}, and no dict whose keys are names.")
+        if not isinstance(row, Mapping):
+            raise InputError(f"row {number} is a {type(row).__name__}. Give each row as a dict of its columns.")
+        if names := [name for name in row if not isinstance(name, str)]:
+            raise InputError(f"row {number} has the key {names[0]!r}. Name every column by a text, such as with str().")
 
     def extended(_shape: Shape, added: Rows) -> list[dict[str, Any]]:
         return [{**row, **more} for row, more in zip(given, added, strict=True)]
@@ -83,8 +84,11 @@ def _arrow_table(given: Any) -> PythonTable:
 
 
 def _pandas_frame(given: Any) -> PythonTable:
-    if not all(isinstance(name, str) for name in given.columns):
-        raise InputError("the columns of the DataFrame are not all named by texts. Rename them, such as with str().")
+    if names := [name for name in given.columns if not isinstance(name, str)]:
+        raise InputError(
+            f"the DataFrame has a column named {names[0]!r}, which is no text. Rename it, such as with "
+            "`frame.rename(columns=str)`."
+        )
 
     def extended(shape: Shape, added: Rows) -> Any:
         pandas = needed("pandas", by="a DataFrame")
@@ -93,7 +97,13 @@ def _pandas_frame(given: Any) -> PythonTable:
         return pandas.concat([given, new], axis=1)
 
     arrow = needed("pyarrow", by="a DataFrame")
-    table = arrow.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None)
+
+    def column(name: str) -> Any:
+        if str(given[name].dtype).startswith("period"):  # which Arrow has as numbers
+            raise TypeError("periods, which `.astype(str)` makes texts")
+        return arrow.Table.from_pandas(given[[name]], preserve_index=False).column(0)
+
+    table = _arrow_table_of(list(given.columns), column)
     return PythonTable(source=_arrow_source(table), form=Format.PARQUET, extended=extended)
 
 
@@ -103,17 +113,46 @@ def _polars_frame(given: Any) -> PythonTable:
         return given.hstack(polars.from_arrow(_new_columns(shape, added)).get_columns())
 
     needed("pyarrow", by="a DataFrame")
-    return PythonTable(source=_arrow_source(given.to_arrow()), form=Format.PARQUET, extended=extended)
+
+    def column(name: str) -> Any:
+        if str(given.schema[name]) == "Object":  # of which Arrow gets the addresses
+            raise TypeError("objects of Python")
+        return given.select([name]).to_arrow().column(0)
+
+    table = _arrow_table_of(list(given.columns), column)
+    return PythonTable(source=_arrow_source(table), form=Format.PARQUET, extended=extended)
+
+
+def _arrow_table_of(names: Sequence[str], column: Callable[[str], Any]) -> Any:
+    """Put a DataFrame's columns together. Raises InputError that names one that Arrow has no type for."""
+    arrow = needed("pyarrow", by="a DataFrame")
+    _require_once(names)
+    found = {}
+    for name in names:
+        try:
+            found[name] = column(name)
+        except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+            said = error.args[0] if isinstance(error, arrow.ArrowException) else error
+            reason = str(said).splitlines()[0].rstrip(".")
+            raise InputError(
+                f"the column {name!r} of the DataFrame holds what a column of one type cannot: {reason}. Make its "
+                "values alike, or leave it out."
+            ) from None
+    return arrow.table(found)
+
+
+def _require_once(names: Sequence[str]) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"the table has the column {twice[0]!r} twice. Rename one.")
 
 
 def _arrow_source(table: Any) -> Source:
     names = list(table.column_names)
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"the table has the column {twice[0]!r} twice. Rename one.")
+    _require_once(names)
 
     def rows() -> Iterator[dict[str, Any]]:
         for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
-            yield from batch.to_pylist()
+            yield from row_values(batch)
 
     return Source(
         description=_DESCRIPTION,
@@ -135,7 +174,16 @@ def _numbered(rows: Iterator[Mapping[str, Any]]) -> Iterator[Row]:
 
 def _digest(rows: Iterator[Mapping[str, Any]]) -> str:
     digest = hashlib.sha256()
-    dump = partial(orjson.dumps, default=repr, option=orjson.OPT_NON_STR_KEYS)
     for row in rows:
-        digest.update(dump(dict(row)))
+        try:
+            digest.update(dumps(dict(row), default=_known))
+        except TypeError:  # as of half a surrogate pair: the prompt says so, if it takes it
+            digest.update(repr(row).encode(errors="backslashreplace"))
     return digest.hexdigest()
+
+
+def _known(value: Any) -> Any:
+    try:
+        return as_json(value)
+    except TypeError:
+        return repr(value)

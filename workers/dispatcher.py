@@ -13,25 +13,30 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import chores, metrics
+from jobs import chores, metrics, uptime
 from jobs.batches import due, following, sweeps
 from jobs.batches.due import Due
-from jobs.batches.lost_leases import reap_expired, reap_suspects
+from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
 from jobs.chunks import fleet, ready_queues, waiting
 from jobs.database import autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
 from jobs.pipelines.due import insert_due_runs
+from jobs.pipelines.runs.events import tell_of_late_runs
 from jobs.settings import Settings
 from jobs.storage import Storage
-from workers import logs
+from jobs.telemetry import serving
+from jobs.telemetry.collector import start_traces
+from jobs.telemetry.declared import HINTS, LOST_LEASES, TICK_SECONDS, dispatcher_meters
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import NO_TRACES, Traces
 from workers.app import make_app
 from workers.hints import HintSender
 
@@ -40,6 +45,8 @@ log = logging.getLogger(__name__)
 _LEADER_LOCK = "dispatcher"
 _TRUE_UP_SECONDS = 5.0
 """How often, at most, the queues are trued up while batches are open; so often there is a tick, at least."""
+_UPTIME_SECONDS = 1.0
+"""How often, at most, it is noted that the database answers."""
 _COUNT = "count the queue"
 _COUNT_LOOK_SECONDS = 5.0
 _COUNT_SECONDS = 15.0  # from one count to the next, or
@@ -60,11 +67,13 @@ class Hints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The hints of one tick."""
+    """What one tick decided: hints, and what became of lost leases."""
 
     validate: Sequence[str] = ()
     finalise: Sequence[str] = ()
     run: Sequence[tuple[str, int]] = ()  # (model, chunk id), best first
+    lost: Sequence[Reaped] = ()
+    trace_contexts: Mapping[int, str] = field(default_factory=dict)  # of `run`, by chunk id, those that are traced
 
 
 class Dispatcher:
@@ -75,18 +84,22 @@ class Dispatcher:
         *,
         hints: Hints,
         settings: Settings,
+        meters: Meters | None = None,
+        traces: Traces = NO_TRACES,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions = sessions
         self._storage = storage
         self._hints = hints
         self._settings = settings
+        self._meters = dispatcher_meters() if meters is None else meters
+        self._traces = traces
         self._is_any_open = False
         self._has_opened = threading.Event()
         self._has_lost_leases = threading.Event()
         self._waiting_round = waiting.Round()
         self._monotonic = monotonic
-        self._ticked_at = self._trued_up_at = -math.inf
+        self._ticked_at = self._trued_up_at = self._noted_at = -math.inf
 
     def run(self, stop: threading.Event) -> None:
         """Look and tick until `stop` is set. A database that is away costs a warning per look, nothing else."""
@@ -160,9 +173,11 @@ class Dispatcher:
                 log.exception("schedules wait")  # the thread must live on
 
     def make_due_runs(self) -> None:
-        """Make the runs of schedules that are due; leading or not, for each schedule is locked when it is moved on."""
+        """Make the runs of schedules that are due, and tell of late ones; leading or not, for each row is locked."""
         with transaction(self._sessions) as session:
             insert_due_runs(session)
+        with transaction(self._sessions) as session:
+            tell_of_late_runs(session)
 
     def count_queue(self) -> None:
         """Count for `/metrics` where that is due and no other dispatcher does; a long queue is counted less often."""
@@ -185,18 +200,30 @@ class Dispatcher:
 
     def reap_suspects(self) -> None:
         """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""
-        reap_suspects(self._sessions, self._storage, lease=self._settings.lease)
+        self._note_uptime()
+        self._count_lost(reap_suspects(self._sessions, self._storage, lease=self._settings.lease))
 
     def tick(self) -> Plan:
         """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
-        self._ticked_at = self._monotonic()
+        began = self._ticked_at = self._monotonic()
+        self._note_uptime()
         with transaction(self._sessions) as session:
             if not try_advisory_lock(session, _LEADER_LOCK):
                 return Plan()
             plan = self._decide(session)
+        self._count_lost(plan.lost)
         self._send(plan)
+        self._meters.observe(TICK_SECONDS, self._monotonic() - began)
         self._true_up_if_due()
         return plan
+
+    def _note_uptime(self) -> None:
+        """Note that the database answers, before anything is made of leases that ended while it did not."""
+        if self._monotonic() - self._noted_at < _UPTIME_SECONDS:
+            return
+        with transaction(self._sessions) as session:
+            uptime.note(session, pause=max(self._settings.lease / 2, timedelta(seconds=2 * _TRUE_UP_SECONDS)))
+        self._noted_at = self._monotonic()
 
     def _true_up_if_due(self) -> None:
         if self._monotonic() - self._trued_up_at >= _TRUE_UP_SECONDS:
@@ -205,7 +232,7 @@ class Dispatcher:
             self._trued_up_at = self._monotonic()
 
     def _decide(self, session: Session) -> Plan:
-        reap_expired(session, lease=self._settings.lease)
+        lost = reap_expired(session, lease=self._settings.lease)
         sweeps.expire_overdue(session)
         sweeps.finish_ready(session)
         waiting.wake(session, self._waiting_round)
@@ -214,8 +241,15 @@ class Dispatcher:
         return Plan(
             validate=sweeps.pick_for_validation(session, again_seconds=again),
             finalise=sweeps.pick_for_finalizing(session, again_seconds=again),
-            run=self._pick_chunks(session),
+            run=(run := self._pick_chunks(session)),
+            lost=tuple(lost),
+            trace_contexts=self._traced(session, run),
         )
+
+    def _traced(self, session: Session, run: Sequence[tuple[str, int]]) -> dict[int, str]:
+        if not run or not self._traces.is_on:
+            return {}
+        return ready_queues.trace_contexts(session, [chunk_id for _, chunk_id in run])
 
     def _pick_chunks(self, session: Session) -> list[tuple[str, int]]:
         picked: list[tuple[str, int]] = []
@@ -234,21 +268,33 @@ class Dispatcher:
 
     def _send(self, plan: Plan) -> None:
         for batch_id in plan.validate:
-            self._hints.validate(batch_id)
+            self._count_hint("validate", is_sent=self._hints.validate(batch_id))
         for batch_id in plan.finalise:
-            self._hints.finalise(batch_id)
+            self._count_hint("finalise", is_sent=self._hints.finalise(batch_id))
         for model, chunk_id in plan.run:
-            self._hints.run_chunk(chunk_id, model=model)
+            with self._traces.span("hint", parent=plan.trace_contexts.get(chunk_id), chunk_id=chunk_id) as span:
+                is_sent = self._hints.run_chunk(chunk_id, model=model)
+                span.set(is_sent=is_sent)
+            self._count_hint("run", is_sent=is_sent)
+
+    def _count_hint(self, kind: str, *, is_sent: bool) -> None:
+        self._meters.count(HINTS, kind, "sent" if is_sent else "dropped")
+
+    def _count_lost(self, outcomes: Sequence[Reaped]) -> None:
+        for outcome in outcomes:
+            self._meters.count(LOST_LEASES, outcome.value)
 
 
 def main(settings: Settings) -> None:
     """Run the dispatcher role until SIGTERM or SIGINT."""
-    logs.configure("dispatch")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    meters = dispatcher_meters()
+    serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
+    traces = start_traces(settings.traces_url, role="dispatcher", share_of_lines=settings.traces_lines)
     hints = HintSender(make_app(settings.redis_url))
     log.info("dispatcher started")
     maker, storage = sessions(connect(settings.database_url)), Storage.of(settings)
-    Dispatcher(maker, storage, hints=hints, settings=settings).run(stop)
+    Dispatcher(maker, storage, hints=hints, settings=settings, meters=meters, traces=traces).run(stop)
     log.info("dispatcher stopped")

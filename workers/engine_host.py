@@ -29,8 +29,13 @@ MAX_FRUITLESS_DEATHS = 3
 """Engine deaths without one finished request between them after which the engine, and no request, is to blame. The last
 of them is the death of a probe: a request that kills engines cannot cause it."""
 _PROBE_TOKENS = 16
-WEDGED_SECONDS = 240.0
-"""An engine silent for so long is ended and started again: far above any step, since one step may be a long prefill."""
+WEDGED_SECONDS = 30.0
+"""An engine silent for so long is ended and started again, unless it was about as silent before: see STEPS_SILENT."""
+STEPS_SILENT = 5
+"""How many times its longest silence so far an engine may be silent: a step may be a long prefill on a slow device."""
+PATIENCE_GROWTH = 4
+"""How many times as long it may be after each death without a finished request: its first slow step may be its slowest,
+and one that is ended in it every time would get nowhere."""
 _POLL_SECONDS = 0.2
 
 
@@ -98,14 +103,16 @@ class EngineHost:
         engine: Engine,
         *,
         on_gone: Callable[[str], None],
+        on_death: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_gone(reason)` is called once when the engine cannot be started again, or dies of whatever it runs.
 
-        No request hears of that: their owners give them back.
+        No request hears of that: their owners give them back. `on_death` is called whenever it dies.
         """
         self._engine = engine
         self._on_gone = on_gone
+        self._on_death = on_death
         self._monotonic = monotonic
         self._ids = count(1)
         self._lock = threading.RLock()
@@ -116,6 +123,7 @@ class EngineHost:
         self._num_fruitless_deaths = 0  # since a request has finished
         self._is_restarting = False  # the new engine is not to be talked to before it is ready
         self._last_progress = monotonic()
+        self._longest_silence = 0.0
         self._stats = EngineStats()
         self._closing = threading.Event()
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
@@ -144,6 +152,16 @@ class EngineHost:
         A restart is no silence: loading a large model takes minutes, and `start` has a time limit of its own.
         """
         return 0.0 if self._is_restarting else self._monotonic() - self._last_progress
+
+    @property
+    def is_wedged(self) -> bool:
+        """Tell whether the engine is silent for longer than its steps take: nobody should wait for what it runs."""
+        return self.seconds_since_progress() > self._patience_seconds
+
+    @property
+    def _patience_seconds(self) -> float:
+        unseen = WEDGED_SECONDS * PATIENCE_GROWTH**self._num_fruitless_deaths
+        return max(unseen, STEPS_SILENT * self._longest_silence)
 
     def next_request_id(self) -> int:
         """Return an id that no other request has."""
@@ -223,14 +241,16 @@ class EngineHost:
         while not self._closing.is_set():
             try:
                 progress = self._engine.poll(_POLL_SECONDS)
-                if progress is None and self.seconds_since_progress() > WEDGED_SECONDS:
-                    raise EngineDied(None, list(self._in_engine), f"silent for {WEDGED_SECONDS:g} s")
+                if progress is None and self.is_wedged:
+                    raise EngineDied(None, list(self._in_engine), f"silent for {self._patience_seconds:g} s")
             except EngineDied as death:
                 if not self._closing.is_set() and not self._recover(death):
                     return
                 continue
             if progress is not None:
-                self._last_progress = self._monotonic()
+                now = self._monotonic()
+                self._longest_silence = max(self._longest_silence, now - self._last_progress)
+                self._last_progress = now
                 self._stats = progress.stats
                 self._log_decisions(progress.decisions)
                 self._route(progress.outputs)
@@ -272,6 +292,7 @@ class EngineHost:
         log.error(
             "engine died, restarting exit_code=%s requests=%d reason=%s", death.exit_code, num_requests, death.reason
         )
+        self._on_death()
         if num_requests:  # an engine that dies idle has failed at nothing
             self._num_fruitless_deaths += 1
         if self._num_fruitless_deaths >= MAX_FRUITLESS_DEATHS:

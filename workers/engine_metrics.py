@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from engine.stats import BOUNDS_SECONDS, EngineStats, Histogram, measured
+from engine.stats import EngineStats, Histogram, SizeHistogram, measured
+from jobs.metrics import engine_samples
+from jobs.telemetry.meters import HistogramSample, Meters, Sample, SampleCollector
 
 
 def engine_metrics(stats: EngineStats) -> dict[str, float | Mapping[str, Any]]:
@@ -16,9 +18,20 @@ def engine_metrics(stats: EngineStats) -> dict[str, float | Mapping[str, Any]]:
     return {
         "slot_occupancy": stats.load.slot_occupancy,
         "kv_cache_usage_perc": stats.load.kv_use,
-        **{name: _histogram(value) if isinstance(value, Histogram) else value for name, value in measured(stats)},
+        **{name: _told(value) for name, value in measured(stats)},
     }
 
 
-def _histogram(histogram: Histogram) -> Mapping[str, Any]:
-    return {"bounds": BOUNDS_SECONDS, "counts": histogram.counts, "sum": histogram.sum_seconds}
+def show_engine(meters: Meters, read: Callable[[], EngineStats], *, model: str, worker_id: str) -> None:
+    """Show the engine's numbers beside a worker's own, as they are when Prometheus asks."""
+
+    def samples() -> Iterable[Sample | HistogramSample]:
+        return engine_samples(engine_metrics(read()), model=model, worker_id=worker_id)
+
+    meters.registry.register(SampleCollector(samples))
+
+
+def _told(value: float | Histogram | SizeHistogram) -> float | Mapping[str, Any]:
+    if isinstance(value, Histogram | SizeHistogram):
+        return {"bounds": value.bounds, "counts": value.counts, "sum": value.sum}
+    return value

@@ -1,4 +1,4 @@
-"""The GPU worker role: one process, one engine, one served model."""
+"""The worker role: one process, one engine, one served model; an encoder is handed on to `workers.embedding`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.config import EngineConfig
 from engine.errors import EngineStartError, ModelLoadError
 from engine.models.paths import resolve_model_path
+from engine.pooling.encoder_types import is_encoder
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
@@ -24,30 +24,31 @@ from jobs import served_models
 from jobs.database import connect, sessions, transaction
 from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
+from jobs.lines.endpoints import LineKind
 from jobs.settings import Settings
 from jobs.storage import Storage
-from workers import logs
+from jobs.telemetry import serving
+from jobs.telemetry.collector import start_traces
+from jobs.telemetry.declared import ENGINE_DEATHS, worker_meters
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import Traces
 from workers.answers import AnswerMaker
 from workers.app import RUN_CHUNK_TASK, make_app, model_queue
+from workers.chunks.engine_runner import EngineRunner
 from workers.chunks.parts import WorkerParts
 from workers.chunks.service import ChunkService
 from workers.control import run_worker
 from workers.drain import Drain
 from workers.engine_host import EngineHost
+from workers.engine_metrics import show_engine
 from workers.model_files import fingerprint_of
-from workers.pool import EnginePool
+from workers.pool import ChunkApp, ChunkPool, drain_when_told
 from workers.prompts import PromptMaker
 
 log = logging.getLogger(__name__)
 
 _HOLD_CONNECTIONS = 2
 """For leases and heartbeats. Flushes may all wait for one tenant's locked row; no other tenant's lease ends of that."""
-
-
-class GpuWorkerApp(Celery):
-    """A Celery app that carries the chunk service to its pool."""
-
-    chunk_service: ChunkService
 
 
 def main(
@@ -66,7 +67,6 @@ def main(
     NotFoundError for an unknown model, InputError where its folder, tokenizer or template cannot be read, and registers
     nothing then.
     """
-    logs.configure(f"worker[{model}]")
     maker = sessions(connect(settings.database_url))
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     if path is None:
@@ -74,13 +74,31 @@ def main(
     # Resolved once: an engine that starts again has the same files, whatever a hub has by then.
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
+    if _is_encoder(folder):
+        _require_plain(config, chat_template)
+        # With torch, which other workers leave to their engine.
+        from workers.embedding.main import main as serve_encoder  # noqa: PLC0415
+
+        serve_encoder(
+            settings,
+            model=model,
+            path=path,
+            folder=folder,
+            sessions=maker,
+            hold_sessions=hold_maker,
+            before_database=before_database,
+        )
+        return
     worker_id = new_id("worker")
+    meters = worker_meters()
+    serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     leaving = Leaving()
     process = EngineProcess(config)
     fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
     with suppress(EngineStartError):  # the pool starts it again, and tells
         process.begin()  # it loads the model while the tokenizer is loaded here, and Celery
-    host = EngineHost(process, on_gone=leaving)
+    host = EngineHost(process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS))
+    show_engine(meters, lambda: host.stats, model=model, worker_id=worker_id)
     try:
         make_parts = _parts_maker(
             host,
@@ -92,28 +110,32 @@ def main(
             settings=settings,
             leaving=leaving,
             fingerprint=fingerprint,
+            meters=meters,
+            traces=start_traces(settings.traces_url, role="worker", share_of_lines=settings.traces_lines),
         )
         if path is not None:
             before_database()
     except TokenmillError:
         process.close()
         raise
-    if path is not None:  # only now: a model that cannot be served here must not become known
-        with transaction(maker) as session:
+    with transaction(maker) as session:  # only now: a model that cannot be served here must not become known
+        if path is not None:
             served_models.put_model(session, model, path)
-    app = make_app(settings.redis_url, queue=model_queue(model), app_class=GpuWorkerApp)
+        served_models.note_kind(session, model, LineKind.GENERATE)
+    app = make_app(settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
     app.chunk_service = ChunkService(
         worker_id=worker_id,
         model=model,
-        host=host,
-        make_parts=make_parts,
+        runner=EngineRunner(host, make_parts, model=model),
         sessions=maker,
         hold_sessions=hold_maker,
         settings=settings,
+        meters=meters,
     )
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
+    drain_when_told(app.chunk_service.begin_drain)
     # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.
-    exit_code = run_worker(app, name=worker_id, pool_cls=EnginePool, concurrency=1)
+    exit_code = run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1)
     sys.exit(exit_code if leaving.reason is None else f"worker left: {leaving.reason}")
 
 
@@ -151,6 +173,8 @@ def _parts_maker(
     settings: Settings,
     leaving: Leaving,
     fingerprint: str,
+    meters: Meters,
+    traces: Traces,
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
     tokenizer = _tokenizer(folder, chat_template)
 
@@ -167,6 +191,8 @@ def _parts_maker(
             settings=settings,
             drain=drain,
             model_fingerprint=fingerprint,
+            meters=meters,
+            traces=traces,
         )
 
     return make
@@ -178,6 +204,25 @@ def _folder(path: str) -> Path:
         return resolve_model_path(path)
     except ModelLoadError as error:
         raise InputError(str(error)) from None
+
+
+def _is_encoder(folder: Path) -> bool:
+    try:
+        return is_encoder(folder)
+    except ModelLoadError as error:
+        raise InputError(str(error)) from None
+
+
+def _require_plain(config: EngineConfig, chat_template: Path | None) -> None:
+    """Raise InputError for options of an engine, which an encoder has no use for: it runs in fp32 on the CPU."""
+    wanted = EngineConfig(model=config.model, device=config.device, dtype=config.dtype)
+    if config != wanted or config.device not in ("auto", "cpu") or config.dtype not in ("auto", "float32"):
+        raise InputError(
+            f"{config.model} is an encoder, which runs in float32 on the CPU without an engine. Leave the options out "
+            "that are about one."
+        )
+    if chat_template is not None:
+        raise InputError(f"{config.model} is an encoder and has no chats. Leave --chat-template out.")
 
 
 def _tokenizer(folder: Path, chat_template: Path | None) -> Any:

@@ -22,7 +22,7 @@ MOST_QUEUED = 100
 class HintSender:
     """Publishes hints through `app`, without a time: the clocks of two machines may differ by more than a hint lasts.
 
-    Postgres says how long one is good for: `ready_queues.was_hinted`.
+    Postgres says how long one is good for: `ready_queues.hint_age`.
     """
 
     def __init__(self, app: Celery, *, monotonic: Callable[[], float] = time.monotonic) -> None:

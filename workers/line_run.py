@@ -6,11 +6,13 @@ What an answer looks like is none of its business.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.child_output import RequestProgress
+from engine.outputs import SequenceTimes
 from engine.process.messages import TokenDelta
 from workers.prompts import PreparedLine
 
@@ -31,6 +33,8 @@ class PromptRun:
     request_id: int | None = None
     """Set by whoever submits it."""
     is_done: bool = False
+    times: SequenceTimes | None = None
+    """Of the last choice that ended, as the engine tells it."""
     resumed_token_ids: Sequence[int] = ()
     """What an earlier run of the only choice generated."""
     _is_prompt_computed: bool = False
@@ -43,6 +47,7 @@ class PromptRun:
                 return
             self.on_computed(self._num_computed(delta))
             is_stopped_now = self.output.add(delta)
+            self.times = delta.times or self.times
             self.is_done = self.output.has_ended
         if is_stopped_now:
             self.on_stopped(delta.request_id, delta.index)
@@ -92,6 +97,7 @@ class LineRun:
         self._on_done = on_done
         self._lock = threading.Lock()
         self._num_open = len(prepared.prompts)
+        self.began_at = time.time()
         self.prompt_runs = [
             PromptRun(
                 name=_name(prepared, batch_id, index),

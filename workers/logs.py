@@ -1,25 +1,20 @@
-"""Log lines of every role: time, level, role, a fixed phrase, then fields. Never prompts, outputs or keys."""
+"""The log of roles that Celery runs in: ours alone, Celery installs no handlers.
+
+How a record looks, `jobs.telemetry.logs` says.
+"""
 
 from __future__ import annotations
 
-import logging
-import sys
 from typing import Any
 
 from celery.signals import setup_logging
 
+from jobs.telemetry import logs
 
-def configure(role: str, *, level: int = logging.INFO) -> None:
-    """Send all records to stderr, and keep Celery from installing handlers of its own."""
-    logging.basicConfig(
-        level=level,
-        format=f"%(asctime)s %(levelname)s {role} %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S%z",
-        stream=sys.stderr,
-        force=True,
-    )
-    for chatty in ("celery", "kombu", "httpx", "obstore"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+def configure(role: str, *, is_json: bool) -> None:
+    """Send all records to stderr; with `is_json` as JSON lines, with what Celery and the engine print."""
+    logs.configure(role, is_json=is_json, has_relay=is_json)
     setup_logging.connect(_keep_ours, weak=False)
 
 

@@ -1,14 +1,18 @@
-"""Celery's pool for a GPU worker: one thread for hints, and a chunk service around one long-lived engine.
+"""Celery's pool for a worker of chunks: one thread for hints, and a chunk service around what answers the lines.
 
-A bootstep would be the wrong place for the engine: bootsteps stop before the pool has drained.
+A bootstep would be the wrong place for an engine: bootsteps stop before the pool has drained.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from celery import Celery
 from celery.concurrency.thread import TaskPool
+from celery.signals import worker_shutting_down
 
 from engine.errors import EngineStartError
 from jobs.errors import ServiceError
@@ -19,11 +23,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EnginePool(TaskPool):
-    """Runs `run_chunk` tasks in a thread; starts the app's chunk service with the pool and drains it at the end.
+class ChunkApp(Celery):
+    """A Celery app that carries the chunk service to its pool."""
 
-    The app carries the service as `app.chunk_service`.
-    """
+    chunk_service: ChunkService
+
+
+class ChunkPool(TaskPool):
+    """Runs `run_chunk` tasks in a thread; starts the service of its `ChunkApp` with the pool, drains it at the end."""
 
     @property
     def _service(self) -> ChunkService:
@@ -38,7 +45,7 @@ class EnginePool(TaskPool):
 
     def on_stop(self) -> None:
         # Called by a warm shutdown (SIGTERM) once no more hints are taken: finish what is nearly done, give back
-        # the rest, and only then end the threads and the engine.
+        # the rest, and only then end the threads and the runner.
         self._service.drain()
         super().on_stop()
         self._service.close()
@@ -47,5 +54,22 @@ class EnginePool(TaskPool):
         self.on_stop()
 
     def terminate_job(self, pid: int | None = None, signal: Any = None) -> None:
-        """Drain everything: chunks share one engine, so none is ended alone (cold shutdown, SIGQUIT)."""
+        """Drain everything: chunks share one runner, so none is ended alone (cold shutdown, SIGQUIT)."""
         self._service.begin_drain()
+
+
+def drain_when_told(begin_drain: Callable[[], None]) -> None:
+    """Begin to drain as soon as this process is told to end.
+
+    Celery stops its pool once the broker lets its main thread go: one that hangs takes seconds of the time in which
+    chunks could finish.
+    """
+    told = threading.Event()
+
+    def drain() -> None:
+        told.wait()
+        begin_drain()
+
+    threading.Thread(target=drain, name="drain", daemon=True).start()
+    # Called from a signal's handler, which may have interrupted anything: so it does no more than wake the thread.
+    worker_shutting_down.connect(lambda **_: told.set(), weak=False)

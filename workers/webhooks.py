@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
+from jobs.telemetry.declared import WEBHOOK_SECONDS, WEBHOOK_TRIES, control_meters
+from jobs.telemetry.meters import Meters
 from jobs.webhooks import deliveries
 from jobs.webhooks.deliveries import ClaimedDelivery
 from jobs.webhooks.payloads import signed_event
@@ -41,10 +43,18 @@ T = TypeVar("T")
 class WebhookSender:
     """Owns the thread. `wake` may be called from any thread, the rest once."""
 
-    def __init__(self, sessions: sessionmaker[Session], *, settings: Settings, sender: Sender | None = None) -> None:
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        *,
+        settings: Settings,
+        sender: Sender | None = None,
+        meters: Meters | None = None,
+    ) -> None:
         self._sessions = sessions
         self._look_seconds = settings.claim_alone_seconds
         self._sender = sender or Sender(settings.allowed_networks)
+        self._meters = control_meters() if meters is None else meters
         self._busy: Counter[str] = Counter()
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,6 +153,8 @@ class WebhookSender:
                 log.warning("webhook was not recorded delivery_id=%s error=%s", claimed.delivery_id, error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
+                self._meters.observe(WEBHOOK_SECONDS, answer.milliseconds / 1000)
+                self._meters.count(WEBHOOK_TRIES, "taken" if state is None else state.value)
                 log.info(
                     "webhook sent delivery_id=%s type=%s status=%s ms=%d state=%s",
                     *(claimed.delivery_id, claimed.event_type, answer.status_code, answer.milliseconds, state),

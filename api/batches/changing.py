@@ -6,15 +6,15 @@ from fastapi import APIRouter
 
 from api.auth import TenantDep
 from api.batches.answers import shown
-from api.batches.fields import CompletionWindow
 from api.fields import StrictModel
 from api.openapi import failures
 from api.schemas.batches import BatchObject
 from api.services import ServicesDep
 from api.sessions import SessionDep
+from api.submission_fields import CompletionWindow
 from jobs.batches.changing import change_batch
 from jobs.errors import InputError
-from jobs.states import Priority
+from jobs.states import AskedPriority
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 class ChangeBatchBody(StrictModel):
     """What is left out stays."""
 
-    priority: Priority | None = None
+    priority: AskedPriority | None = None
     completion_window: CompletionWindow | None = None
     """From the batch's creation on, as at its submit."""
 

@@ -8,12 +8,11 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.answers import shown
-from api.batches.fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
 from api.batches.making import make_batch
 from api.bodies import described, signed_in_body
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
@@ -21,13 +20,14 @@ from api.openapi import failures
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
 from api.spending import Spending, SpendingDep
+from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata, RetryCount
 from jobs.batches import inline_lines, lifecycle
 from jobs.batches.inline_lines import MAX_LINES
 from jobs.batches.submission import CreateBatch
 from jobs.database import transaction
 from jobs.errors import InputError, TooLargeError
-from jobs.lines.bodies import ENDPOINTS
-from jobs.states import InvalidLines, Priority, UncoveredLines
+from jobs.lines.endpoints import ENDPOINTS
+from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 from jobs.tables import Tenant
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
@@ -66,7 +66,7 @@ class CreateBatchBody(StrictModel):
     completion_window: CompletionWindow
     metadata: Metadata = None
     output_expires_after: ExpiresAfter | None = None
-    priority: Priority = Priority.NORMAL
+    priority: AskedPriority = AskedPriority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     """Those that the tenant's token budget does not cover when their turn comes."""
@@ -89,6 +89,7 @@ async def create(
     tenant: TenantDep,
     key_id: KeyIdDep,
     services: ServicesDep,
+    request: Request,
     idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = 0,
 ) -> BatchObject:
@@ -106,6 +107,7 @@ async def create(
         uncovered_lines=body.uncovered_lines,
         after=body.after,
         idempotency_key=idempotency_key,
+        trace_context=getattr(request.state, "trace_context", None),
         retry_count=retry_count,
     )
     if body.requests is not None:

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.creating import CreateBatchBody, check_source
-from api.batches.fields import CompletionWindow
 from api.bodies import described, signed_in_body
 from api.fields import Storable
 from api.openapi import failures
@@ -23,6 +22,7 @@ from api.schemas.wire import WireModel, unix_seconds_or_none
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE
+from api.submission_fields import CompletionWindow
 from jobs import served_models
 from jobs.accounts import budgets
 from jobs.batches import estimating, exact_counts, inline_lines
@@ -33,9 +33,10 @@ from jobs.chunks import fleet
 from jobs.database import transaction
 from jobs.errors import InputError, NotFoundError
 from jobs.files import get_file
-from jobs.lines.bodies import CHAT_ENDPOINT, ENDPOINTS
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.endpoints import ENDPOINTS, LineKind, kind_of, require_endpoint
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
-from jobs.states import CountState, Priority
+from jobs.states import AskedPriority, CountState
 from jobs.tables import File, InputCount, Tenant
 
 router = APIRouter(prefix="/v1/estimates", tags=["batches"], responses=failures(401, 429, 503))
@@ -114,9 +115,10 @@ async def estimate(
 ) -> EstimateObject:
     """Say at once what a batch would take; nothing is reserved, and nothing stored but that it is to be counted."""
     check_source(body)
+    require_endpoint(body.endpoint)
     _check_exact(body)
     async with services.session_slots:
-        models, contexts = await run_sync(_known_models, services)
+        kinds, contexts = await run_sync(_known_models, services)
     if body.requests is not None:
         write = partial(inline_lines.lines_of, body.requests, endpoint=body.endpoint)
         lines = await run_sync(write, limiter=services.store.estimate_threads)
@@ -134,7 +136,8 @@ async def estimate(
         estimating.check_lines,
         _found(pieces),
         endpoint=body.endpoint,
-        models=models,
+        models=[name for name, kind in kinds.items() if kind is kind_of(body.endpoint)],
+        kinds=kinds,
         settings=services.settings,
         contexts=contexts,
         is_cut=is_cut,
@@ -153,7 +156,7 @@ def retrieve(
     is_counted = count.state == CountState.COUNTED
     tokens = _counted(count) if is_counted else _estimated(exact_counts.file_of(session, count))
     asked = _Asked(
-        endpoint=count.endpoint, priority=Priority(count.priority), completion_window=count.completion_window
+        endpoint=count.endpoint, priority=AskedPriority(count.priority), completion_window=count.completion_window
     )
     checked = Checked(
         num_lines=count.num_requests, num_invalid=count.num_invalid, listed=count.listed, model=count.model
@@ -180,10 +183,10 @@ def _basis_of(count: InputCount | None) -> str:
     return f"A worker has counted {count.num_requests:,} lines so far. {TOKENS_BASIS}"
 
 
-def _known_models(services: Services) -> tuple[list[str], dict[str, int]]:
-    """Return the names of all models, and the contexts of those that a worker serves now."""
+def _known_models(services: Services) -> tuple[dict[str, LineKind], dict[str, int]]:
+    """Return what all models answer, and the contexts of those that a worker serves now."""
     with transaction(services.sessions) as session:
-        return [model.name for model in served_models.offered_models(session)], fleet.contexts(session)
+        return served_models.kinds_by_name(session), fleet.contexts(session)
 
 
 def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str, int]:
@@ -222,7 +225,7 @@ class _Asked:
     """What matters of a create call beside its lines."""
 
     endpoint: str
-    priority: Priority
+    priority: AskedPriority
     completion_window: str
 
 
@@ -239,6 +242,9 @@ def _answer(
 def _check_exact(body: EstimateBody) -> None:
     if body.exact and body.requests is not None:
         message = "'exact' is for a file. Upload the requests, and give its id as input_file_id."
+        raise InputError(message, param="exact", code="invalid_value")
+    if body.exact and kind_of(body.endpoint) is not LineKind.GENERATE:
+        message = f"'exact' is for endpoints that generate; {body.endpoint} is estimated by bytes. Leave it out."
         raise InputError(message, param="exact", code="invalid_value")
 
 
@@ -270,7 +276,10 @@ def _described(
 ) -> EstimateObject:
     model = None if checked.model is None else served_models.known_model(session, checked.model)
     window = parse_window(asked.completion_window)
-    found = estimating.outcome(session, tenant, tokens, model=model, priority=asked.priority, window=window)
+    is_exact = count is not None and count.state == CountState.COUNTED
+    found = estimating.outcome(
+        session, tenant, tokens, model=model, priority=asked.priority, window=window, is_exact=is_exact
+    )
     total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
     return EstimateObject(
         id=None if count is None else count.id,

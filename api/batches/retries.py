@@ -5,22 +5,22 @@ from __future__ import annotations
 from functools import partial
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.answers import shown
-from api.batches.fields import CompletionWindow, IdempotencyKey, RetryCount
 from api.batches.making import make_batch
 from api.fields import StrictModel
 from api.openapi import failures
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
 from api.spending import ONE_UPLOAD, SpendingDep
+from api.submission_fields import CompletionWindow, IdempotencyKey, RetryCount
 from jobs.batches import lifecycle, retrying
 from jobs.batches.retrying import RetrySource
 from jobs.batches.submission import CreateBatch
 from jobs.database import transaction
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
@@ -30,7 +30,7 @@ class RetryBatchBody(StrictModel):
     """What the retry has otherwise than the batch that it retries; all may be left out, and the body too."""
 
     completion_window: CompletionWindow | None = None
-    priority: Priority | None = None
+    priority: AskedPriority | None = None
 
 
 @router.post(
@@ -46,6 +46,7 @@ async def retry(
     tenant: TenantDep,
     key_id: KeyIdDep,
     services: ServicesDep,
+    request: Request,
     body: RetryBatchBody | None = None,
     idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = 0,
@@ -56,7 +57,8 @@ async def retry(
     uploaded it. Sent again after a lost answer, it returns the batch that the first try made.
     """
     given = body or RetryBatchBody()
-    begin = partial(_begin, idempotency_key=idempotency_key, retry_count=retry_count)
+    trace_context = getattr(request.state, "trace_context", None)
+    begin = partial(_begin, idempotency_key=idempotency_key, trace_context=trace_context, retry_count=retry_count)
     async with services.session_slots:
         found = await run_sync(begin, services, tenant, batch_id, given)
     if isinstance(found, BatchObject):
@@ -84,6 +86,7 @@ def _begin(
     given: RetryBatchBody,
     *,
     idempotency_key: str | None,
+    trace_context: str | None,
     retry_count: int,
 ) -> BatchObject | tuple[CreateBatch, RetrySource]:
     """Return what is to be made of what, or the batch that an earlier try made."""
@@ -94,6 +97,7 @@ def _begin(
             completion_window=given.completion_window,
             priority=given.priority,
             idempotency_key=idempotency_key,
+            trace_context=trace_context,
             retry_count=retry_count,
         )
         earlier = lifecycle.find_repeated(session, tenant, wanted)

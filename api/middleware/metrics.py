@@ -1,34 +1,20 @@
-"""Count and time requests; the counters live in a registry that belongs to one app, so nothing is global."""
+"""Count and time requests, by route pattern: it keeps the number of label values bounded."""
 
 from __future__ import annotations
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-
-class RequestMetrics:
-    """Requests by method, route pattern and status; the pattern keeps the number of label values bounded."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["method", "route", "status"]
-        self.requests = Counter("tokenmill_http_requests", "Answered HTTP requests.", labels, registry=registry)
-        self.seconds = Histogram(
-            "tokenmill_http_request_seconds", "Seconds until an answer was complete.", labels[:2], registry=registry
-        )
-        self.upload_bytes = Counter("tokenmill_upload_bytes", "Bytes of uploaded file content.", registry=registry)
-
-    def record(self, method: str, route: str, *, status: int, seconds: float) -> None:
-        self.requests.labels(method, route, str(status)).inc()
-        self.seconds.labels(method, route).observe(seconds)
+from jobs.telemetry.declared import HTTP_REQUESTS, HTTP_SECONDS
+from jobs.telemetry.meters import Meters
 
 
 class MeasureRequests:
     """Record each request once it is answered; one that got no answer counts as 499, the client went away."""
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self.app, self._meters = app, meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,8 +31,9 @@ class MeasureRequests:
         try:
             await self.app(scope, receive, watch)
         finally:
-            seconds = time.perf_counter() - started
-            self.metrics.record(_method(scope), _route(scope), status=status, seconds=seconds)
+            method, route = _method(scope), _route(scope)
+            self._meters.count(HTTP_REQUESTS, method, route, str(status))
+            self._meters.observe(HTTP_SECONDS, time.perf_counter() - started, method, route)
 
 
 def _method(scope: Scope) -> str:

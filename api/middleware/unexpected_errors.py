@@ -36,11 +36,11 @@ class UnexpectedErrors:
         try:
             await self.app(scope, receive, watch)
         except ClientDisconnect:
-            logger.info("client went away %s", shown_request(scope))
+            logger.info("client went away method=%s path=%s request_id=%s", *shown_request(scope))
         except Exception:
             if has_started:
                 raise  # the server cuts the connection, so the client sees a broken answer and not a short one
-            logger.exception("unexpected error %s", shown_request(scope))
+            logger.exception("unexpected error method=%s path=%s request_id=%s", *shown_request(scope))
             message = "The server met an unexpected error; it is in the server's log under this request id."
             response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
             await response(scope, receive, send)

@@ -25,6 +25,7 @@ from jobs.database import transaction
 from jobs.errors import InputError
 from jobs.files import Purpose
 from jobs.tables import Tenant
+from jobs.telemetry.declared import UPLOAD_BYTES
 from jobs.uploads import completing, records
 from jobs.uploads.records import MAX_PARTS, NewPart, NewUpload
 
@@ -96,7 +97,7 @@ async def add_part(upload_id: str, request: Request, *, tenant: TenantDep, servi
         await run_sync(_check_part, services, tenant, upload_id)
     key = files.new_object_key(tenant.id)
     new = await receive_part(request, key, store=services.store, settings=services.settings)
-    services.metrics.upload_bytes.inc(new.size_bytes)
+    services.meters.count(UPLOAD_BYTES, by=new.size_bytes)
     try:
         async with services.session_slots:
             return await run_sync(_name_part, services, tenant, upload_id, new)

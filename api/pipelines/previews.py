@@ -19,8 +19,10 @@ from jobs.accounts.prices import Prices
 from jobs.database import transaction
 from jobs.pipelines import definitions, stores
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.preview import preview, source_store_of
+from jobs.pipelines.preview import preview
 from jobs.pipelines.requests import check_requests
+from jobs.pipelines.sources import batch_rows
+from jobs.pipelines.sources.store_files import TakenFiles, take_files
 from jobs.pipelines.spec import Definition, parse_definition
 from jobs.tables import Model, Store
 
@@ -45,7 +47,6 @@ def _preview(services: Services, tenant_id: str, name: str, definition: Definiti
     step = definition.steps[0]
     with transaction(services.sessions) as session:
         definitions.check_names(session, tenant_id, definition)
-        store: Store = stores.get_store(session, tenant_id, source_store_of(step))
         model = session.get(Model, step.model)
     assert model is not None, "its name was checked"
     now = datetime.now(UTC)  # of what is shown alone: nothing is kept
@@ -61,6 +62,19 @@ def _preview(services: Services, tenant_id: str, name: str, definition: Definiti
         zone=ZoneInfo("UTC"),
         definition=definition,
     )
-    opened = stores.open_registered(store, writing=False, timeout_seconds=services.settings.storage_timeout_seconds)
-    found = preview(opened, context, services.settings)
+    found = preview(_taken(services, context), context, services.settings)
     return PreviewObject.of(found, Prices.of(model, step.priority), currency=services.settings.currency)
+
+
+def _taken(services: Services, context: RunContext) -> TakenFiles:
+    """Return what the first step takes, as if no run had taken any."""
+    step = context.definition.steps[0]
+    with transaction(services.sessions) as session:
+        if step.source.batch is not None:
+            place = "steps.0.source.batch"
+            key = batch_rows.answers_key(session, context.tenant_id, step.source.batch, place=place)
+            return TakenFiles(files=[], rows=batch_rows.rows(services.store.storage, key))
+        assert step.source.store is not None, "a first step takes files or a batch"
+        store: Store = stores.get_store(session, context.tenant_id, step.source.store)
+    opened = stores.open_registered(store, writing=False, timeout_seconds=services.settings.storage_timeout_seconds)
+    return take_files(opened, context, step, lambda found: found)

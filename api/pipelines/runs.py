@@ -1,4 +1,4 @@
-"""`/v1/runs`: trigger, look at, list, cancel and resume runs."""
+"""`/v1/runs`: trigger, look at, list, cancel, resume and delete runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from sqlalchemy.orm import Session
 from api.auth import KeyIdDep, TenantDep
 from api.fields import ObjectId, Storable, StrictModel
 from api.openapi import failures
-from api.schemas.pipelines import RunObject, RunPage
+from api.schemas.pipelines import DeletedRun, RunObject, RunPage
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from jobs.batches.submission import MAX_IDEMPOTENCY_KEY
 from jobs.pipelines import definitions, lifecycle, schedules, steps
+from jobs.pipelines.runs import purging
 from jobs.states import RunState
 from jobs.tables import Run
 
@@ -99,6 +100,13 @@ def cancel(run_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyId
 def resume(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
     """Let a failed run go on where it stopped."""
     return _shown(session, lifecycle.resume_run(session, tenant.id, run_id))
+
+
+@router.delete("/{run_id}", operation_id="deleteRun", responses=failures(404, 409))
+def delete(run_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedRun:
+    """Forget a run that has ended; what it published stays, and its batches."""
+    purging.delete_run(session, tenant.id, run_id)
+    return DeletedRun(id=run_id)
 
 
 def _shown(session: Session, run: Run) -> RunObject:

@@ -49,6 +49,7 @@ class ScheduleBody(StrictModel):
     catch_up: CatchUp = CatchUp.LATEST
     catch_up_seconds: Count = 6 * 3600
     max_failures: Count | None = None
+    late_after_seconds: Count | None = None
 
 
 class ChangeScheduleBody(StrictModel):
@@ -64,6 +65,7 @@ class ChangeScheduleBody(StrictModel):
     catch_up: CatchUp | None = None
     catch_up_seconds: Count | None = None
     max_failures: Count | None = None
+    late_after_seconds: Count | None = None
 
 
 class BackfillBody(StrictModel):
@@ -71,7 +73,7 @@ class BackfillBody(StrictModel):
     end: AwareDatetime
 
 
-_MAY_BE_NULL = {"starts_at", "ends_at", "max_failures"}
+_MAY_BE_NULL = {"starts_at", "ends_at", "max_failures", "late_after_seconds"}
 
 
 @router.post("", operation_id="createSchedule", responses=failures(404, 409, 429))

@@ -137,7 +137,7 @@ class BatchObject(ListedObject):
                 failed=batch.num_failed,
                 truncated=batch.num_truncated,
             ),
-            usage=_usage_of(batch),
+            usage=usage_of(batch),
             metadata=batch.request_metadata,
             priority=batch.priority,
             invalid_lines=batch.invalid_lines,
@@ -163,7 +163,8 @@ def _errors_of(batch: Batch) -> BatchErrors | None:
     return BatchErrors.of(batch.errors or [], num_unlisted=batch.num_unlisted_errors)
 
 
-def _usage_of(batch: Batch) -> BatchUsage:
+def usage_of(batch: Batch) -> BatchUsage:
+    """Return what a batch has used so far."""
     return BatchUsage(
         input_tokens=batch.input_tokens,
         input_tokens_details=InputTokensDetails(cached_tokens=batch.cached_tokens),

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from api.schemas.wire import WireModel, unix_seconds
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.accounts.prices import Prices
+from jobs.lines.endpoints import LineKind, paths_of
 from jobs.states import Priority
 from jobs.tables import Model
 
@@ -41,17 +42,23 @@ class ModelObject(WireModel):
     output_price_micros: int
     """Micro-units of currency per million generated tokens."""
     currency: str
+    max_model_len: int | None = None
+    """The longest context, prompt and answer together, that a worker has that runs it now; null where none does."""
+    endpoints: list[str]
+    """Those that a batch for this model may have."""
     prices: dict[Priority, PricesObject]
     """Of each class, the one in which a line runs."""
 
     @classmethod
-    def of(cls, model: Model, *, currency: str) -> Self:
+    def of(cls, model: Model, *, currency: str, max_model_len: int | None = None) -> Self:
         return cls(
             id=model.name,
             created=unix_seconds(model.created_at),
             input_price_micros=model.input_price_micros,
             output_price_micros=model.output_price_micros,
             currency=currency,
+            max_model_len=max_model_len,
+            endpoints=list(paths_of(LineKind(model.serves))),
             prices={priority: PricesObject.of(Prices.of(model, priority)) for priority in Priority},
         )
 

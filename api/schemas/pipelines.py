@@ -75,12 +75,16 @@ class ScheduleObject(ListedObject):
     catch_up: CatchUp
     catch_up_seconds: int
     max_failures: int | None
+    late_after_seconds: int | None
+    """A run that has not ended so long after its `scheduled_for` is late."""
     paused_at: int | None
     """Null while it runs."""
     pause_reason: str | None
     """Null where somebody paused it."""
     num_failures: int
     """Runs in a row that failed, up to the last one."""
+    num_skipped: int
+    """Runs in a row that were skipped, up to the last one."""
     next_runs: list[NextRun]
     """Five, in a list the first alone; none while it is paused, or where there is none any more."""
     created_at: int
@@ -101,9 +105,11 @@ class ScheduleObject(ListedObject):
             catch_up=CatchUp(schedule.catch_up),
             catch_up_seconds=schedule.catch_up_seconds,
             max_failures=schedule.max_failures,
+            late_after_seconds=schedule.late_after_seconds,
             paused_at=unix_seconds_or_none(schedule.paused_at),
             pause_reason=schedule.pause_reason,
             num_failures=schedule.num_failures,
+            num_skipped=schedule.num_skipped,
             next_runs=[NextRun.of(tick) for tick in ticks],
             created_at=unix_seconds(schedule.created_at),
             updated_at=unix_seconds(schedule.updated_at),
@@ -168,6 +174,8 @@ class RunObject(ListedObject):
     created_at: int
     started_at: int | None
     ended_at: int | None
+    late_at: int | None
+    """When it was found not to have ended in the time that its schedule allows."""
 
     @classmethod
     def of(cls, run: Run, steps: Sequence[RunStep], used: tuple[int, int]) -> Self:
@@ -189,6 +197,7 @@ class RunObject(ListedObject):
             created_at=unix_seconds(run.created_at),
             started_at=unix_seconds_or_none(run.started_at),
             ended_at=unix_seconds_or_none(run.ended_at),
+            late_at=unix_seconds_or_none(run.late_at),
         )
 
 
@@ -211,6 +220,12 @@ class DeletedPipeline(WireModel):
 class DeletedSchedule(WireModel):
     id: str
     object: Literal["schedule"] = "schedule"
+    deleted: Literal[True] = True
+
+
+class DeletedRun(WireModel):
+    id: str
+    object: Literal["run"] = "run"
     deleted: Literal[True] = True
 
 
@@ -238,12 +253,13 @@ class PreviewObject(WireModel):
         picos = prices.cost_picos(
             input_tokens=tokens.estimated_input_tokens, output_tokens=tokens.estimated_output_tokens
         )
-        which = f"The first {preview.num_rows:,} rows" if preview.has_more else f"All {preview.num_rows:,} rows"
+        which = "Its first" if preview.has_more else "Together"
         failed = f" {preview.num_failed:,} of them cannot be rendered: {preview.first_error}."
         summary = (
-            f"{preview.num_files:,} files of {preview.size_bytes:,} bytes. {which} are about "
-            f"{tokens.estimated_input_tokens:,} tokens, and at most {tokens.estimated_output_tokens:,} of answers: "
-            f"{in_currency(picos)} {currency}.{failed if preview.num_failed else ''}"
+            f"{_counted(preview.num_files, 'file')} of {preview.size_bytes:,} bytes. {which} "
+            f"{_counted(preview.num_rows, 'row')}: about {tokens.estimated_input_tokens:,} tokens, and at most "
+            f"{tokens.estimated_output_tokens:,} of answers, {in_currency(picos)} {currency}."
+            f"{failed if preview.num_failed else ''}"
         )
         return cls(
             lines=preview.lines,
@@ -256,3 +272,7 @@ class PreviewObject(WireModel):
             cost_micros=rounded_micros(picos),
             summary=summary,
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -24,6 +24,8 @@ class UsageObject(WireModel):
     batch_id: str | None
     lines: int
     """That have a result, failed ones included."""
+    truncated: int | None
+    """Of the lines: `max_tokens` or the context ended an answer; null where some are from before that was noted."""
     input_tokens: int
     """Of prompts, cached ones included."""
     cached_tokens: int
@@ -45,6 +47,7 @@ class UsageObject(WireModel):
             key=usage.key_hint,
             batch_id=usage.batch_id,
             lines=usage.num_results,
+            truncated=usage.num_truncated,
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,

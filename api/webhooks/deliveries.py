@@ -61,7 +61,7 @@ async def try_out(
     event = signed_event(
         sample.event_id,
         event_type.value,
-        {"id": "batch_sample"},
+        {"id": f"{event_type.partition('.')[0]}_sample"},
         event_at=sample.at,
         sent_at=sample.at,
         signing_secrets=sample.signing_secrets,

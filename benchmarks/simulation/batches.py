@@ -5,79 +5,56 @@ The clock is virtual. Validation, files and flushes take no time here, and no le
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from itertools import compress, count
+from operator import not_
 from typing import NamedTuple
 
+from benchmarks.simulation.budgets import TokenBudgets
 from benchmarks.simulation.cost import CostModel
 from benchmarks.simulation.sequences import SimulatedRequest
+from benchmarks.simulation.simulated_batches import EPOCH, SimulatedBatch, SimulatedLine
 from benchmarks.simulation.simulator import Simulator
 from engine.config import SchedulerConfig
 from engine.stats import CacheCounters
 from jobs.chunks.fair_order import CLASSES, Queue, QueuedChunk, order
 from jobs.states import Priority
 
-_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _CHUNK_LINES = 64
 _OPEN_CHUNKS = 6
 """As the defaults are."""
-
-
-class SimulatedLine(NamedTuple):
-    """Lengths in tokens, and what the prompt begins with."""
-
-    num_prompt_tokens: int
-    num_output_tokens: int
-    prefix: str = ""
-    num_prefix_tokens: int = 0
-    seconds_earlier: float = 0.0
-    """How much before its batch's the line's own deadline is: it starts before lines that have a later one."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class SimulatedBatch:
-    """A batch, and how far it is."""
-
-    number: int
-    tenant: str
-    weight: float
-    priority: Priority
-    arrival_seconds: float
-    lines: Sequence[SimulatedLine]
-    max_tokens: int
-    """Of every line."""
-    num_finished: int = 0
-    used: int = 0
-    """Tokens of the finished lines."""
-    num_claimed: int = 0
-    claimed_at: float = 0.0
-    """When its last chunk was, in seconds."""
-    end_seconds: float = math.inf
-
-    @property
-    def expires_at(self) -> datetime:
-        """Return the deadline: a day after the arrival, so that the oldest of a tenant is first."""
-        return _EPOCH + timedelta(days=1, seconds=self.arrival_seconds)
-
-    @property
-    def estimated_tokens(self) -> int:
-        """Return what a submit would estimate for all lines."""
-        return sum(line.num_prompt_tokens for line in self.lines) + self.max_tokens * len(self.lines)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Chunk:
     batch: SimulatedBatch
     lines: Sequence[SimulatedLine]
-    num_left: int
+    """Those that have not begun."""
+    num_running: int = 0
+    charged: int = 0
+    """The estimate of its claim."""
     used: int = 0
+    """Since its claim."""
 
     @property
     def estimated_tokens(self) -> int:
         return sum(line.num_prompt_tokens for line in self.lines) + self.batch.max_tokens * len(self.lines)
+
+    def cost(self, line: SimulatedLine) -> int:
+        """Return the most that a line may use."""
+        return line.num_prompt_tokens + line.num_cached_tokens + self.batch.max_tokens
+
+
+class _Running(NamedTuple):
+    worker: int
+    chunk: _Chunk
+    line: SimulatedLine
+    request: SimulatedRequest  # kept, so that its identity stays its own
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,26 +72,41 @@ class _Share:
 class BatchSimulator:
     """Some workers of one model, and the queue before them."""
 
-    def __init__(self, cost: CostModel, config: SchedulerConfig, *, num_workers: int, num_kv_blocks: int) -> None:
+    def __init__(
+        self,
+        cost: CostModel,
+        config: SchedulerConfig,
+        *,
+        num_workers: int,
+        num_kv_blocks: int,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        """`limits` are tenants' budgets in tokens: what has no room waits, if need be for ever."""
         self.batches: list[SimulatedBatch] = []
         """Those that have come and not ended."""
         self.num_finished_tokens = 0
         """Of lines that have ended."""
         self._shares: dict[tuple[Priority, str], _Share] = defaultdict(_Share)
         self._weights: dict[str, float] = {}
-        self._chunks: dict[int, tuple[int, _Chunk]] = {}  # by the identity of a request that runs
-        self._requests: dict[int, SimulatedRequest] = {}
+        self._budgets = TokenBudgets(limits or {})
+        self._partly_begun: deque[tuple[int, _Chunk]] = deque()  # a line of theirs has ended, and others wait for room
+        self._laid_aside: dict[str, list[tuple[int, int, _Chunk]]] = defaultdict(list)  # by tenant: heaps by need
+        self._ended_at = 0.0  # when the last line did
+        self._numbers = count()
+        self._running: dict[int, _Running] = {}  # by the identity of a request
         self._num_open = [0] * num_workers
         self._workers = [
             Simulator(cost, config, num_kv_blocks=num_kv_blocks, on_end=self._end_line) for _ in range(num_workers)
         ]
 
     def run(self, coming: Iterable[SimulatedBatch], *, every_seconds: float, look: Callable[[float], None]) -> None:
-        """Replay batches, given in order of arrival, until the last has ended; `look` is called every so often."""
+        """Replay batches, given in order of arrival, until none goes on; `look` is called every so often."""
         arrivals = deque(coming)
         next_look = every_seconds
         while arrivals or self.batches:
             now = self._advance(arrivals[0].arrival_seconds if arrivals else math.inf)
+            if now == math.inf and self.batches:
+                return  # what is left waits for room that never comes
             while next_look <= now:
                 look(next_look)
                 next_look += every_seconds
@@ -124,6 +116,11 @@ class BatchSimulator:
     def cache_counters(self) -> list[CacheCounters]:
         """Return what each worker's prefix cache has found."""
         return [worker.scheduler.cache_counters for worker in self._workers]
+
+    @property
+    def busy_seconds(self) -> float:
+        """Return how long workers worked, all together."""
+        return sum(worker.busy_seconds for worker in self._workers)
 
     def virtual_time(self, batch: SimulatedBatch) -> float:
         """Return that of its tenant, in its class."""
@@ -144,6 +141,19 @@ class BatchSimulator:
     def _submit(self, batch: SimulatedBatch) -> None:
         self.batches.append(batch)
         self._weights[batch.tenant] = batch.weight
+        share = self._activated(batch, now=batch.arrival_seconds)
+        for first in range(0, len(batch.lines), _CHUNK_LINES):
+            lines = batch.lines[first : first + _CHUNK_LINES]
+            share.waiting.append(_Chunk(batch=batch, lines=lines))
+        self._let_idle_wait(until=batch.arrival_seconds)
+
+    def _let_idle_wait(self, *, until: float) -> None:
+        for worker in self._workers:
+            if not worker.scheduler.has_work:
+                worker.now = max(worker.now, until)
+
+    def _activated(self, batch: SimulatedBatch, *, now: float) -> _Share:
+        """Return a batch's share; one that was idle keeps up with the others of its class."""
         share = self._shares[batch.priority, batch.tenant]
         if not share.is_active:
             active = [
@@ -152,16 +162,15 @@ class BatchSimulator:
                 if priority is batch.priority and other.is_active
             ]
             share.virtual_time = max(share.virtual_time, min(active, default=0.0))
-            share.served_at = batch.arrival_seconds
-        for first in range(0, len(batch.lines), _CHUNK_LINES):
-            lines = batch.lines[first : first + _CHUNK_LINES]
-            share.waiting.append(_Chunk(batch=batch, lines=lines, num_left=len(lines)))
-        for worker in self._workers:
-            if not worker.scheduler.has_work:
-                worker.now = max(worker.now, batch.arrival_seconds)
+            share.served_at = now
+        return share
 
     def _claim(self) -> None:
         """Give workers with a free slot the chunks that are next in turn."""
+        while self._partly_begun:
+            self._begin_lines(*self._partly_begun.popleft())
+        for tenant, chunks in self._laid_aside.items():
+            self._wake(tenant, chunks)
         while min(self._num_open) < _OPEN_CHUNKS and any(share.waiting for share in self._shares.values()):
             number = min(range(len(self._workers)), key=lambda number: (self._num_open[number], self._now(number)))
             self._start(number, self._next_chunk(self._now(number)))
@@ -176,10 +185,11 @@ class BatchSimulator:
             if share.waiting
         }
         queues = [self._queue(number, *key) for number, key in heads.items()]
-        (picked,) = order(queues, now=_EPOCH + timedelta(seconds=now), limit=1)
+        (picked,) = order(queues, now=EPOCH + timedelta(seconds=now), limit=1)
         share = self._shares[heads[picked]]
         chunk = share.waiting.popleft()
-        share.virtual_time += chunk.estimated_tokens / chunk.batch.weight
+        chunk.charged, chunk.used = chunk.estimated_tokens, 0
+        share.virtual_time += chunk.charged / chunk.batch.weight
         share.served_at = now
         share.num_leased += 1
         return chunk
@@ -192,7 +202,7 @@ class BatchSimulator:
             priority=priority,
             weight=self._weights[tenant],
             virtual_time=share.virtual_time,
-            waiting_since=_EPOCH + timedelta(seconds=max(share.served_at, head.batch.arrival_seconds)),
+            waiting_since=EPOCH + timedelta(seconds=max(share.served_at, head.batch.arrival_seconds)),
             chunks=[QueuedChunk(id=number, estimated_tokens=head.estimated_tokens)],
         )
 
@@ -200,7 +210,14 @@ class BatchSimulator:
         self._num_open[number] += 1
         chunk.batch.num_claimed += len(chunk.lines)
         chunk.batch.claimed_at = self._now(number)
-        for line in chunk.lines:
+        self._begin_lines(number, chunk)
+
+    def _begin_lines(self, number: int, chunk: _Chunk) -> None:
+        """Begin the lines that there is room for; without any that runs the chunk leaves."""
+        fits = self._budgets.cover(chunk.batch.tenant, [chunk.cost(line) for line in chunk.lines])
+        begun, chunk.lines = list(compress(chunk.lines, fits)), list(compress(chunk.lines, map(not_, fits)))
+        chunk.num_running += len(begun)
+        for line in begun:
             request = SimulatedRequest(
                 arrival_seconds=self._now(number),
                 num_prompt_tokens=line.num_prompt_tokens,
@@ -209,28 +226,51 @@ class BatchSimulator:
                 num_prefix_tokens=line.num_prefix_tokens,
                 max_tokens=chunk.batch.max_tokens,
                 priority=CLASSES.index(chunk.batch.priority),
-                deadline=chunk.batch.arrival_seconds + 86_400 - line.seconds_earlier,
+                deadline=chunk.batch.deadline - line.seconds_earlier,
                 tenant=chunk.batch.tenant,
             )
-            self._chunks[id(request)] = (number, chunk)
-            self._requests[id(request)] = request  # kept, so that its identity stays its own
+            self._running[id(request)] = _Running(number, chunk, line, request)
             self._workers[number].add(request)
+        if not chunk.num_running:
+            self._leave(number, chunk)
+
+    def _leave(self, number: int, chunk: _Chunk) -> None:
+        """End a claim: the chunk is done, or waits until there is room for the smallest of its lines."""
+        batch = chunk.batch
+        self._num_open[number] -= 1
+        share = self._shares[batch.priority, batch.tenant]
+        share.virtual_time += (chunk.used - chunk.charged) / batch.weight
+        share.num_leased -= 1
+        if chunk.lines:
+            batch.num_claimed -= len(chunk.lines)
+            need = min(map(chunk.cost, chunk.lines))
+            heapq.heappush(self._laid_aside[batch.tenant], (need, next(self._numbers), chunk))
+
+    def _wake(self, tenant: str, chunks: list[tuple[int, int, _Chunk]]) -> None:
+        """Return chunks to the queue, those with the smallest need first, as far as there is room for them together."""
+        room = self._budgets.room(tenant) or 0
+        while chunks and chunks[0][0] <= room:
+            need, _, chunk = heapq.heappop(chunks)
+            room -= need
+            self._activated(chunk.batch, now=self._ended_at).waiting.appendleft(chunk)
+            self._let_idle_wait(until=self._ended_at)
 
     def _end_line(self, request: SimulatedRequest, now: float) -> None:
-        number, chunk = self._chunks.pop(id(request))
-        del self._requests[id(request)]
+        number, chunk, line, _ = self._running.pop(id(request))
+        self._ended_at = now
         tokens = request.num_prompt_tokens + request.num_output_tokens
         self.num_finished_tokens += tokens
         chunk.used += tokens
-        chunk.num_left -= 1
+        chunk.num_running -= 1
         batch = chunk.batch
+        self._budgets.settle(batch.tenant, covered=chunk.cost(line), used=tokens + line.num_cached_tokens)
         batch.num_finished += 1
         batch.used += tokens
-        if not chunk.num_left:
-            self._num_open[number] -= 1
-            share = self._shares[batch.priority, batch.tenant]
-            share.virtual_time += (chunk.used - chunk.estimated_tokens) / batch.weight
-            share.num_leased -= 1
+        batch.first_end_seconds = min(batch.first_end_seconds, now)
+        if chunk.lines:
+            self._partly_begun.append((number, chunk))
+        elif not chunk.num_running:
+            self._leave(number, chunk)
         if batch.num_finished == len(batch.lines):
             batch.end_seconds = now
             self.batches.remove(batch)

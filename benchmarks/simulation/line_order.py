@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks import study
-from benchmarks.simulation.batches import BatchSimulator, SimulatedBatch, SimulatedLine
+from benchmarks.simulation.batches import BatchSimulator
+from benchmarks.simulation.simulated_batches import SimulatedBatch, SimulatedLine
 from benchmarks.traces import TraceRow
 from engine.config import PolicyName, SchedulerConfig
 from engine.stats import CacheCounters

@@ -108,6 +108,11 @@ class Simulator:
             num_refused=self._num_refused,
         )
 
+    @property
+    def busy_seconds(self) -> float:
+        """Return how long its steps took so far."""
+        return self._busy_seconds
+
     def step(self) -> None:
         """Run the scheduler's next step."""
         self._loop.step()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -25,17 +27,43 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         return
     target = target.resolve()  # what a link leads to is replaced, and not the link
     with _named_after(target):
-        number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    unfinished = Path(name)
+        file, unfinished = _begin(target)
     try:
         with _named_after(target):
-            with os.fdopen(number, "wb") as file:
-                yield file
+            yield file
+            file.flush()
             unfinished.chmod(_mode_of(target))
             unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
+        file.raw.close()  # without what a full disk has no room for
         raise
+    finally:
+        file.close()  # now others may begin one: see _begin
+
+
+def _begin(target: Path) -> tuple[BufferedWriter, Path]:
+    """Open an empty file beside `target`: the one that a killed command left, unless somebody writes it."""
+    path = target.with_name(f".{target.name}.part")
+    with suppress(OSError):
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if _is_free(number, path):
+            os.ftruncate(number, 0)
+            return os.fdopen(number, "wb"), path
+        os.close(number)
+    number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    return os.fdopen(number, "wb"), Path(name)
+
+
+def _is_free(number: int, path: Path) -> bool:
+    """Lock an open file that is ours; tell whether nobody else writes it, and it is still at its path."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    found = os.fstat(number)
+    is_at_path = path.exists() and os.path.samestat(found, path.stat())
+    return is_at_path and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
 def _mode_of(target: Path) -> int:

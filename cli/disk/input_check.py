@@ -81,7 +81,7 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
 def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     """Return what a good file holds. Raises InputError listing bad lines where a batch of it would fail validation."""
     from jobs.batches.scan import Scan
-    from jobs.lines.bodies import require_endpoint
+    from jobs.lines.endpoints import require_endpoint
     from jobs.lines.reading import iter_lines
     from jobs.settings import load_settings
 

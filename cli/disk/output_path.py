@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jobs.errors import InputError
@@ -28,6 +29,14 @@ def require_replaceable(output: Path) -> None:
         raise InputError(f"{output} is no ordinary file, and the output would replace it. Give another path with -o.")
     if not os.access(output.resolve().parent, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
         raise _not_permitted(output)
+
+
+def require_apart(outputs: Iterable[Path], read: Mapping[Path, str]) -> None:
+    """Raise InputError where an output would replace a file that is read; what each of those is comes with it."""
+    taken = {path.resolve(): what for path, what in read.items()}
+    for path in outputs:
+        if path.resolve() in taken:
+            raise InputError(f"the output {path} is {taken[path.resolve()]}. Choose another path.")
 
 
 def _not_permitted(output: Path) -> InputError:

@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+from jobs.telemetry.logs import last_words
+
 _FULL_BYTES = 1 << 20
 _LAST_LINES = 20
 """What a program wrote long before its end is not why it ended."""
@@ -34,7 +36,7 @@ def cause_of(written: str, folder: Path) -> str | None:
 def _line_with(cause: str, written: str) -> str:
     pattern = dict(_COMPILED)[cause]
     line = next(line for line in reversed(written.splitlines()) if pattern.search(line))
-    return line.strip().removeprefix("tokenmill: ")
+    return last_words(line.strip()).removeprefix("tokenmill: ")
 
 
 def _free_bytes(folder: Path) -> int | None:

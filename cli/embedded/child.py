@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cli.embedded.causes import cause_of
 from jobs.errors import ServiceError
+from jobs.telemetry.logs import last_words
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _POLL_SECONDS = 0.02
@@ -123,7 +124,7 @@ class Child:
         """Return `: <why it ended, or the last line of the log> (more in <log>)`."""
         written = self._written()
         last = next((line.strip() for line in reversed(written.splitlines()) if line.strip()), "it wrote nothing")
-        why = cause_of(written, self.spec.log_path.parent) or last.removeprefix("tokenmill: ")
+        why = cause_of(written, self.spec.log_path.parent) or last_words(last).removeprefix("tokenmill: ")
         return f": {why} (more in {self.spec.log_path})"
 
     def _written(self) -> str:

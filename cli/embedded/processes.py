@@ -25,9 +25,9 @@ class RoleProcess:
 
 
 def role_processes(note: StackNote) -> list[RoleProcess]:
-    """Return every role of the stack, in the order of their start."""
+    """Return every role of the stack, in the order of their start; one that was started later comes last."""
     found = dict(_found(note.pid))
-    return [_described(name, found.get(name)) for name in note.roles]
+    return [_described(name, found.get(name)) for name in dict.fromkeys([*note.roles, *found])]
 
 
 def _found(pid: int) -> Iterator[tuple[str, psutil.Process]]:

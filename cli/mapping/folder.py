@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -14,16 +13,16 @@ import orjson
 
 from cli.disk.download import replacing
 from cli.mapping.job import MapJob
-from cli.run_command import errors_path
-from cli.run_state import RunFolder
+from cli.places.run_folder import RunFolder
+from cli.places.stage import Stage
 from jobs.errors import InputError
 from pipelines.lines.joining import joined_rows
 from pipelines.lines.requests import RequestLine, UnrenderedRow, request_lines
-from pipelines.lines.table_shape import SeenColumns, output_schema, require_apart, several_types
-from pipelines.outputs.tables import open_table
-from pipelines.packages import needed
+from pipelines.lines.table_shape import SeenColumns, output_schema, require_apart
+from pipelines.outputs.kept_columns import dumped, loaded
+from pipelines.outputs.tables import require_writable
 from pipelines.sources.files import Format
-from pipelines.sources.source import Row, Source
+from pipelines.sources.source import Row
 
 MAX_SHOWN = 3
 """Rows that a dry run shows."""
@@ -50,12 +49,8 @@ class MapFolder:
     run: RunFolder
 
     @property
-    def lines(self) -> Path:
-        return self.run.root / "input.jsonl"
-
-    @property
-    def answers(self) -> Path:
-        return self.run.root / "answers.jsonl"
+    def stage(self) -> Stage:
+        return Stage.within(self.run)
 
     @property
     def unrendered(self) -> Path:
@@ -94,7 +89,7 @@ class MapFolder:
     def _write_lines(self, job: MapJob, shown: list[RequestLine | UnrenderedRow]) -> tuple[int, int]:
         """Return how many rows there are, and how many of them are no lines."""
         num_rows = failed = 0
-        with replacing(self.lines) as lines, replacing(self.unrendered) as unrendered:
+        with replacing(self.stage.lines) as lines, replacing(self.unrendered) as unrendered:
             for one in request_lines(job.source, job.template, job.ask):
                 num_rows += 1
                 if len(shown) < MAX_SHOWN:
@@ -110,13 +105,14 @@ class MapFolder:
         """Yield the rows of the output. Raises InputError where the source is not what it was."""
         if job.source.identity() != rendered.identity:
             raise InputError(f"{job.source.description} has changed since its rows were read. Run the same again.")
-        results = [_lines(path) for path in (self.answers, errors_path(self.answers)) if path.exists()]
-        unrendered = (UnrenderedRow(**orjson.loads(line)) for line in _lines(self.unrendered))
+        results = [lines_of(path) for path in self.stage.results.paths]
+        unrendered = (UnrenderedRow(**orjson.loads(line)) for line in lines_of(self.unrendered))
         return joined_rows(job.source, job.shape, unrendered=unrendered, results=results)
 
     def forget(self) -> None:
         """Free the disk once the output is written."""
-        for path in (self.lines, self.answers, errors_path(self.answers), self.unrendered, self.note):
+        self.stage.forget()
+        for path in (self.unrendered, self.note):
             path.unlink(missing_ok=True)
         self.run.forget_stack()
 
@@ -129,8 +125,7 @@ def arrow_schema(rendered: Rendered) -> Any:
     """Return the pyarrow.Schema of the output; None where it has no types."""
     if rendered.schema is None:
         return None
-    arrow = needed("pyarrow", by="writing Parquet")
-    return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(rendered.schema)))
+    return loaded(base64.b64decode(rendered.schema))
 
 
 def _output_schema(job: MapJob, seen: SeenColumns, columns: list[str]) -> str | None:
@@ -139,22 +134,8 @@ def _output_schema(job: MapJob, seen: SeenColumns, columns: list[str]) -> str | 
     own = seen.schema() if job.source.columns is None else job.source.schema
     schema = output_schema(own, columns, job.shape)
     if job.source.columns is None:
-        _require_writable(job.source, schema, all_rows=seen.has_widened)
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def _require_writable(source: Source, schema: Any, *, all_rows: bool) -> None:
-    """Raise InputError where Parquet takes no such columns or rows: now, and not when all is computed."""
-    arrow = needed("pyarrow", by="writing Parquet")
-    try:
-        with (
-            Path(os.devnull).open("wb") as nowhere,
-            open_table(nowhere, Format.PARQUET, columns=None, schema=schema) as table,
-        ):
-            for row in source.read() if all_rows else ():
-                table.write(row.values)
-    except (arrow.ArrowException, OverflowError) as error:
-        raise several_types(str(error)) from None
+        require_writable(schema, (row.values for row in job.source.read()) if seen.has_widened else ())
+    return base64.b64encode(dumped(schema)).decode()
 
 
 def _noting(job: MapJob, seen: SeenColumns) -> MapJob:
@@ -173,13 +154,13 @@ def _noting(job: MapJob, seen: SeenColumns) -> MapJob:
 def _nothing_to_run(job: MapJob, num_rows: int, unrendered: Path) -> InputError:
     if num_rows == 0:
         return InputError(f"{job.source.description} holds no rows.")
-    first = orjson.loads(next(_lines(unrendered)))
+    first = orjson.loads(next(lines_of(unrendered)))
     return InputError(
         f"none of the {num_rows:,} rows of {job.source.description} fits the prompt. Row {first['index']}: "
         f"{first['error']}"
     )
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def lines_of(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from file

@@ -12,8 +12,8 @@ from typing import Any
 from cli.disk.download import replacing
 from cli.mapping.folder import MapFolder, Rendered, arrow_schema
 from cli.mapping.job import MapJob
-from cli.mapping.places import Place
-from cli.run_state import RunFolder, outputs_are_intact, sha256_of
+from cli.places.run_folder import RunFolder, sha256_of
+from cli.places.session import Place, session_at
 from pipelines.lines.table_shape import ERROR_COLUMN
 from pipelines.outputs.tables import open_table
 
@@ -41,24 +41,30 @@ class Tally:
 
 def folder_of(job: MapJob, place: Place, *, base: Path, output: str) -> MapFolder:
     """Return the folder of the job whose results of this place go to this output."""
-    key = job.identity(place.name, output)
-    return MapFolder(run=RunFolder(key=key, root=base.expanduser().absolute() / "runs" / key))
+    return MapFolder(run=RunFolder.below(base, job.identity(place.name, output)))
 
 
-def is_done(folder: MapFolder, output: Path) -> bool:
-    """Tell whether an earlier start has written the output, and it is as it was written."""
+def written_before(folder: MapFolder, output: Path) -> Tally | None:
+    """Return the tally of an earlier start that has written the output, where that is as it was written."""
+    if not folder.run.has_written([output]):
+        return None
     state = folder.run.read()
-    return str(output.absolute()) in (state.outputs or {}) and outputs_are_intact(state)
+    return Tally(num_answered=state.num_answered, codes=Counter(state.failed or {}))
+
+
+def check_schema(job: MapJob, place: Place) -> None:
+    """Raise InputError where the place is known not to keep the schema of the answers."""
+    if job.ask.schema is not None:
+        place.check_schema(job.ask.schema)
 
 
 def compute(job: MapJob, place: Place, folder: MapFolder, *, say: Callable[[str], None]) -> Rendered:
     """Bring the results of a job into its folder, however far an earlier start came."""
-    if job.ask.schema is not None:
-        place.check_schema(job.ask.schema)
     rendered = folder.render(job)
     if rendered.num_unrendered:
         say(f"{rendered.num_unrendered:,} of {rendered.num_rows:,} rows do not fit the prompt; their error says why")
-    place.run(folder)
+    with session_at(place, folder.run, say=say) as session:
+        session.run(folder.stage)
     return rendered
 
 
@@ -74,6 +80,7 @@ def write_output(job: MapJob, folder: MapFolder, rendered: Rendered, output: Pat
         for row in tally.passing(folder.rows(job, rendered), error_column=shape.prefix + ERROR_COLUMN):
             table.write(row)
     noted = {str(output.absolute()): sha256_of(output)}
-    folder.run.write(replace(folder.run.read(), outputs=noted))
+    ended = replace(folder.run.read(), outputs=noted, num_answered=tally.num_answered, failed=dict(tally.codes))
+    folder.run.write(ended)
     folder.forget()
     return tally

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from cli.admin_commands import DataDirOption, admin_transaction
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
+    from jobs.lines.endpoints import LineKind
     from jobs.served_models import NewPrices
     from jobs.tables import Model
 
@@ -58,8 +60,16 @@ def add(
     is_offered = is_readable_here(path) or unchecked
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
     with admin_transaction(data_dir) as session:
-        served_models.add_model(session, name, path, is_checked=is_offered, **prices)
+        served_models.add_model(session, name, path, is_checked=is_offered, serves=_kind_of(path), **prices)
     print(f"added {name}" if is_offered else f"added {name}; batches may name it once a worker has loaded it")
+
+
+def _kind_of(path: str) -> LineKind:
+    """Return what a model answers, as far as its files say it here; a worker that loads it knows better."""
+    from engine.pooling.encoder_types import is_encoder
+    from jobs.lines.endpoints import LineKind
+
+    return LineKind.POOL if is_encoder(Path(path).expanduser()) else LineKind.GENERATE
 
 
 @app.command("set")

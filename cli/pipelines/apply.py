@@ -23,6 +23,7 @@ SCHEDULE_DEFAULTS = {
     "catch_up": "latest",
     "catch_up_seconds": 6 * 3600,
     "max_failures": None,
+    "late_after_seconds": None,
 }
 """Of `POST /v1/schedules`: what a file says no longer is as if it had never been said."""
 

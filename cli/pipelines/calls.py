@@ -12,31 +12,31 @@ class Calls:
     """JSON in, JSON out."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
+        self.client = client
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         import httpx
 
         given = {name: value for name, value in query.items() if value is not None}
-        found: dict[str, Any] = self._client.get(path, cast_to=httpx.Response, options={"params": given}).json()
+        found: dict[str, Any] = self.client.get(path, cast_to=httpx.Response, options={"params": given}).json()
         return found
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         import httpx
 
-        found: dict[str, Any] = self._client.post(path, cast_to=httpx.Response, body=dict(body or {})).json()
+        found: dict[str, Any] = self.client.post(path, cast_to=httpx.Response, body=dict(body or {})).json()
         return found
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         import httpx
 
-        found: dict[str, Any] = self._client.patch(path, cast_to=httpx.Response, body=dict(body)).json()
+        found: dict[str, Any] = self.client.patch(path, cast_to=httpx.Response, body=dict(body)).json()
         return found
 
     def delete(self, path: str) -> None:
         import httpx
 
-        self._client.delete(path, cast_to=httpx.Response)
+        self.client.delete(path, cast_to=httpx.Response)
 
     def find(self, path: str) -> dict[str, Any] | None:
         """Return an object, None where there is none."""

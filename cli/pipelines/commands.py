@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,17 +32,22 @@ def register(app: typer.Typer) -> None:
 def apply(
     path: Annotated[Path, typer.Argument(metavar="PIPELINE.yaml")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the first lines and the estimate; change nothing.")
+        bool, typer.Option("--dry-run", help="Show the first three prompts and an estimate; change nothing.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
 ) -> None:
     """Make the pipeline of a file and its schedules, or change those there are; doing it again changes nothing."""
     from cli.pipelines.apply import read_file
     from cli.pipelines.calls import named, server
+    from cli.pipelines.shown import preview_lines
 
+    if as_json and not dry_run:
+        raise InputError("--json is for what --dry-run shows; give both, or neither")
     wanted = read_file(path)
     with server() as calls:
         if dry_run:
-            _print_preview(calls.post("/pipelines/preview", {"name": wanted.name, **wanted.definition}))
+            preview = calls.post("/pipelines/preview", {"name": wanted.name, **wanted.definition})
+            print(json.dumps(preview, indent=2) if as_json else "\n".join(preview_lines(preview)))
             return
         before = calls.find(named("pipelines", wanted.name))
         _require_own(calls, None if before is None else before["id"], wanted.schedules)
@@ -89,12 +95,6 @@ def _print_next(schedule: dict[str, Any]) -> None:
         print(f"  {tick['local']}  {tick['utc']}{note}")
     if not schedule["next_runs"]:
         print("  paused" if schedule["paused_at"] is not None else "  it runs no more")
-
-
-def _print_preview(preview: dict[str, Any]) -> None:
-    for line in preview["lines"]:
-        print(json.dumps(line, ensure_ascii=False))
-    print(preview["summary"])
 
 
 @pipelines_app.command("list")
@@ -157,7 +157,7 @@ def _next_of(schedule: dict[str, Any]) -> str:
 def schedules_show(name: Name, as_json: AsJson = False) -> None:
     """Show a schedule and its next five runs, in its zone and in UTC."""
     from cli.pipelines.calls import named, server
-    from cli.table import print_fields
+    from cli.table import print_fields, when
 
     with server() as calls:
         found = calls.get(named("schedules", name))
@@ -165,7 +165,8 @@ def schedules_show(name: Name, as_json: AsJson = False) -> None:
         print(json.dumps(found, indent=2))
         return
     hidden = ("object", "next_runs")
-    print_fields({key: value for key, value in found.items() if key not in hidden and value is not None})
+    said = {key: value for key, value in found.items() if key not in hidden and value is not None}
+    print_fields({key: when(value) if key.endswith("_at") else value for key, value in said.items()})
     _print_next(found)
 
 
@@ -218,13 +219,25 @@ def schedules_delete(name: Name) -> None:
 
 
 @runs_app.command("trigger")
-def runs_trigger(pipeline: Name, as_json: AsJson = False) -> None:
-    """Run a pipeline now, and print the run's id."""
+def runs_trigger(
+    pipeline: Name,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline now, and print the run's id.
+
+    With --wait, --json is the run as it has ended; its id and how it goes on are then on standard error.
+    """
     from cli.pipelines.calls import server
 
     with server() as calls:
         found = calls.post("/runs", {"pipeline": pipeline})
-    print(json.dumps(found, indent=2) if as_json else found["id"])
+        if as_json and not wait:
+            print(json.dumps(found, indent=2))
+            return
+        print(found["id"], file=sys.stderr if as_json else sys.stdout, flush=True)
+        if wait:
+            _watch(calls, found["id"], as_json=as_json)
 
 
 @runs_app.command("list")
@@ -237,6 +250,7 @@ def runs_list(
 ) -> None:
     """List the newest runs, and why those that failed or were skipped did."""
     from cli.pipelines.calls import server
+    from cli.pipelines.shown import RUN_COLUMNS, run_row
     from cli.table import print_table, when
 
     with server() as calls:
@@ -244,8 +258,8 @@ def runs_list(
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    rows = [(r["id"], r["kind"], when(r["scheduled_for"]), r["status"], r["reason"]) for r in found]
-    print_table(("id", "kind", "for", "status", "reason"), rows)
+    rows = [run_row(run, when(run["scheduled_for"])) for run in found]
+    print_table(RUN_COLUMNS, rows, numbers=("rows", "failed"), below="reason")
 
 
 @runs_app.command("show")
@@ -254,10 +268,43 @@ def runs_show(run_id: RunId) -> None:
     _print_object("runs", run_id)
 
 
+@runs_app.command("watch")
+def runs_watch(run_id: RunId) -> None:
+    """Follow a run to its end; the exit status is 1 unless it succeeds, and 3 where rows of it have no answer."""
+    from cli.pipelines.calls import server
+
+    with server() as calls:
+        _watch(calls, run_id)
+
+
+def _watch(calls: Any, run_id: str, *, as_json: bool = False) -> None:
+    from cli.line_tally import SOME_LINES_FAILED
+    from cli.pipelines.shown import failed_rows
+    from cli.pipelines.watching import watch_run
+
+    run = watch_run(calls, run_id, out=sys.stderr if as_json else None)
+    if as_json:
+        print(json.dumps(run, indent=2))
+    if run["status"] != "succeeded":
+        raise typer.Exit(1)
+    if failed_rows(run):
+        raise typer.Exit(SOME_LINES_FAILED)
+
+
 @runs_app.command("cancel")
 def runs_cancel(run_id: RunId) -> None:
     """Stop a run, and the batch that it waits for."""
     _act_on_run(run_id, "/cancel")
+
+
+@runs_app.command("delete")
+def runs_delete(run_id: RunId) -> None:
+    """Forget a run that has ended; what it published stays, and its batches."""
+    from cli.pipelines.calls import named, server
+
+    with server() as calls:
+        calls.delete(named("runs", run_id))
+    print(f"deleted {run_id}")
 
 
 @runs_app.command("resume")

@@ -130,17 +130,18 @@ def _pages(client: OpenAI, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
-    names = ["day", "model", "key_id", "key", "batch_id", *_COUNTS, "cost", "cost_micros", "gpu_seconds"]
+    names = ["day", "model", "key_id", "key", "batch_id", *_COUNTS, "truncated", "cost", "cost_micros", "gpu_seconds"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*names, "currency"])
-    writer.writerows([*(row[name] for name in names), currency] for row in rows)
+    told = ({"truncated": None} | row for row in rows)  # which an older server does not count
+    writer.writerows([*(row[name] for name in names), currency] for row in told)
 
 
 def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any]) -> None:
     from cli.table import print_table
 
     groups = [field for name in by.split(",") for field in _GROUPS[name.strip()]]
-    numbers = ("lines", "input", "cached", "output", f"cost {page['currency']}", "gpu seconds")
+    numbers = ("lines", "input", "cached", "output", "truncated", f"cost {page['currency']}", "gpu seconds")
     amounts = [_Amounts.of(row) for row in rows]
     total = sum(amounts, start=_Amounts())
     digits = _MANY_DIGITS if total.cost < _MUCH else _FEW_DIGITS
@@ -159,23 +160,29 @@ class _Amounts:
     """What stands in the columns of numbers."""
 
     counts: tuple[int, ...] = (0,) * len(_COUNTS)
+    truncated: int | None = 0
+    """None where the server does not know it of every line."""
     cost: Decimal = Decimal(0)
     gpu_seconds: float = 0.0
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Self:
         counts = tuple(row[name] for name in _COUNTS)
-        return cls(counts=counts, cost=Decimal(row["cost"]), gpu_seconds=row["gpu_seconds"])
+        return cls(
+            counts=counts, truncated=row.get("truncated"), cost=Decimal(row["cost"]), gpu_seconds=row["gpu_seconds"]
+        )
 
     def __add__(self, other: _Amounts) -> _Amounts:
         return _Amounts(
             counts=tuple(map(sum, zip(self.counts, other.counts, strict=True))),
+            truncated=None if self.truncated is None or other.truncated is None else self.truncated + other.truncated,
             cost=self.cost + other.cost,
             gpu_seconds=self.gpu_seconds + other.gpu_seconds,
         )
 
     def shown(self, digits: int) -> list[str]:
         """Return the numbers as people read them in a terminal, and as programs do elsewhere."""
+        counts = map(_number, (*self.counts, self.truncated))
         if not sys.stdout.isatty():
-            return [*map(str, self.counts), f"{self.cost:f}", str(self.gpu_seconds)]
-        return [*(f"{count:,}" for count in self.counts), f"{self.cost:,.{digits}f}", f"{self.gpu_seconds:,.1f}"]
+            return [*counts, f"{self.cost:f}", str(self.gpu_seconds)]
+        return [*counts, f"{self.cost:,.{digits}f}", f"{self.gpu_seconds:,.1f}"]

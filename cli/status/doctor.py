@@ -111,6 +111,9 @@ def _schema(found: DatabaseLook) -> Finding:
     own = head_revision()
     if found.revision == own:
         return Finding(check="schema", verdict=Verdict.OK, said=f"revision {own}")
+    if found.runs_this_code:
+        said = f"revision {found.revision}, newer than this version's {own}, which runs on it"
+        return Finding(check="schema", verdict=Verdict.OK, said=said)
     said = f"revision {found.revision or 'none'}, and this version needs {own}"
     is_newer = found.revision is not None and found.revision > own
     advice = "Upgrade this installation." if is_newer else "Run `tokenmill db upgrade`."
@@ -130,7 +133,10 @@ def _workers(found: DatabaseLook) -> Finding:
     if not found.unserved_models:
         return Finding(check="workers", verdict=Verdict.OK, said=served)
     wanted = ", ".join(found.unserved_models)
-    advice = "Start one for each: `tokenmill worker --model NAME`."
+    from jobs.lines.document_bodies import PREPARE_MODEL
+
+    commands = ("prepare" if name == PREPARE_MODEL else f"worker --model {name}" for name in found.unserved_models)
+    advice = f"Start one for each: {', '.join(f'`tokenmill {command}`' for command in commands)}."
     return Finding(
         check="workers", verdict=Verdict.WARNING, said=f"open batches wait for {wanted}; {served}", advice=advice
     )

@@ -71,6 +71,7 @@ def report_of_service(data_dir: Path) -> ServiceReport:
 def _report_of_stack(note: StackNote, data_dir: Path) -> ServiceReport:
     from jobs import metrics
     from jobs.database import connect, sessions, transaction
+    from jobs.telemetry import meters
 
     roles = role_processes(note)
     problems = [f"{role.name} does not run: tokenmill logs {role.name}" for role in roles if role.pid is None]
@@ -79,8 +80,8 @@ def _report_of_stack(note: StackNote, data_dir: Path) -> ServiceReport:
     engine = connect(note.environment["TOKENMILL_DATABASE_URL"])
     try:
         with transaction(sessions(engine)) as session:
-            found = [one for one in metrics.read_samples(session) if isinstance(one, metrics.Sample)]
-        samples = [Sample(name=one.name, labels=one.labels, value=one.value) for one in found]
+            found = [one for one in metrics.read_samples(session) if isinstance(one, meters.Sample)]
+        samples = [Sample(name=one.meter.name, labels=one.labels, value=one.value) for one in found]
     except ServiceError as error:
         problems.append(error.message)
     finally:

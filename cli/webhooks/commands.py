@@ -16,7 +16,9 @@ from jobs.states import EventType
 if TYPE_CHECKING:
     from openai import OpenAI
 
-app = typer.Typer(help="Have URLs told when batches end, and see what was sent to them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Have URLs told when batches end or runs fail, and see what was sent to them.", no_args_is_help=True
+)
 
 EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID", callback=given)]
 DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=given)]

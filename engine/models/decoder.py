@@ -23,6 +23,7 @@ from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors
 from engine.models.weights import Checkpoint
 from kernels.choice.products import ProductChoice, choose_products
 from kernels.choice.weighing import WeightShape
+from kernels.cpu import begin_to_compile_attention
 from kernels.packed_linear import PackedLinear
 from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention
@@ -64,6 +65,10 @@ class Decoder:
         self._graphs: DecodeGraphs | None = None
         self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
         self.sizes = _sizes(config)
+
+    def begin_to_compile(self, cache_dtype: torch.dtype) -> None:
+        """Let a process of its own compile attention meanwhile, on a CPU where it is not compiled."""
+        begin_to_compile_attention(self.dtype, cache_dtype, self.config.head_dim, self._layers[0].rule)
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Run a step as `StepModel` says."""
@@ -109,9 +114,12 @@ class Decoder:
         return x, residual
 
     def logits(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return `[rows, vocab]` in the model's dtype for rows picked from `forward`'s two results."""
+        """Return `[rows, vocab]` for rows picked from `forward`'s two results.
+
+        In fp32 where it costs nothing: in bf16 logits from 16 to 32 are eighths, and one token in 17 is a tie.
+        """
         normed, _ = add_rms_norm(x, residual, self._norm, eps=self.config.rms_norm_eps)
-        return self._head(normed)
+        return self._head.unrounded(normed)
 
 
 def _open_weights(
@@ -127,7 +135,9 @@ class _Layer:
 
     def __init__(self, config: ModelConfig, index: int, reader: _Reader) -> None:
         self._config = config
-        self._rule = AttentionRule(scale=config.head_dim**-0.5, window=config.windows[index])
+        self.rule = AttentionRule(
+            scale=config.head_dim**-0.5, window=config.windows[index], in_float32=reader.is_in_float32
+        )
         prefix = f"model.layers.{index}"
         hidden, ffn = config.hidden_size, config.intermediate_size
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -153,7 +163,7 @@ class _Layer:
     @property
     def window(self) -> int | None:
         """The sliding window, the one number in which layers differ."""
-        return self._rule.window
+        return self.rule.window
 
     @property
     def addresses(self) -> list[int] | None:
@@ -188,7 +198,7 @@ class _Layer:
             query = rms_norm(query, self._q_norm, eps=config.rms_norm_eps)
             key = rms_norm(key, self._k_norm, eps=config.rms_norm_eps)
         rope_and_write_kv(query, key, value, cos_sin, cache, step)
-        attended = paged_attention(query, cache, step, self._rule)
+        attended = paged_attention(query, cache, step, self.rule)
         return self._output(attended.view(x.shape[0], -1))
 
 
@@ -199,6 +209,11 @@ class _Reader:
         self._weights = weights
         self._device = device
         self._choice = choice
+
+    @property
+    def is_in_float32(self) -> bool:
+        """Whether this CPU multiplies bf16 faster in fp32, as was found for the layers' weights."""
+        return self._choice is not None and self._choice.is_in_float32
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self._weights.read(name, shape).to(self._device)

@@ -118,6 +118,8 @@ class Times:
     """When it came to the scheduler or was last preempted; the scheduler writes it."""
     started_at: float = 0.0
     """When it first got a seat; the scheduler writes it."""
+    first_token_at: float | None = None
+    """When its first token was reported; the recorder writes it, and the next."""
     last_token_at: float | None = None
     """When its newest token was reported; the recorder writes it."""
 

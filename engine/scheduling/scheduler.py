@@ -12,30 +12,22 @@ A sequence whose prefix another one is computing in this step is passed over: in
 from __future__ import annotations
 
 import time
-from bisect import insort
 from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.config import SchedulerConfig
-from engine.scheduling.admission import Gate, OutputForecast, Shortage
+from engine.scheduling.admission import Gate, Shortage
 from engine.scheduling.blocks import BlockPool, num_blocks_for
-from engine.scheduling.decisions import Decision, DecisionLog, Reason
-from engine.scheduling.followers import Followers
-from engine.scheduling.pace import Pace
+from engine.scheduling.decisions import Decision, Reason
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.policies import SchedulerView, make_policy
 from engine.scheduling.request import Sequence
-from engine.scheduling.seat_map import SeatMap
+from engine.scheduling.roster import Roster
 from engine.scheduling.swap import SwapSpace
 from engine.scheduling.victims import VictimChoice
-from engine.scheduling.waiting import WaitingQueue
-from engine.stats import CacheCounters, SchedulerCounters
-
-_rank = attrgetter("rank")
+from engine.scheduling.yielding import Yielding
+from engine.stats import Sizes
 
 
 class Scheduler:
@@ -59,33 +51,16 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         self.config = config
-        self.counters = SchedulerCounters()
-        self.cache_counters = CacheCounters()
-        self.forecast = OutputForecast()
-        self.pace = Pace(clock, self.forecast, max_num_batched_tokens=config.max_num_batched_tokens)
-        self._seats = SeatMap(pool, config)
+        self.sizes = Sizes()
+        self._roster = roster = Roster(pool, config, swap=swap, clock=clock)
+        self.counters, self.cache_counters = roster.counters, roster.cache_counters
+        self.forecast, self.pace, self.policy = roster.forecast, roster.pace, roster.policy
+        self._running, self._waiting, self._seats = roster.running, roster.waiting, roster.seats
         self._gate = Gate(pool, self.forecast, admission=config.admission)
-        self._victims = VictimChoice(
-            pool, self._seats, self._gate, max_num_batched_tokens=config.max_num_batched_tokens
-        )
-        self.policy = make_policy(config.policy)
-        find_prefix = self._seats.find_prefix
-        self.policy.attach(
-            SchedulerView(
-                pace=self.pace,
-                num_cached_tokens=lambda sequence: len(find_prefix(sequence)[0]) * pool.block_size,
-                has_prefix_cache=config.enable_prefix_caching,
-            )
-        )
+        victims = VictimChoice(pool, self._seats, self._gate, max_num_batched_tokens=config.max_num_batched_tokens)
+        self._yielding = Yielding(roster, victims, max_num_seqs=config.max_num_seqs)
         self._swap = swap
-        self._waiting = WaitingQueue(self.policy, max_passed_over=config.max_passed_over)
-        self._running: list[Sequence] = []
-        self._leaving: set[Sequence] = set()
-        self._followers = Followers()
-        self._live: dict[int, list[Sequence]] = {}
-        self._log = DecisionLog(self.pace.now, self.counters)
         self.last_plan = StepPlan()
-        self._num_departures = 0
         self._refused: tuple[Sequence, int] | None = None
 
     @property
@@ -101,16 +76,16 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Return how many sequences wait, those that wait for their first sibling's prompt included."""
-        return len(self._waiting) + len(self._followers)
+        return self._roster.num_waiting
 
     @property
     def has_work(self) -> bool:
         """Tell whether any sequence is unfinished."""
-        return bool(self._live)
+        return self._roster.has_work
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Tell whether the sequence has neither finished nor been aborted."""
-        return sequence in self._live.get(sequence.request.request_id, ())
+        return sequence in self._roster.unfinished(sequence.request.request_id)
 
     def running_sequences(self) -> Iterable[Sequence]:
         """Return the sequences that have a seat, best first."""
@@ -122,64 +97,39 @@ class Scheduler:
 
     def new_decisions(self) -> list[Decision]:
         """Return the decisions since the last call, oldest first, as far as they are kept."""
-        return self._log.pop_new()
+        return self._roster.log.pop_new()
 
     def decisions(self, request_id: int | None = None) -> list[Decision]:
         """Return the last decisions, oldest first: all that are kept, or a request's and why it waits now."""
-        if request_id is None:
-            return self._log.recent()
-        waiting = [sequence for sequence in self._live.get(request_id, ()) if sequence in self._waiting]
-        head = self._waiting.peek() if waiting else None
-        behind = [
-            self._log.decision(sequence, Reason.BEHIND, other=head)
-            for sequence in waiting
-            if head is not None and sequence is not head
-        ]
-        return self._log.of_request(request_id) + behind
+        return self._roster.decisions(request_id)
 
     def add(self, sequences: list[Sequence]) -> None:
         """Take the children of one request. All but the first wait until the first has computed the shared prompt."""
-        request_id = sequences[0].request.request_id
-        assert request_id not in self._live, f"request {request_id} is already running"
-        if not self._live:
-            self.pace.pause()
-        self._live[request_id] = list(sequences)
-        now = self.pace.now()
-        for sequence in sequences:
-            sequence.times.queued_at = now
-            if self._has_outgrown_its_angles(sequence):
-                self._take_long_angles(sequence)
-        first, others = sequences[0], sequences[1:]
-        self._waiting.push(first)
-        if others:
-            self._followers.hold(others, leader=first)
-            for sequence in others:
-                self._log.record(sequence, Reason.SHARED_PREFIX, other=first)
+        self._roster.add(sequences)
 
     def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
         """Drop a request's unfinished sequences, or only child `index`, at once and return them.
 
         None of them when the request is unknown or finished.
         """
-        sequences = [child for child in self._live.get(request_id, ()) if index is None or child.index == index]
+        sequences = [child for child in self._roster.unfinished(request_id) if index is None or child.index == index]
         for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
-            self._withdraw(sequence)
-            self._forget(sequence)
+            self._roster.remove(sequence)
         return sequences
 
     def finish(self, sequence: Sequence) -> None:
         """End a sequence that had a seat when its last token was drawn; its blocks go back and stay findable."""
         self.forecast.observe(sequence)
-        self._withdraw(sequence)
-        self._forget(sequence)
+        self.sizes.sequence_kv_tokens.add(sequence.num_computed_tokens)
+        self._roster.remove(sequence)
 
     def schedule(self) -> StepPlan:
         """Hand out one step's token budget. The plan is empty only when nothing is left but tokens to be read."""
         plan = self.last_plan = StepPlan()
         if self.config.angles_change_after is not None:
-            self._start_over()
-        self._rank_again()
-        self._yield_to_urgent()
+            self._roster.start_over()
+        self._roster.rank_again()
+        self._yielding.yield_to_urgent()
         budget, has_preempted = self._schedule_running(plan, self.config.max_num_batched_tokens)
         if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)
@@ -219,11 +169,12 @@ class Scheduler:
                 self._seats.publish(sequence)
         if self._swap is not None:
             self._swap.advance(plan)
-        self._push_all(self._followers.release_ready())
+        self._roster.release_followers()
         counters, cache = self.counters, self.cache_counters
         counters.num_steps += 1
         counters.num_seqs += len(plan.sequences)
         counters.num_computed_tokens += sum(plan.counts)
+        self.sizes.step_sequences.add(len(plan.sequences))
         cache.num_block_steps += self.pool.num_used
         cache.num_slot_steps += num_blocks * block_size
         cache.num_written_slot_steps += num_written
@@ -238,20 +189,14 @@ class Scheduler:
         for sequence, _ in plan.sampling():
             sequence.expect_token()
             if sequence.num_tokens >= sequence.max_total_tokens:
-                self._leave(sequence)
-                self._leaving.add(sequence)
+                self._roster.leave_drawn(sequence)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
-        self._seats.check_integrity(self._seated())
-        assert self._running == sorted(self._running, key=_rank), "the running sequences are out of order"
-        waiting = [*self._waiting, *self._followers]
-        assert all(sequence.seat is None for sequence in waiting), "a waiting sequence has a seat"
-        held = sum(len(sequence.parked.host_block_ids) for sequence in waiting if sequence.parked is not None)
-        assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
-        live = sorted(id(sequence) for group in self._live.values() for sequence in group)
-        known = (*self._running, *waiting, *self._leaving)
-        assert live == sorted(id(sequence) for sequence in known), "a sequence is lost"
+        self._roster.check_integrity(self._seated())
+
+    def _seated(self) -> list[Sequence]:
+        return self._running
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
         self._cut_drafts()
@@ -268,7 +213,7 @@ class Scheduler:
             while missing > self.pool.num_available:
                 # The list is in order, so the victim is never one that already has its share of this step.
                 shortage = Shortage(num_needed_blocks=missing, num_available_blocks=self.pool.num_available)
-                self._preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
+                self._roster.preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
                 has_preempted = True
                 if sequence.seat is None:
                     return budget, True
@@ -319,161 +264,26 @@ class Scheduler:
             sequence = self._waiting.peek()
             is_step_full = budget <= 0 or num_rows <= 0
             if not self._seats.has_free_row or is_step_full:
-                self._log.record_news(sequence, Reason.NO_BUDGET if is_step_full else Reason.NO_SEAT)
+                self._roster.log.record_news(sequence, Reason.NO_BUDGET if is_step_full else Reason.NO_SEAT)
                 break
-            if self._refused == (sequence, self._num_departures):
+            if self._refused == (sequence, self._roster.num_departures):
                 break  # looking again is for when somebody has left: nothing else makes room
             shared, position = self._seats.find_prefix(sequence)
-            computer = self._computer_of_next(sequence, shared)
+            computer = self._roster.computer_of_next(sequence, shared)
             if computer is not None:
-                self._log.record_news(sequence, Reason.SHARED_PREFIX, other=computer)
+                self._roster.log.record_news(sequence, Reason.SHARED_PREFIX, other=computer)
                 self._waiting.remove(sequence)
                 sharers.append(sequence)
                 continue
             shortage = self._gate.shortage(sequence, shared, self._running)
             if shortage is not None:
-                self._refused = (sequence, self._num_departures)
-                self._log.record_news(sequence, Reason.NO_BLOCKS, shortage=shortage)
+                self._refused = (sequence, self._roster.num_departures)
+                self._roster.log.record_news(sequence, Reason.NO_BLOCKS, shortage=shortage)
                 break
-            self._start(sequence, shared, position)
+            self._roster.start(sequence, shared, position)
             count = min(sequence.num_due_tokens, budget)
             self._seats.grow(sequence, self._seats.num_missing_blocks(sequence, count))
             plan.add(sequence, count)
             budget -= count
             num_rows -= plan.num_sampled[-1]
-        self._push_all(sharers)
-
-    def _computer_of_next(self, sequence: Sequence, shared: list[int]) -> Sequence | None:
-        """Return whom the next one in the queue waits for, since it computes the block after the shared ones."""
-        if self._waiting.is_turn_of_oldest:
-            return None
-        return self._seats.computer_of_next(sequence, len(shared))
-
-    def _start_over(self) -> None:
-        """Have those computed anew that have become too long for their angles."""
-        for sequence in [running for running in self._running if self._has_outgrown_its_angles(running)]:
-            self._take_long_angles(sequence)
-            self._preempt(sequence, Reason.NEW_ANGLES)
-
-    def _take_long_angles(self, sequence: Sequence) -> None:
-        sequence.has_long_angles = True
-        sequence.chain = self.pool.chain(sequence.request.tenant, has_long_angles=True)
-
-    def _has_outgrown_its_angles(self, sequence: Sequence) -> bool:
-        limit = self.config.angles_change_after
-        return limit is not None and not sequence.has_long_angles and sequence.num_tokens > limit
-
-    def _rank_again(self) -> None:
-        """Put the running sequences in their present order, if it moves and this step may have to preempt."""
-        most_blocks = len(self._running) + num_blocks_for(self.config.max_num_batched_tokens, self.pool.block_size)
-        if self.policy.has_moving_ranks and self.pool.num_available < most_blocks:
-            for sequence in self._running:
-                sequence.rank = self._rank_of(sequence)
-            self._running.sort(key=_rank)
-
-    def _rank_of(self, sequence: Sequence) -> tuple[Any, ...]:
-        return (not sequence.is_protected, *self.policy.rank(sequence))
-
-    def _yield_to_urgent(self) -> None:
-        """Preempt for who is next in the queue, if it may take others' seats and starts in this step only without them.
-
-        Those that wait for a prefix are passed over as in `_schedule_waiting`; whom they wait for keeps its seat.
-        """
-        passed_over: list[Sequence] = []
-        awaited: set[Sequence] = set()
-        while self._waiting and self._running and len(passed_over) <= self.config.max_num_seqs:
-            urgent = self._waiting.peek()
-            if not self._may_take_seat(urgent, self._running[-1]):
-                break
-            shared, _ = self._seats.find_prefix(urgent)
-            computer = self._computer_of_next(urgent, shared)
-            if computer is None:
-                self._send_out_for(urgent, shared, awaited)
-                break
-            awaited.add(computer)
-            self._waiting.remove(urgent)
-            passed_over.append(urgent)
-        self._push_all(passed_over)
-
-    def _send_out_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> None:
-        def may_go(running: Sequence) -> bool:
-            return running not in awaited and self._may_take_seat(urgent, running)
-
-        for victim in self._victims.victims_for(urgent, shared, self._running, may_go):
-            self._preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
-
-    def _may_take_seat(self, urgent: Sequence, running: Sequence) -> bool:
-        if running.is_protected or not self.policy.may_preempt(urgent, running):
-            return False
-        # Who is next for its age alone would not be after an older one has joined the queue.
-        return not self._waiting.is_turn_of_oldest or urgent.request.arrival <= running.request.arrival
-
-    def _start(self, sequence: Sequence, shared: list[int], position: int) -> None:
-        """Seat the sequence that is next in the queue."""
-        self._waiting.pop()
-        self._seats.seat(sequence, shared, position)
-        num_found = sequence.num_computed_tokens = len(shared) * self.pool.block_size
-        self.cache_counters.num_looked_up_tokens += sequence.num_tokens
-        self.cache_counters.num_cached_tokens += num_found
-        if self._swap is not None:
-            sequence.num_computed_tokens = max(num_found, self._swap.bring_back(sequence, self._seats))
-        if sequence.num_preemptions == 0:
-            sequence.num_cached_tokens = min(num_found, sequence.num_prompt_tokens)
-            sequence.times.started_at = self.pace.now()
-        self.policy.on_seat(sequence)
-        sequence.rank = self._rank_of(sequence)
-        insort(self._running, sequence, key=_rank)
-        self._log.record(sequence, Reason.STARTED)
-
-    def _preempt(
-        self, sequence: Sequence, reason: Reason, other: Sequence | None = None, *, shortage: Shortage | None = None
-    ) -> None:
-        self._log.record(sequence, reason, other=other, shortage=shortage)
-        swap = self._swap if reason is not Reason.NEW_ANGLES else None  # that KV is of no use any more
-        if swap is not None and swap.put_aside(sequence, block_size=self.pool.block_size):
-            self.counters.num_swaps += 1
-            sequence.num_swaps += 1
-        self._leave(sequence)
-        sequence.num_preemptions += 1
-        sequence.num_computed_tokens = 0
-        sequence.draft_token_ids = []
-        sequence.times.queued_at = self.pace.now()
-        self.counters.num_preemptions += reason is not Reason.NEW_ANGLES
-        if reason is Reason.PREEMPTED_FOR_BLOCKS:
-            self.forecast.raise_after_preemption()
-        self._waiting.push(sequence)
-
-    def _withdraw(self, sequence: Sequence) -> None:
-        """Take a sequence from wherever it is; it may have been preempted since its last token was drawn."""
-        if sequence.seat is not None:
-            self._leave(sequence)
-        elif sequence in self._leaving:
-            self._leaving.remove(sequence)
-        elif sequence in self._followers:
-            self._followers.remove(sequence)
-        else:
-            self._waiting.remove(sequence)
-
-    def _leave(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._num_departures += 1
-        self._seats.leave(sequence)
-
-    def _seated(self) -> list[Sequence]:
-        """Return who has a seat."""
-        return self._running
-
-    def _push_all(self, sequences: Iterable[Sequence]) -> None:
-        for sequence in sequences:
-            self._waiting.push(sequence)
-
-    def _forget(self, sequence: Sequence) -> None:
-        self._push_all(self._followers.release(sequence))
-        if self._swap is not None:
-            self._swap.drop(sequence)
-        request_id = sequence.request.request_id
-        siblings = self._live[request_id]
-        siblings.remove(sequence)
-        if not siblings:
-            del self._live[request_id]
-            self._log.forget(request_id)
+        self._roster.wait(sharers)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
-from jobs.accounts import window_budgets
+from jobs.accounts import batch_caps, window_budgets
 from jobs.accounts.window_budgets import Allowance
 from jobs.errors import InputError, NotFoundError, OverBudgetError
 from jobs.states import BudgetUnit, BudgetWindow, Priority
@@ -58,7 +58,7 @@ class Covered:
     quota: Quota | None = None
     """The tenant's budget, where some did not fit into it, or into"""
     allowances: Sequence[Allowance] = ()
-    """the window budgets."""
+    """the window budgets, or the batch's caps."""
     others_run: bool = False
     """That other lines of the tenant are covered: some of their tokens may come back."""
 
@@ -192,8 +192,8 @@ def cover(
     """Cover lines of a batch before they run, each with the most that it may use, in this order while they fit.
 
     `picos` is the most that each may cost, nothing where it is not given. Takes what the batch has reserved for lines
-    that do not run yet, then what the budget has left; what window budgets have left bounds both. The caller stores
-    `tokens` and `picos` in the chunk's row in the same transaction.
+    that do not run yet, then what the budget has left; what window budgets and the batch's caps have left bounds both.
+    The caller stores `tokens` and `picos` in the chunk's row in the same transaction.
     """
     picos = picos or [0] * len(costs)
     reserved, covered, key_id, is_overflow = _lock_batch(session, batch_id)
@@ -201,7 +201,9 @@ def cover(
     budget = _quota(session, tenant_id, is_locked=True)
     if is_overflow:
         budget = replace(budget, limit=None)
-    allowances = window_budgets.current(session, tenant_id, key_id) if budget.num_window_budgets else []
+    allowances: list[Allowance] = [*batch_caps.caps_of(session, batch_id)]
+    if budget.num_window_budgets:
+        allowances += window_budgets.current(session, tenant_id, key_id)
     rooms = _rooms(budget, allowances, free=free)
     fits, tokens, picos_taken = fitting(costs, rooms[BudgetUnit.TOKENS], picos, rooms[BudgetUnit.MONEY])
     found = Covered(fits=fits, tokens=tokens, picos=picos_taken)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import ForbiddenError, InputError
 from jobs.settings import Settings
-from jobs.states import ASKED_CLASSES, Priority
+from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
 MAX_LIMIT = 10**15
@@ -64,10 +64,10 @@ def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None])
         session.execute(update(Tenant).where(Tenant.id == tenant_id).values(values))
 
 
-def check_priority(tenant: Tenant, priority: Priority) -> None:
-    """Raise ForbiddenError where a class is better than the tenant may ask for, InputError for one that nobody may."""
-    check_asked(priority)
-    allowed = ASKED_CLASSES[ASKED_CLASSES.index(Priority(tenant.best_priority)) :]
+def check_priority(tenant: Tenant, priority: AskedPriority) -> None:
+    """Raise ForbiddenError where a class is better than the tenant may ask for."""
+    classes = list(AskedPriority)
+    allowed = classes[classes.index(AskedPriority(tenant.best_priority)) :]
     if priority not in allowed:
         raise ForbiddenError(
             f"priority is {priority.value!r} and you may ask for {' or '.join(allowed)}. Lower it, or ask your "
@@ -77,19 +77,11 @@ def check_priority(tenant: Tenant, priority: Priority) -> None:
         )
 
 
-def check_asked(priority: Priority) -> None:
-    """Raise InputError for a class that is given and not asked for."""
-    if priority not in ASKED_CLASSES:
-        message = f"priority is {priority.value!r}, which is no class to ask for; give {', '.join(ASKED_CLASSES)}"
-        raise InputError(message, param="priority", code="invalid_value")
-
-
 def set_overflow(session: Session, tenant_id: str, *, is_allowed: bool) -> None:
     """Set whether a tenant's coming batches that its token limit does not cover run in class overflow."""
     session.execute(update(Tenant).where(Tenant.id == tenant_id).values(may_overflow=is_allowed))
 
 
-def set_best_priority(session: Session, tenant_id: str, priority: Priority) -> None:
-    """Set the best class that a tenant's coming batches may ask for; accepted ones keep theirs. Raises InputError."""
-    check_asked(priority)
+def set_best_priority(session: Session, tenant_id: str, priority: AskedPriority) -> None:
+    """Set the best class that a tenant's coming batches may ask for; accepted ones keep theirs."""
     session.execute(update(Tenant).where(Tenant.id == tenant_id).values(best_priority=priority.value))

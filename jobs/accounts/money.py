@@ -10,6 +10,7 @@ from decimal import Decimal
 
 PICOS_A_MICRO = 1_000_000
 _CURRENCY_DIGITS = 12  # of a pico-unit
+PICOS_A_UNIT = 10**_CURRENCY_DIGITS
 _AMOUNT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?", re.ASCII)
 
 

@@ -12,11 +12,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.accounts.budgets import check_limit
-from jobs.accounts.limits import check_asked
 from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
 from jobs.settings import MAX_DAYS
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from jobs.tables import ApiKey, Budget, Tenant
 
 KEY_PREFIX = "tm-"
@@ -41,7 +40,7 @@ def create_tenant(
     *,
     weight: float = 1.0,
     limit_tokens: int | None = None,
-    best_priority: Priority = Priority.NORMAL,
+    best_priority: AskedPriority = AskedPriority.NORMAL,
 ) -> Tenant:
     """Create a tenant with its budget; `limit_tokens` None means unlimited. Raises ConflictError on a taken name."""
     if not name.strip():
@@ -50,7 +49,6 @@ def create_tenant(
         allowed = f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g} (1 is the usual share)"
         raise InputError(f"weight is {weight}; give {allowed}", param="weight")
     check_limit(limit_tokens)
-    check_asked(best_priority)
     tenant: Tenant | None = session.scalar(
         insert(Tenant)
         .values(id=new_id("tenant"), name=name, weight=weight, best_priority=best_priority.value)

@@ -67,6 +67,8 @@ class Usage:
     """The key's first characters."""
     batch_id: str | None
     num_results: int
+    num_truncated: int | None
+    """Of the results: an answer was ended by a limit. None where entries are from before that was noted."""
     input_tokens: int
     """Cached ones included."""
     cached_tokens: int
@@ -153,6 +155,7 @@ def _usage(row: Row[Any], group_by: Sequence[GroupBy], hints: dict[str, str]) ->
         key_hint=hints.get(key_id or ""),
         batch_id=names.get(GroupBy.BATCH),
         num_results=int(row.num_results),
+        num_truncated=None if row.num_truncated is None else int(row.num_truncated),
         input_tokens=int(row.input_tokens),
         cached_tokens=int(row.cached_tokens),
         output_tokens=int(row.output_tokens),
@@ -177,7 +180,8 @@ def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
             sum(ledger.num_results) AS num_results, sum(ledger.input_tokens) AS input_tokens,
             sum(ledger.cached_tokens) AS cached_tokens, sum(ledger.output_tokens) AS output_tokens,
             round(sum(ledger.cost_micros * 1000000.0 + ledger.cost_picos)) AS cost_picos,
-            sum(ledger.worker_microseconds) AS worker_microseconds
+            sum(ledger.worker_microseconds) AS worker_microseconds,
+            CASE WHEN count(ledger.num_truncated) = count(*) THEN sum(ledger.num_truncated) END AS num_truncated
         FROM ledger {"JOIN batch ON batch.id = ledger.batch_id" if GroupBy.KEY in group_by else ""}
         WHERE ledger.tenant_id = :tenant_id
             AND ledger.created_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC'

@@ -20,7 +20,7 @@ from jobs.batches.submission import parse_window
 from jobs.chunks import fairshare, ready_queues
 from jobs.decisions import Kind
 from jobs.errors import ConflictError, InputError
-from jobs.states import BatchState, Priority
+from jobs.states import AskedPriority, BatchState, Priority
 from jobs.tables import Batch, Tenant
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def change_batch(
     tenant: Tenant,
     batch_id: str,
     *,
-    priority: Priority | None = None,
+    priority: AskedPriority | None = None,
     completion_window: str | None = None,
 ) -> Batch:
     """Give a batch another class, another window from its creation on, or both; what is None stays.
@@ -101,7 +101,7 @@ def _set_window(session: Session, batch: Batch, completion_window: str) -> None:
     batch.expires_at = expires_at
 
 
-def _set_priority(session: Session, batch: Batch, priority: Priority) -> None:
+def _set_priority(session: Session, batch: Batch, priority: AskedPriority) -> None:
     batch.priority = priority.value
     session.flush()
     if batch.state == BatchState.IN_PROGRESS and batch.model is not None:

@@ -19,16 +19,18 @@ from jobs.accounts.prices import Prices
 from jobs.batches.scan import Scan
 from jobs.forecasts import snapshot
 from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
+from jobs.lines.endpoints import LineKind
 from jobs.lines.input_estimate import InputEstimate
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB, Settings
-from jobs.states import Priority
+from jobs.states import AskedPriority, Priority
 from jobs.tables import Model, Tenant
 
 CHECKED_LINES = 10_000
 """Read and checked while the caller waits; validation checks all of them."""
 CHECKED_BYTES = 32 * MIB
 _NEW = "estimate"
+NO_KINDS: Mapping[str, LineKind] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,15 @@ def check_lines(
     models: Iterable[str],
     settings: Settings,
     contexts: Mapping[str, int],
+    kinds: Mapping[str, LineKind] = NO_KINDS,
     is_cut: bool = False,
 ) -> Checked:
     """Check the first lines of an input as validation will.
 
-    `contexts` are those of the models that a worker serves now; `is_cut`: the input goes on where the pieces end.
+    `contexts` are those of the models that a worker serves now, `kinds` what models answer that
+    are offered; `is_cut`: the input goes on where the pieces end.
     """
-    scan = Scan(endpoint=endpoint, models=set(models), settings=settings, contexts=contexts)
+    scan = Scan(endpoint=endpoint, models=set(models), settings=settings, contexts=contexts, kinds=kinds)
     lines = iter_lines(pieces, max_line_bytes=settings.max_line_bytes, is_cut=is_cut)
     for line in islice(lines, CHECKED_LINES):
         scan.check(line)
@@ -80,19 +84,26 @@ def outcome(
     tokens: InputEstimate,
     *,
     model: Model | None,
-    priority: Priority,
+    priority: AskedPriority,
     window: timedelta,
+    is_exact: bool,
 ) -> Outcome:
-    """Return what a batch of these tokens would cost and when it would end, if it came now and nothing after it."""
+    """Return what a batch of these tokens would cost and when it would end, if it came now and nothing after it.
+
+    How much of it lines really use was learnt from estimates by bytes: that says nothing of tokens that are exact.
+    """
     if model is None:
         return Outcome(cost_micros=0, worker_seconds=None, ends_at=None, basis="No line names a model that is known.")
     prices = Prices.of(model, priority)
     picos = prices.cost_picos(input_tokens=tokens.estimated_input_tokens, output_tokens=tokens.estimated_output_tokens)
     queue = snapshot.queue_of(session, model.name)
     rate = queue.rate.tokens_per_second
-    expected = queue.rate.token_ratio * (tokens.estimated_input_tokens + tokens.estimated_output_tokens)
+    ratio = None if is_exact else queue.rate.token_ratio
+    expected = (tokens.estimated_input_tokens + tokens.estimated_output_tokens) * (1.0 if ratio is None else ratio)
     worker_seconds = expected / rate if rate else None
-    ends_at, basis = _end(session, tenant, queue, expected, priority=priority, window=window, model=model.name)
+    ends_at, basis = _end(
+        session, tenant, queue, expected, ratio=ratio, priority=priority, window=window, model=model.name
+    )
     return Outcome(cost_micros=-(-picos // PICOS_A_MICRO), worker_seconds=worker_seconds, ends_at=ends_at, basis=basis)
 
 
@@ -102,7 +113,8 @@ def _end(
     queue: snapshot.ModelQueue,
     expected: float,
     *,
-    priority: Priority,
+    ratio: float | None,
+    priority: AskedPriority,
     window: timedelta,
     model: str,
 ) -> tuple[datetime | None, str]:
@@ -116,9 +128,9 @@ def _end(
     mine = BatchLoad(
         batch_id=_NEW,
         tenant_id=tenant.id,
-        priority=priority,
+        priority=Priority(priority),
         weight=tenant.weight,
-        virtual_time=_virtual_time(queue, tenant.id, priority),
+        virtual_time=_virtual_time(queue, tenant.id, Priority(priority)),
         expires_at=now + window,
         ready_tokens=max(expected, 1.0),
         leased_tokens=0.0,
@@ -129,13 +141,18 @@ def _end(
     workers = f"{queue.num_workers} worker{'' if queue.num_workers == 1 else 's'}"
     basis = (
         f"{found.tokens - mine.ready_tokens:,.0f} tokens would be served before its end and {mine.ready_tokens:,.0f} "
-        f"of its own, by {workers} at {speed:,.0f} tokens/s; lines of this model used {queue.rate.token_ratio:.0%} of "
-        "what was estimated for them. Later submits of others are not in it."
+        f"of its own, by {workers} at {speed:,.0f} tokens/s; {_use(ratio)}. Later submits of others are not in it."
     )
     seconds = seconds_to_serve(found.tokens, tokens_per_second=speed)
     if seconds is None:
         return None, f"{basis} That is more than ten years from now."
     return now + timedelta(seconds=seconds), basis
+
+
+def _use(ratio: float | None) -> str:
+    if ratio is None:
+        return "answers count in full, and may end before their max_tokens"
+    return f"lines of this model used {ratio:.0%} of what was estimated for them"
 
 
 def _virtual_time(queue: snapshot.ModelQueue, tenant_id: str, priority: Priority) -> float:

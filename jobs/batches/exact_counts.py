@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from jobs.database import advisory_lock
 from jobs.errors import FencedOutError, LimitError, NotFoundError
 from jobs.ids import new_id
-from jobs.states import CountState, Priority, require_move
+from jobs.states import AskedPriority, CountState, require_move
 from jobs.tables import File, InputCount
 
 MAX_LISTED_A_TURN = 1000
@@ -34,7 +34,7 @@ class NewCount:
     file_id: str
     endpoint: str
     model: str
-    priority: Priority
+    priority: AskedPriority
     completion_window: str
 
 
@@ -44,6 +44,8 @@ class ClaimedCount:
 
     count_id: str
     fence: int
+    claimed_by: str
+    """Who made this claim: a database that was restored gives out the same fence again."""
     tenant_id: str
     endpoint: str
     model: str
@@ -116,16 +118,19 @@ def claim(session: Session, *, model: str, lease: timedelta) -> ClaimedCount | N
 
     One whose file is gone has failed.
     """
-    row = session.execute(_CLAIM, {"model": model, "lease": lease, "kept": KEPT}).one_or_none()
+    claimed_by = new_id("claim")
+    values = {"model": model, "lease": lease, "kept": KEPT, "claimed_by": claimed_by}
+    row = session.execute(_CLAIM, values).one_or_none()
     if row is None:
         return None
     file = session.get(File, row.input_file_id, populate_existing=True)
     if file is None or file.deleted_at is not None:
-        fail(session, row.id, row.claim_fence, "Its input file was deleted.")
+        _fail(session, _lock(session, row.id, row.claim_fence, claimed_by), "Its input file was deleted.")
         return None
     return ClaimedCount(
         count_id=row.id,
         fence=row.claim_fence,
+        claimed_by=claimed_by,
         tenant_id=row.tenant_id,
         endpoint=row.endpoint,
         model=row.model,
@@ -138,7 +143,7 @@ def claim(session: Session, *, model: str, lease: timedelta) -> ClaimedCount | N
 
 def note_turn(session: Session, claimed: ClaimedCount, turn: Turn, *, max_listed: int) -> None:
     """Write what was counted and give the claim back. Raises FencedOutError where it is over."""
-    count = _lock(session, claimed.count_id, claimed.fence)
+    count = _lock(session, claimed.count_id, claimed.fence, claimed.claimed_by)
     count.next_line, count.next_byte = turn.next_line, turn.next_byte
     count.num_requests += turn.num_lines
     count.input_tokens += turn.input_tokens
@@ -151,12 +156,9 @@ def note_turn(session: Session, claimed: ClaimedCount, turn: Turn, *, max_listed
     session.flush()
 
 
-def fail(session: Session, count_id: str, fence: int, reason: str) -> None:
+def fail(session: Session, claimed: ClaimedCount, reason: str) -> None:
     """End a count that comes to nothing. Raises FencedOutError where the claim is over."""
-    count = _lock(session, count_id, fence)
-    count.failure, count.claimed_until = reason, None
-    _move(count, CountState.FAILED)
-    session.flush()
+    _fail(session, _lock(session, claimed.count_id, claimed.fence, claimed.claimed_by), reason)
 
 
 def forget(session: Session) -> int:
@@ -165,13 +167,20 @@ def forget(session: Session) -> int:
     return len(session.execute(old, execution_options={"synchronize_session": False}).all())
 
 
+def _fail(session: Session, count: InputCount, reason: str) -> None:
+    count.failure, count.claimed_until = reason, None
+    _move(count, CountState.FAILED)
+    session.flush()
+
+
 def _move(count: InputCount, state: CountState) -> None:
     require_move(CountState(count.state), state)
     count.state = state
 
 
-def _lock(session: Session, count_id: str, fence: int) -> InputCount:
-    mine = select(InputCount).where(InputCount.id == count_id, InputCount.claim_fence == fence)
+def _lock(session: Session, count_id: str, fence: int, claimed_by: str) -> InputCount:
+    mine = select(InputCount).where(InputCount.id == count_id)
+    mine = mine.where(InputCount.claim_fence == fence, InputCount.claimed_by == claimed_by)
     is_open = InputCount.state == CountState.COUNTING.value
     count = session.scalar(mine.where(is_open).with_for_update(), execution_options={"populate_existing": True})
     if count is None:
@@ -181,7 +190,7 @@ def _lock(session: Session, count_id: str, fence: int) -> InputCount:
 
 # A tenant's last turn is the latest of any of its inputs': with two of them it has no more turns than with one.
 _CLAIM = text("""
-    UPDATE input_count SET claim_fence = claim_fence + 1, last_turn_at = clock_timestamp(),
+    UPDATE input_count SET claim_fence = claim_fence + 1, claimed_by = :claimed_by, last_turn_at = clock_timestamp(),
         claimed_until = clock_timestamp() + CAST(:lease AS interval)
     WHERE id = (
         SELECT id FROM input_count AS found

@@ -20,6 +20,7 @@ from jobs.database import advisory_lock
 from jobs.errors import ConflictError, NotFoundError
 from jobs.files import share_file
 from jobs.ids import new_id
+from jobs.lines.endpoints import LineKind, kind_of
 from jobs.pagination import Page, read_page
 from jobs.partitions import batch_day, ensure_result_partition
 from jobs.settings import Settings
@@ -73,7 +74,7 @@ def create_batch(
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
     queue_limits.check_queue(session, settings)
-    spend(_estimated_tokens(file))
+    spend(_estimated_tokens(file, wanted))
     return _insert(session, tenant, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
 
 
@@ -205,6 +206,11 @@ def _check_after(session: Session, tenant_id: str, batch_id: str) -> None:
         )
 
 
+def trace_context(session: Session, batch_id: str) -> str | None:
+    """Return the context of the request that created a batch, None where it is not traced."""
+    return session.scalar(select(Batch.trace_context).where(Batch.id == batch_id))
+
+
 def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
     """Return the input file, which nobody can delete until this transaction ends."""
     file = share_file(session, tenant_id, file_id)
@@ -221,7 +227,7 @@ def _insert(
     now = session.scalar(select(func.now()))
     assert now is not None
     ensure_result_partition(session, batch_day(now))
-    tokens = _estimated_tokens(file)
+    tokens = _estimated_tokens(file, wanted)
     is_covered = budgets.reserve(session, tenant.id, tokens, key_id=key_id, may_overflow=tenant.may_overflow)
     queue_limits.check_tenant(session, tenant.id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
@@ -243,6 +249,10 @@ def _insert(
         created_at=now,
         expires_at=now + parse_window(wanted.completion_window),
         api_key_id=key_id,
+        cap_tokens=wanted.cap_tokens,
+        cap_picos=wanted.cap_picos,
+        trace_context=wanted.trace_context,
+        run_id=wanted.run_id,
     )
     session.add(batch)
     session.flush()
@@ -250,7 +260,9 @@ def _insert(
     return batch
 
 
-def _estimated_tokens(file: File) -> int:
+def _estimated_tokens(file: File, wanted: CreateBatch) -> int:
+    if kind_of(wanted.endpoint) is LineKind.PREPARE:
+        return 0
     return (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
 
 

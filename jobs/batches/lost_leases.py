@@ -20,8 +20,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import decisions
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
-from jobs.chunks import ready_queues
+from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
+from jobs.chunks.fairshare import Share
 from jobs.chunks.leasing import (
     CLASS_OF_BATCH,
     SUSPECT_LOST_LEASES,
@@ -39,6 +40,7 @@ from jobs.lines.reading import RawLine, custom_id_of
 from jobs.states import BatchState, ChunkState, sources_of
 from jobs.storage import Storage
 from jobs.tables import Chunk
+from jobs.uptime import ANSWERS_SINCE
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +140,10 @@ def _correct_shares(session: Session, ended: Sequence[LostLease]) -> None:
     """
     if not ended:
         return
-    for lost in sorted(ended, key=lambda lost: (lost.model, lost.priority, lost.tenant_id)):
+    charged = [Share(lost.model, lost.priority, lost.tenant_id) for lost in ended]
+    own = [Share(*row) for row in session.execute(_SHARES, {"ids": [lost.chunk_id for lost in ended]})]
+    fairshare.lock(session, [*charged, *own])
+    for lost in ended:
         correct_share(session, lost)
     ready_queues.mark_chunks(session, [lost.chunk_id for lost in ended])
 
@@ -255,9 +260,9 @@ def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
 
 
 _FROM = "FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id"
-_IS_COUNTED = """(
+_IS_COUNTED = f"""(
     chunk.started_fence IS NOT DISTINCT FROM chunk.fence
-    AND chunk.lease_until - CAST(:lease AS interval) >= pg_postmaster_start_time()
+    AND chunk.lease_until - CAST(:lease AS interval) >= {ANSWERS_SINCE}
 )"""
 _IS_OVER = "chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()"
 IS_ANY_OVER = f"EXISTS (SELECT FROM chunk WHERE {_IS_OVER})"
@@ -305,3 +310,6 @@ _INSERT_CHILD = text(f"""
     INSERT INTO chunk ({", ".join(_WRITTEN)})
     SELECT {", ".join(f":{name}" if name in _GIVEN else name for name in _WRITTEN)} FROM chunk WHERE id = :parent_id
 """)
+
+# Those in which chunks wait, where they ran in others: a change of their batch, or a cap, may have moved them.
+_SHARES = text("SELECT DISTINCT model, priority, tenant_id FROM chunk WHERE id = ANY(CAST(:ids AS bigint[]))")

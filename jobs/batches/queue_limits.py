@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts.limits import Limits
 from jobs.errors import LimitError, RateLimitError
+from jobs.lines.endpoints import PREPARED
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch, File
@@ -50,10 +51,11 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
 
 
 def open_work(session: Session, tenant_id: str) -> tuple[int, int]:
-    """Return how many open batches a tenant has, and their estimated tokens."""
+    """Return how many open batches a tenant has, and the estimated tokens of those that an engine answers."""
     estimate = File.estimated_input_tokens + File.estimated_output_tokens
+    of_engines = func.sum(estimate).filter(Batch.endpoint.not_in(PREPARED))
     query = (
-        select(func.count(), func.coalesce(func.sum(estimate), 0))
+        select(func.count(), func.coalesce(of_engines, 0))
         .select_from(Batch)
         .join(File, File.id == Batch.input_file_id)
         .where(Batch.tenant_id == tenant_id, _is_open())

@@ -18,7 +18,7 @@ from jobs.files import find_kept
 from jobs.lines.output_lines import line_id
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, InvalidLines, Priority, UncoveredLines
+from jobs.states import TERMINAL_BATCH_STATES, AskedPriority, BatchState, InvalidLines, Priority, UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch
 
@@ -42,8 +42,9 @@ def wish(
     batch: Batch,
     *,
     completion_window: str | None = None,
-    priority: Priority | None = None,
+    priority: AskedPriority | None = None,
     idempotency_key: str | None = None,
+    trace_context: str | None = None,
     retry_count: int = 0,
 ) -> CreateBatch:
     """Return the create call of a retry: as the batch was asked for, but for what is given here."""
@@ -59,13 +60,14 @@ def wish(
         invalid_lines=InvalidLines(batch.invalid_lines),
         uncovered_lines=UncoveredLines(batch.uncovered_lines),
         idempotency_key=idempotency_key,
+        trace_context=trace_context,
         retry_count=retry_count,
     )
 
 
-def _asked(batch: Batch) -> Priority:
+def _asked(batch: Batch) -> AskedPriority:
     """Return the class to ask for again: of a batch that overflowed the last one, which everybody may ask for."""
-    return Priority.BULK if batch.priority == Priority.OVERFLOW else Priority(batch.priority)
+    return AskedPriority.BULK if batch.priority == Priority.OVERFLOW else AskedPriority(batch.priority)
 
 
 def source_of(session: Session, batch: Batch) -> RetrySource:

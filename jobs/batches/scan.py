@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from jobs.lines.endpoints import LineKind, kind_of, paths_of
 from jobs.lines.identical import IdenticalLines
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.line_check import check_body
@@ -22,6 +23,9 @@ FILLING_LINES = 64
 SHORT_CHUNK_TOKENS = 16_384
 """A chunk goes on past FILLING_LINES while it is shorter than this, so that what each chunk costs is little beside its
 lines: three transactions (claim, progress, end), and the pause until the next one is under way."""
+PREPARE_LINES = 16
+"""Of a chunk of documents: reading one takes from milliseconds to a minute, and it is what is done again when a worker
+dies. Each counts as one in the fair order, where others count by tokens."""
 
 
 class PlannedChunk(NamedTuple):
@@ -110,6 +114,8 @@ class Scan:
     settings: Settings
     contexts: Mapping[str, int] = field(default_factory=dict)
     """The context of the models that a worker serves now."""
+    kinds: Mapping[str, LineKind] = field(default_factory=dict)
+    """What models answer that are offered, those for other endpoints, too."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
@@ -121,7 +127,12 @@ class Scan:
     _identical: IdenticalLines = field(default_factory=IdenticalLines)
 
     def __post_init__(self) -> None:
-        self.planner = ChunkPlanner(max_lines=self.settings.chunk_lines, max_tokens=self.settings.chunk_tokens)
+        most = PREPARE_LINES if self._is_prepared else self.settings.chunk_lines
+        self.planner = ChunkPlanner(max_lines=most, max_tokens=self.settings.chunk_tokens)
+
+    @property
+    def _is_prepared(self) -> bool:
+        return kind_of(self.endpoint) is LineKind.PREPARE
 
     def check(self, line: RawLine) -> LineProblem | None:
         """Return what is wrong with the next line; None where it is planned into a chunk, or is one too many."""
@@ -134,7 +145,9 @@ class Scan:
             self._note(problem, line)
             return problem
         assert line.content is not None
-        tokens = estimate_tokens(line.content, request.body, default_max_tokens=self.settings.default_max_tokens)
+        tokens = 1
+        if not self._is_prepared:
+            tokens = estimate_tokens(line.content, request.body, default_max_tokens=self.settings.default_max_tokens)
         self.planner.add(line, tokens, copy_of=copy_of)
         self.num_copies += copy_of is not None
         return None
@@ -169,6 +182,13 @@ class Scan:
     def _check_model(self, request: InputLine) -> None:
         if request.model == self.model:
             return
+        kind = self.kinds.get(request.model)
+        if request.model not in self.models and kind is not None:
+            message = (
+                f"the model {shown(request.model)} answers {' and '.join(paths_of(kind))}, and this batch is for "
+                f"{self.endpoint}; name another model, or send these lines there"
+            )
+            raise _problem(request, "model_not_supported", message, param="body.model")
         if request.model not in self.models:
             known = ", ".join(sorted(self.models)[:10]) or "none yet"
             message = f"the model {shown(request.model)} does not exist; known are: {known}"

@@ -13,9 +13,9 @@ import orjson
 
 from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
-from jobs.lines.bodies import require_endpoint
+from jobs.lines.endpoints import require_endpoint
 from jobs.settings import Settings
-from jobs.states import InvalidLines, Priority, UncoveredLines
+from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 from jobs.tables import File
 
 MIN_WINDOW = timedelta(minutes=1)
@@ -27,8 +27,13 @@ MAX_IDEMPOTENCY_KEY = 255
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-# How this attempt reached us, not what it asks for; and what `made_from` says.
-_NOT_IN_FINGERPRINT = frozenset({"idempotency_key", "retry_count", "made_from", "retry_of"})
+# How this attempt reached us, not what it asks for; what `made_from` says; its run, and what that has left.
+_NOT_IN_FINGERPRINT = frozenset(
+    {
+        *("idempotency_key", "retry_count", "made_from", "retry_of", "run_id", "cap_tokens", "cap_picos"),
+        *("is_ours", "trace_context"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class CreateBatch:
     completion_window: str
     metadata: Mapping[str, str] | None = None
     output_expires_after_seconds: int | None = None
-    priority: Priority = Priority.NORMAL
+    priority: AskedPriority = AskedPriority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     made_from: str | None = None
@@ -49,7 +54,17 @@ class CreateBatch:
     """The id of the batch whose failed lines these are."""
     after: str | None = None
     """The id of the batch that has to be completed before this one starts."""
+    run_id: str | None = None
+    """The id of the run that makes it. Its metadata says so too, but that is its owner's, who may write it anywhere."""
+    cap_tokens: int | None = None
+    """The most that it may use, beside what its tenant has; None: as much as that."""
+    cap_picos: int | None = None
+    """The same of money."""
+    is_ours: bool = False
+    """Whether the service makes it, and no user: only then may its lines be of an endpoint that is not public."""
     idempotency_key: str | None = None
+    trace_context: str | None = None
+    """Of the request's span, where it is traced."""
     retry_count: int = 0
     """The client's own (x-stainless-retry-count): 0 for a first try."""
 
@@ -80,7 +95,7 @@ def parse_window(text: str) -> timedelta:
 def check_request(wanted: CreateBatch) -> None:
     """Raise InputError where a field of the call is not allowed; the file is looked at by `check_file`."""
     parse_window(wanted.completion_window)
-    require_endpoint(wanted.endpoint)
+    require_endpoint(wanted.endpoint, is_ours=wanted.is_ours)
     seconds = wanted.output_expires_after_seconds
     if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
         raise InputError(

@@ -21,6 +21,7 @@ from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
 from jobs.chunks import fairshare, fleet, ready_queues
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
+from jobs.lines.endpoints import kind_of
 from jobs.lines.reading import iter_lines
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
@@ -57,9 +58,9 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.batch_id)
         file = session.get_one(File, batch.input_file_id)
-        models = {model.name for model in served_models.offered_models(session)}
-        contexts = fleet.contexts(session)
-    scan = Scan(endpoint=batch.endpoint, models=models, settings=settings, contexts=contexts)
+        models = served_models.names_for(session, kind_of(batch.endpoint))
+        kinds, contexts = served_models.kinds_by_name(session), fleet.contexts(session)
+    scan = Scan(endpoint=batch.endpoint, models=models, kinds=kinds, settings=settings, contexts=contexts)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
     allowed = _allowed_problems(file, settings)
     plan = Plan(work)
@@ -72,7 +73,9 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
         started = _start(work, scan, plan)
         if started is not None:
             return started
-        problem = whole_file_problem("model_not_found", f"the model {scan.model!r} was removed just now")
+        problem = whole_file_problem(
+            "model_not_found", f"the model {scan.model!r} was removed just now, or answers other lines now"
+        )
     planned.drop(work)
     return _fail(work, scan, [problem, *scan.listed] if problem else scan.listed)
 
@@ -121,6 +124,11 @@ def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
     budgets.count_refused(session, batch.tenant_id, refused)
 
 
+def _is_held(session: Session, scan: Scan) -> bool:
+    assert scan.model is not None
+    return served_models.hold_model(session, scan.model, kind_of(scan.endpoint))
+
+
 def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
     """Set the batch going; with no line to run it goes on to its files at once. None where its model is gone."""
     if scan.model is not None:
@@ -129,7 +137,7 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
         with work.writing() as (session, batch):
             fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
     with work.writing() as (session, batch):
-        if scan.model is not None and not served_models.hold_model(session, scan.model):
+        if scan.model is not None and not _is_held(session, scan):
             return None
         batch.model = scan.model
         batch.num_requests = scan.num_requests

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
+from jobs.accounts.batch_caps import IS_CAPPED
 from jobs.accounts.budgets import Covered
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.leasing import ClaimedChunk, fenced_out
@@ -62,7 +63,8 @@ _COVER_FROM_BATCH = text(f"""
         WHERE {ChunkRef.IS_HELD} AND covered_tokens = :covered FOR NO KEY UPDATE
     ), covering AS (
         UPDATE batch SET covered_tokens = covered_tokens + :tokens FROM held, alone
-        WHERE batch.id = held.batch_id AND reserved_tokens - covered_tokens >= :tokens RETURNING batch.id
+        WHERE batch.id = held.batch_id AND reserved_tokens - covered_tokens >= :tokens AND NOT {IS_CAPPED}
+        RETURNING batch.id
     )
     UPDATE chunk SET covered_tokens = covered_tokens + :tokens, covered_picos = :covered_picos
     FROM held, covering WHERE chunk.id = held.id

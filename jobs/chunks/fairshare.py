@@ -5,10 +5,38 @@ Each model is a server with clocks of its own. Who is next is not decided here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.ready_queues import HAS_READY
+
+
+class Share(NamedTuple):
+    """Whose: the key of a row."""
+
+    model: str
+    priority: str
+    tenant_id: str
+
+
+def lock(session: Session, shares: Iterable[Share]) -> None:
+    """Lock several shares in the one order of all: whoever writes more than one does so first."""
+    session.execute(_LOCK, _columns(shares))
+
+
+def lock_free(session: Session, shares: Iterable[Share]) -> set[Share]:
+    """Lock those of these shares that nobody else has locked, and return the others: waits for nobody."""
+    given = _columns(shares)
+    free = {Share(*row) for row in session.execute(_LOCK_FREE, given)}
+    return {Share(*row) for row in session.execute(_FIND, given)} - free
+
+
+def _columns(shares: Iterable[Share]) -> dict[str, list[str]]:
+    distinct = sorted(set(shares))
+    return {name: [getattr(share, name) for share in distinct] for name in Share._fields}
 
 
 def charge(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:
@@ -41,6 +69,15 @@ def keep_up(session: Session, *, model: str, priority: str, tenant_id: str) -> N
     values = {"model": model, "priority": priority, "tenant_id": tenant_id, "is_new": False}
     session.execute(_ACTIVATE, values)
 
+
+_FIND_SHARES = """
+    SELECT model, priority, tenant_id FROM fair_share WHERE (model, priority, tenant_id) IN (
+        SELECT * FROM unnest(CAST(:model AS text[]), CAST(:priority AS text[]), CAST(:tenant_id AS text[]))
+    )
+"""
+_FIND = text(_FIND_SHARES)
+_LOCK = text(f"{_FIND_SHARES} ORDER BY model, priority, tenant_id FOR NO KEY UPDATE")
+_LOCK_FREE = text(f"{_FIND_SHARES} ORDER BY model, priority, tenant_id FOR NO KEY UPDATE SKIP LOCKED")
 
 # A statement sees the chunks as they were when it began, and the row as it is once it has its lock: where that was
 # marked in between, a chunk may have become ready that is not seen here.

@@ -12,6 +12,7 @@ from sqlalchemy import Interval, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState
 from jobs.tables import Batch, Model, Worker
 
@@ -71,7 +72,8 @@ def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[st
 
 def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
     """Return the longest context that a live worker of each model has, in tokens."""
-    longest = select(Worker.model, func.max(Worker.max_model_len)).where(_IS_LIVE).group_by(Worker.model)
+    is_engine = Worker.model != PREPARE_MODEL
+    longest = select(Worker.model, func.max(Worker.max_model_len)).where(_IS_LIVE, is_engine).group_by(Worker.model)
     found = session.execute(longest, {"within": within})
     return {model: int(max_model_len) for model, max_model_len in found}
 
@@ -80,6 +82,10 @@ def waits_for(batch: Batch, live: Collection[str]) -> str | None:
     """Return what a batch in progress lacks, as a sentence for its owner; `live` are the `live_models`."""
     if batch.state != BatchState.IN_PROGRESS or batch.model in live:
         return None
+    if batch.model == PREPARE_MODEL:
+        return (
+            "No running worker prepares documents. The batch goes on as soon as one is started (`tokenmill prepare`)."
+        )
     return (
         f"No running worker serves the model {batch.model!r}. The batch goes on as soon as one is started "
         f"(`tokenmill worker --model {batch.model}`)."

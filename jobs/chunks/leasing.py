@@ -20,15 +20,18 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts import budgets
+from jobs.accounts.batch_caps import IS_CAPPED
 from jobs.accounts.prices import MODEL_COLUMNS, Prices
 from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fair_order import LOWERED
+from jobs.chunks.fairshare import Share
 from jobs.chunks.recording import COUNT, LineResult, Recorded, insert
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
 from jobs.decisions import Kind
 from jobs.errors import FencedOutError, TokenmillError
+from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState, ChunkState, Priority, sources_of
 
 SUSPECT_LOST_LEASES = 2
@@ -52,10 +55,14 @@ class ClaimedChunk(ChunkRef):
     is_limited: bool
     """That some limit of the tenant held for the chunk at the time of the claim: lines must be covered before they run.
 
-    For class overflow the tenant's token limit does not.
+    For class overflow the tenant's token limit does not; what is prepared costs nothing, and no limit holds for it.
     """
     uncovered_lines: str
     """What the batch wants for those that are not."""
+    trace_context: str | None = None
+    """Of the request that created the batch, where it is traced."""
+    hint_waited: timedelta | None = None
+    """How long the hint that the claim followed had waited; None: it was the chunk's turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,8 @@ class FlushOutcome:
 
     num_inserted: int
     """Results that were not there before."""
+    recorded: Recorded | None = None
+    """What was inserted, by a flush."""
     batch_wanted: bool
     """False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
 
@@ -180,7 +189,7 @@ def flush(
             is_limited=claim.is_limited,
             is_overflow=claim.priority == Priority.OVERFLOW,
         )
-    return FlushOutcome(num_inserted=recorded.num_results, batch_wanted=wanted)
+    return FlushOutcome(num_inserted=recorded.num_results, recorded=recorded, batch_wanted=wanted)
 
 
 def extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> FlushOutcome:
@@ -231,8 +240,12 @@ def lock_batch_state(session: Session, batch_id: str) -> BatchState:
 
 
 def correct_share(session: Session, chunk: ChunkRef) -> None:
-    """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate."""
-    used = session.scalar(_USED, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
+    """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate.
+
+    What is prepared uses no tokens and is counted by its lines, in the estimate, too.
+    """
+    used_of = _PREPARED if chunk.model == PREPARE_MODEL else _USED
+    used = session.scalar(used_of, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
     fairshare.correct(
         session,
         model=chunk.model,
@@ -254,6 +267,7 @@ def _claim_first(
         "sources": sources_of(ChunkState.LEASED),
         "suspect": SUSPECT_LOST_LEASES,
         "urgent_tokens": urgent_tokens,
+        "prepare_model": PREPARE_MODEL,
     }
     row = session.execute(_CLAIM, values).one_or_none()
     if row is None:
@@ -271,8 +285,9 @@ def _claim_first(
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
     del row["is_lowered"]
-    prices = Prices.of({name: row.pop(name) for name in MODEL_COLUMNS}, row["priority"])
-    return ClaimedChunk(**row, prices=prices)
+    found = {name: row.pop(name) for name in MODEL_COLUMNS}
+    is_free = row["model"] == PREPARE_MODEL
+    return ClaimedChunk(**row, prices=Prices() if is_free else Prices.of(found, row["priority"]))
 
 
 def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
@@ -294,6 +309,9 @@ def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
     if row is None:
         raise fenced_out(claim)
     end_cover(session, claim, covered=row.covered_tokens)
+    if after is ChunkState.READY and row.priority != claim.priority:
+        classes = (claim.priority, row.priority)  # where it ran, and where it waits
+        fairshare.lock(session, [Share(claim.model, each, claim.tenant_id) for each in classes])
     correct_share(session, claim)
     if after is ChunkState.READY:
         ready_queues.mark_chunks(session, [claim.chunk_id])
@@ -336,7 +354,7 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
 # it joined from the batches and read all 40,000 ready chunks for one claim.
 _CLAIM = text(f"""
     WITH first AS (
-        SELECT id FROM chunk
+        SELECT id, model FROM chunk
         WHERE id = ANY(CAST(:chunk_ids AS bigint[])) AND state || '' = ANY(:sources)
             AND (SELECT state FROM batch WHERE batch.id = chunk.batch_id) = 'in_progress'
             AND (losses < :suspect OR NOT EXISTS (
@@ -356,14 +374,17 @@ _CLAIM = text(f"""
         ) >= (
             SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) FROM tenant WHERE id = chunk.tenant_id
         ), FALSE) THEN '{LOWERED.value}' ELSE chunk.priority END
-    FROM first, batch, file, model
+    FROM first LEFT JOIN model ON model.name = first.model, batch, file
     WHERE chunk.id = first.id AND chunk.state = ANY(:sources)
         AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
-        AND file.id = batch.input_file_id AND model.name = chunk.model
+        AND file.id = batch.input_file_id AND (model.name IS NOT NULL OR first.model = :prepare_model)
     RETURNING {ChunkRef.COLUMNS}, {", ".join(f"model.{name}" for name in MODEL_COLUMNS)}, batch.uncovered_lines,
+        batch.trace_context,
         (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
-        (SELECT limit_tokens IS NOT NULL AND chunk.priority <> 'overflow' OR num_window_budgets > 0 FROM budget
-            WHERE budget.tenant_id = chunk.tenant_id) AS is_limited,
+        first.model <> :prepare_model AND ({IS_CAPPED} OR (
+            SELECT limit_tokens IS NOT NULL AND chunk.priority <> 'overflow' OR num_window_budgets > 0 FROM budget
+            WHERE budget.tenant_id = chunk.tenant_id
+        )) AS is_limited,
         chunk.charged_priority <> chunk.priority AS is_lowered
 """)
 
@@ -398,7 +419,7 @@ CLASS_OF_BATCH = """
 
 _LEAVE = text(f"""
     UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL, {CLASS_OF_BATCH}
-    WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens
+    WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens, priority
 """)
 
 _END_COVER = text("UPDATE chunk SET covered_tokens = 0, covered_picos = 0 WHERE id = :id")
@@ -423,13 +444,14 @@ _DONE_LINES = text("""
 _USED = text("""
     SELECT sum(input_tokens + output_tokens) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence
 """)
+_PREPARED = text("SELECT sum(num_results) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence")
 
 _COUNT_AND_BILL = text(f"""
     WITH counted AS ({COUNT})
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_micros, cached_input_price_micros,
-        output_price_micros, worker_microseconds)
+        output_price_micros, worker_microseconds, num_truncated)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
         :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_micros, :cached_input_price_micros,
-        :output_price_micros, :worker_microseconds)
+        :output_price_micros, :worker_microseconds, :num_truncated)
 """)

@@ -34,9 +34,16 @@ def pick_ready(
     return picked
 
 
-def was_hinted(session: Session, chunk_id: int, *, within: timedelta) -> bool:
-    """Tell whether a chunk was picked that lately; after longer it may be another's turn, and a hint is but a wake."""
-    return session.scalar(_WAS_HINTED, {"id": chunk_id, "within": within}) is True
+def hint_age(session: Session, chunk_id: int, *, within: timedelta) -> timedelta | None:
+    """Return how long ago a chunk was picked; None after longer: it may be another's turn, and a hint is but a wake."""
+    age: timedelta | None = session.scalar(_HINT_AGE, {"id": chunk_id, "within": within})
+    return age
+
+
+def trace_contexts(session: Session, chunk_ids: Sequence[int]) -> dict[int, str]:
+    """Return the traces of those chunks whose batches are traced, by chunk."""
+    rows = session.execute(_TRACE_CONTEXTS, {"ids": list(chunk_ids)})
+    return {row.id: row.trace_context for row in rows}
 
 
 def is_any_ready(session: Session, *, model: str) -> bool:
@@ -329,8 +336,14 @@ _UNMARK = text(f"""
         AND NOT ({HAS_READY.format("share")})
 """)
 
-_WAS_HINTED = text("""
-    SELECT hinted_at > clock_timestamp() - CAST(:within AS interval) FROM chunk WHERE id = :id
+_HINT_AGE = text("""
+    SELECT clock_timestamp() - hinted_at FROM chunk
+    WHERE id = :id AND hinted_at > clock_timestamp() - CAST(:within AS interval)
+""")
+
+_TRACE_CONTEXTS = text("""
+    SELECT chunk.id, batch.trace_context FROM chunk JOIN batch ON batch.id = chunk.batch_id
+    WHERE chunk.id = ANY(CAST(:ids AS bigint[])) AND batch.trace_context IS NOT NULL
 """)
 
 # SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds.

@@ -1,7 +1,7 @@
 """Chunks that wait for room in their tenant's budget: laid aside by the worker that found none, woken by a sweep.
 
 A waiting chunk is neither hinted nor claimed, so it costs nobody a turn. Locks are taken in the order of
-`leasing`; whoever holds a batch passes over chunks that are locked.
+`leasing`; whoever holds a batch passes over chunks that are locked, and the sweep over shares that are.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts import budgets
+from jobs.accounts.batch_caps import PICOS_LEFT, TOKENS_LEFT
 from jobs.accounts.budgets import Quota
 from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fairshare, leasing, ready_queues
+from jobs.chunks.fairshare import Share
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
 from jobs.states import BatchState, BudgetUnit, ChunkState, Priority, sources_of
@@ -72,7 +75,7 @@ def wake(session: Session, in_round: Round | None = None) -> int:
     if not batch_ids:
         return 0
     num_woken: dict[str, int] = {}
-    for batch in session.execute(_WAKEABLE, {"batch_ids": batch_ids}).all():
+    for batch in _with_free_share(session, session.execute(_WAKEABLE, {"batch_ids": batch_ids}).all()):
         # A tenant whose chunks have all waited comes back as one that was idle.
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
         values = {
@@ -94,6 +97,22 @@ def wake(session: Session, in_round: Round | None = None) -> int:
     return sum(num_woken.values()) + num_untried
 
 
+def _with_free_share(session: Session, batches: Sequence[Any]) -> list[Any]:
+    """Leave out batches whose share another transaction has locked, for a later sweep.
+
+    A tick ends leases before this, and each batch has a share of its own: to wait for one could be to wait for somebody
+    who waits for another of them.
+    """
+    if not batches:
+        return []
+    busy = fairshare.lock_free(session, map(_share_of, batches))
+    return [batch for batch in batches if _share_of(batch) not in busy]
+
+
+def _share_of(batch: Any) -> Share:
+    return Share(model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
+
+
 def _next_batches(session: Session, in_round: Round) -> list[str]:
     expires_at, batch_id = in_round.after or ("-infinity", "")
     values = {"expires_at": expires_at, "batch_id": batch_id, "limit": _BATCHES}
@@ -110,7 +129,7 @@ def _wake_untried(session: Session, batch_ids: Sequence[str]) -> int:
     after it, is for what it needs indeed.
     """
     num_woken = 0
-    for batch in session.execute(_UNTRIED, {"batch_ids": batch_ids}).all():
+    for batch in _with_free_share(session, session.execute(_UNTRIED, {"batch_ids": batch_ids}).all()):
         values = {"batch_id": batch.id, "after": ChunkState.READY.value, "sources": sources_of(ChunkState.READY)}
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
         num_woken += _count_marked(session, session.scalars(_WAKE_UNTRIED, values).all())
@@ -228,8 +247,8 @@ _ROOM = f"""
             greatest(budget.limit_tokens - budget.spent_tokens - budget.reserved_tokens, 0)
             + greatest(batch.reserved_tokens - batch.covered_tokens, 0)
         END,
-        {_room_of_windows(BudgetUnit.TOKENS, "covered_tokens")}
-    ) AS tokens, {_room_of_windows(BudgetUnit.MONEY, "covered_picos")} AS picos
+        {_room_of_windows(BudgetUnit.TOKENS, "covered_tokens")}, {TOKENS_LEFT}
+    ) AS tokens, least({_room_of_windows(BudgetUnit.MONEY, "covered_picos")}, {PICOS_LEFT}) AS picos
 """
 _WITH_ROOM = f"batch JOIN budget ON budget.tenant_id = batch.tenant_id CROSS JOIN LATERAL ({_ROOM}) AS room"
 # For one chunk in every unit. What the batch notes is the least of each unit, of different chunks perhaps: where there

@@ -74,7 +74,8 @@ def _measure(session: Session, model: str, rows: Sequence[Any], *, num_workers: 
         tokens=session.execute(_FINISHED, values).scalar_one(),
         num_workers=num_workers,
         is_saturated=any(row.ready_lines for row in rows),
-        is_warm=sum(row.num_finished for row in rows) >= sum(row.leased_lines for row in rows) > 0,
+        is_warm=any(row.leased_lines for row in rows)
+        and sum(row.num_finished for row in rows) >= sum(_open_lines(row)[1] for row in rows),
         token_ratio=_token_ratio(rows, otherwise=before.token_ratio),
     )
     after = measured(before, look)
@@ -131,11 +132,7 @@ def _load(row: Any, rate: Rate, *, tokens_per_second: float) -> BatchLoad:
         num_finished=row.num_finished,
         used=float(row.used),
     )
-    ready, leased = float(row.ready_lines), float(row.leased_lines)
-    # Of a chunk that came back some lines are finished: what is open is never more than what the batch lacks.
-    lacking = max(row.num_requests - row.num_finished, 0)
-    ready = min(ready, lacking)
-    leased = min(leased, lacking - ready)
+    ready, leased = _open_lines(row)
     return BatchLoad(
         batch_id=row.id,
         tenant_id=row.tenant_id,
@@ -145,9 +142,19 @@ def _load(row: Any, rate: Rate, *, tokens_per_second: float) -> BatchLoad:
         expires_at=row.expires_at,
         ready_tokens=ready * of_a_line,
         leased_tokens=leased * of_a_line,
-        leased_lines=int(leased),
+        leased_lines=leased,
         served_since_claim=tokens_per_second * float(row.seconds_since_claim or 0.0),
     )
+
+
+def _open_lines(row: Any) -> tuple[int, int]:
+    """Return how many lines of a batch wait, and how many workers have, without those that are finished.
+
+    Of open chunks some lines are finished: what is open is never more than what the batch lacks.
+    """
+    lacking = max(row.num_requests - row.num_finished, 0)
+    ready = min(int(row.ready_lines), lacking)
+    return ready, min(int(row.leased_lines), lacking - ready)
 
 
 # The chunks once, by the indexes of open ones; everything else is a row a batch.

@@ -1,4 +1,4 @@
-"""What a line's body may ask for: the two endpoints' parameters, each supported, harmless or refused by name.
+"""What a line's body may ask for: the generating endpoints' parameters, each supported, harmless or refused by name.
 
 Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine.
 """
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.errors import InputError
 from jobs.lines.body_checks import (
     MAX_ANSWERS,
     MAX_LOGPROBS,
@@ -33,7 +32,6 @@ from jobs.lines.sampling import CHECKS, Sampling
 
 CHAT_ENDPOINT = "/v1/chat/completions"
 COMPLETION_ENDPOINT = "/v1/completions"
-ENDPOINTS = (CHAT_ENDPOINT, COMPLETION_ENDPOINT)
 
 COMPLETION_MAX_TOKENS = 16
 """What `/v1/completions` generates where `max_tokens` is absent, as OpenAI documents it."""
@@ -64,29 +62,20 @@ class CompletionRequest:
     """Whether an answer begins with its prompt."""
 
 
-def require_endpoint(endpoint: str) -> None:
-    """Raise InputError for an endpoint whose requests no batch may have."""
-    if endpoint not in ENDPOINTS:
-        raise InputError(
-            f"Invalid endpoint: {endpoint[:80]!r}. Supported are {' and '.join(ENDPOINTS)}.",
-            param="endpoint",
-            code="invalid_value",
-        )
-
-
 def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:
-    """Read the body of a line whose endpoint validation has checked. Raises BodyError naming the parameter.
+    """Read the body of a line of a generating endpoint, which is checked. Raises BodyError naming the parameter.
 
     A null means "not given". A parameter that would have no effect at the given value is accepted; one that would
     have an effect that the engine does not offer is refused.
     """
     if endpoint == CHAT_ENDPOINT:
-        return _chat_request(body)
+        return chat_request(body)
     assert endpoint == COMPLETION_ENDPOINT, endpoint
-    return _completion_request(body)
+    return completion_request(body)
 
 
-def _chat_request(body: Mapping[str, Any]) -> ChatRequest:
+def chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """As `parse_body`, of the one endpoint."""
     given = _checked(body, _CHAT)
     if "messages" not in given:
         raise BodyError("messages", "messages is missing; give the conversation", code="missing_required_parameter")
@@ -101,7 +90,8 @@ def _chat_request(body: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
+def completion_request(body: Mapping[str, Any]) -> CompletionRequest:
+    """As `parse_body`, of the one endpoint."""
     given = _checked(body, _COMPLETION)
     if "prompt" not in given:
         raise BodyError("prompt", "prompt is missing; give text or token ids", code="missing_required_parameter")

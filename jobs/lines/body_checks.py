@@ -191,11 +191,11 @@ def prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
     if type(value) is not list:
         raise wrong(name, value, "a string, a list of strings, token ids or a list of token ids", code="invalid_type")
     if not value:
-        raise wrong(name, value, "at least one prompt")
+        raise wrong(name, value, f"at least one {name}")
     if type(value[0]) is int:
         return (_prompt_ids(name, value),)
     if len(value) > MAX_PROMPTS:
-        raise BodyError(name, f"prompt holds {len(value)} prompts; {MAX_PROMPTS} are allowed in a line. Use more lines")
+        raise BodyError(name, f"{name} holds {len(value)} {name}s; {MAX_PROMPTS} are allowed in a line. Use more lines")
     return tuple(_one_prompt(f"{name}[{index}]", prompt) for index, prompt in enumerate(value))
 
 

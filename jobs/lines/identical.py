@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobs.lines.bodies import ChatRequest, CompletionRequest
+from jobs.lines.endpoints import Request
 from jobs.lines.reading import InputLine, short_digest
 
 _NO_ID = b"\0"  # stands in no JSON
@@ -17,11 +18,14 @@ class IdenticalLines:
     def __init__(self) -> None:
         self._first_lines: dict[int, int] = {}
 
-    def add(self, line: InputLine, content: bytes, request: ChatRequest | CompletionRequest) -> int | None:
+    def add(self, line: InputLine, content: bytes, request: Request) -> int | None:
         """Remember a line; return the earlier one that is the same but for its custom_id, byte for byte, or None.
 
-        Where the custom_id is written with escapes, it stays in what is compared and no other line is the same.
+        None for what is not generated, too. Where the custom_id is written with escapes, it stays in what is compared
+        and no other line is the same.
         """
+        if not isinstance(request, (ChatRequest, CompletionRequest)):
+            return None
         sampling = request.sampling
         if sampling.temperature != 0 and sampling.seed is None:
             return None

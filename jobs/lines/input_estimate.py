@@ -37,7 +37,7 @@ class InputEstimate:
     few bytes per token, gives up to four times as many. Token id prompts are exact."""
     estimated_output_tokens: int
     """The line's own limit times n times its prompts, the most that it may generate. Without a limit a completion
-    generates at most 16; a chat may go on until the context ends, and counts with the default."""
+    generates at most 16; a chat may go on until the context ends, and counts with the default. Embeddings have none."""
 
     def __add__(self, other: InputEstimate) -> InputEstimate:
         return InputEstimate(
@@ -113,6 +113,8 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
         input_tokens, num_prompts = _input_of(body)
     except _MALFORMED:
         input_tokens, num_prompts = _tokens_of_bytes(len(line)), 1
+    if _is_embedded(body):
+        return input_tokens, 0
     limit = COMPLETION_MAX_TOKENS if "prompt" in body else default_max_tokens
     for name in ("max_tokens", "max_completion_tokens"):
         limit = _allowed(body.get(name), MAX_TOKENS, limit)
@@ -122,11 +124,18 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
 
 def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
     """Return (tokens, number of prompts). Raises one of _MALFORMED where there is no prompt to read."""
+    if _is_embedded(body):
+        return _tokens_of_prompt(body["input"])
     messages = body.get("messages")
     if messages is None:
         return _tokens_of_prompt(body["prompt"])
     tools = None if body.get("tool_choice") == "none" else body.get("tools")  # that choice hides them from the model
     return sum(map(_tokens_of_message, messages)) + _tokens_of_json(tools) + _TOKENS_PER_PROMPT, 1
+
+
+def _is_embedded(body: Mapping[str, Any]) -> bool:
+    """Tell whether a body asks for vectors of its texts, and for no tokens."""
+    return "input" in body and not body.keys() & {"messages", "prompt"}
 
 
 def _tokens_of_message(message: Mapping[str, Any]) -> int:

@@ -5,8 +5,9 @@ Pure. The worker asks the same of a line, and whether it fits by its exact token
 
 from __future__ import annotations
 
-from jobs.lines.bodies import ChatRequest, CompletionRequest, parse_body
+from jobs.lines.bodies import ChatRequest, CompletionRequest
 from jobs.lines.body_checks import BodyError
+from jobs.lines.endpoints import Request, parse_request
 from jobs.lines.input_estimate import estimate_input_tokens
 from jobs.lines.reading import InputLine, LineProblem
 
@@ -15,16 +16,14 @@ LONGEST_TOKEN = 32
 spaces are usual."""
 
 
-def check_body(
-    line: InputLine, content: bytes, *, endpoint: str, max_model_len: int | None
-) -> ChatRequest | CompletionRequest:
+def check_body(line: InputLine, content: bytes, *, endpoint: str, max_model_len: int | None) -> Request:
     """Return what the body asks for; `content` is the whole line. Raises LineProblem where no worker will run that.
 
     `max_model_len` is the context of the line's model, prompt and answer together; None where it is not known.
     """
     try:
-        request = parse_body(endpoint, line.body)
-        if max_model_len is not None:
+        request = parse_request(endpoint, line.body)
+        if max_model_len is not None and isinstance(request, (ChatRequest, CompletionRequest)):
             _check_length(request, line, content, max_model_len)
         return request
     except BodyError as error:

@@ -1,6 +1,6 @@
 """Response bodies of the line endpoints, as OpenAI's API shapes them.
 
-Pure: generated text and counts in, JSON-ready dictionaries out; no SQL, no engine.
+Pure: generated text, vectors and counts in, JSON-ready dictionaries out; no SQL, no engine.
 """
 
 from __future__ import annotations
@@ -135,6 +135,16 @@ def text_completion_body(
         "model": model,
         "choices": [_text_choice(choice) for choice in choices],
         "usage": usage.wire(),
+    }
+
+
+def embeddings_body(vectors: Sequence[Sequence[float] | str], *, model: str, num_tokens: int) -> dict[str, Any]:
+    """Build the answer of `/v1/embeddings`; a vector is a list of numbers, or base64 of them."""
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(vectors)],
+        "model": model,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
 
 

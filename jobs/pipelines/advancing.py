@@ -5,7 +5,6 @@ Each effect is one transaction under the run's claim, or one that can be repeate
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,21 +20,27 @@ from jobs import files
 from jobs.accounts.windows import zone_of
 from jobs.batches import lifecycle as batches
 from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, ServiceError
-from jobs.pipelines import claims, lifecycle, steps, stores
-from jobs.pipelines.claims import RunWork, StoppingError
+from jobs.pipelines import definitions, lifecycle, output_columns, steps, stores
 from jobs.pipelines.context import RunContext
 from jobs.pipelines.external import ExternalStore
+from jobs.pipelines.groups import groups
+from jobs.pipelines.output_columns import ERROR_COLUMN, OutputColumns, RowTypes
 from jobs.pipelines.preparing import Preparation, SourceRow
-from jobs.pipelines.publishing import ERROR_COLUMN, OutputRow, Publication
-from jobs.pipelines.source_files import take_files
-from jobs.pipelines.spec import OnError, Step, parse_definition
+from jobs.pipelines.publishing import Publication
+from jobs.pipelines.runs import claims
+from jobs.pipelines.runs.claims import RunWork, StoppingError
+from jobs.pipelines.sources import batch_rows
+from jobs.pipelines.sources.store_files import TakenFiles, take_files
+from jobs.pipelines.spec import Format, OnError, Step, parse_definition
 from jobs.pipelines.step_rows import AnsweredRow, answered
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, RunState
 from jobs.storage import Storage
 from jobs.tables import Batch, Pipeline, Run, RunStep, Schedule, Store, Tenant
+from jobs.telemetry.traces import NO_TRACES, Traces
 from pipelines.outputs.answers import TEXT_COLUMN, Answer, answer_of
 from pipelines.outputs.column_types import answer_columns
+from pipelines.outputs.kept_columns import loaded
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +74,7 @@ class Runs:
         *,
         hold_sessions: sessionmaker[Session] | None = None,
         open_store: OpenStore = stores.open_registered,
+        traces: Traces = NO_TRACES,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_stopping` is asked between effects, and now and then within one: then runs are given up as they are."""
@@ -77,6 +83,7 @@ class Runs:
         self._storage = storage
         self._settings = settings
         self._open_store = open_store
+        self._traces = traces
         self._is_stopping = is_stopping
 
     def advance(self, run_id: str) -> bool:
@@ -92,12 +99,9 @@ class Runs:
 
     def _work(self, work: RunWork) -> None:
         try:
-            while self._go_on(work):
-                pass
+            self._go_on_or_fail(work)
         except (LimitError, ServiceError) as error:
             self._try_again_later(work, str(error))
-        except InputError as error:
-            self._fail(work, error.message)
         except (FencedOutError, StoppingError):
             raise
         except Exception:
@@ -105,17 +109,27 @@ class Runs:
             log.exception("run failed to go on run_id=%s", work.claim.run_id)
             self._try_again_later(work, _UNEXPECTED)
 
+    def _go_on_or_fail(self, work: RunWork) -> None:
+        try:
+            while self._go_on(work):
+                pass
+        except (LimitError, ServiceError):
+            raise
+        except InputError as error:
+            self._fail(work, error.message)
+
     def _try_again_later(self, work: RunWork, reason: str) -> None:
         """Note a trouble that may be over soon, or fail the run where it has lasted."""
+        # Counted by itself: should the run's end be what goes wrong, it waits for its next try all the same.
         with work.writing() as (session, run):
             run.num_tries += 1
-            run.reason = reason
-            if run.num_tries >= _MAX_TRIES:
-                lifecycle.end_run(session, run, RunState.FAILED)
-                return
-            pause = _FIRST_PAUSE * 2 ** (run.num_tries - 1)
+            lifecycle.note_reason(run, reason)
+            pause = _FIRST_PAUSE * 2 ** min(run.num_tries - 1, _MAX_TRIES)
             run.look_at = session.scalar(select(func.clock_timestamp() + pause))
         log.warning("run waits run_id=%s tries=%d reason=%s", work.claim.run_id, run.num_tries, reason)
+        if run.num_tries >= _MAX_TRIES:
+            with work.writing() as (session, run):
+                lifecycle.end_run(session, run, RunState.FAILED)
 
     def _fail(self, work: RunWork, reason: str) -> None:
         with work.writing() as (session, run):
@@ -168,22 +182,34 @@ class Runs:
 
     def _prepare(self, work: RunWork, context: RunContext, step_no: int, begun: list[RunStep]) -> None:
         step = context.definition.steps[step_no]
-        preparation = Preparation(self._storage, context, step, settings=self._settings, moves=work.check)
+        if not begun:
+            self._require_able(work, context)
         if step.source.step is not None:
             earlier = next(each for each in begun if each.name == step.source.step)
-            prepared = preparation.write(self._chained_rows(work, context, earlier))
+            has_groups = step.source.group_by is not None  # whose columns are others
+            known = None if has_groups else _known_types(context, earlier)
+            preparation = self._preparation(work, context, step, known=known)
+            chained = self._chained_rows(work, context, earlier)
+            if step.source.group_by is not None:
+                chained = groups(chained, step.source.group_by, settings=self._settings)
+            prepared = preparation.write(chained)
         else:
-            store = self._store(work, context, step.source.store, writing=False)
-            taken = take_files(
-                store, context, step, lambda found: self._untaken(work, context, step, found), moves=work.check
-            )
-            counted = (f"row-{number:09d}" for number in itertools.count(1))
-            rows = (SourceRow(custom_id=next(counted), values=row.values) for row in taken.rows)
-            prepared = preparation.write(rows, taken=taken.files)
+            taken = self._taken(work, context, step, step_no)
+            preparation = self._preparation(work, context, step, known=taken.schema)
+            prepared = preparation.write(taken.rows, taken=taken.files)
         try:
-            with work.writing() as (session, run):
+            trace = self._traces.root("step", run_id=work.claim.run_id, step=step.name)
+            with trace as span, work.writing() as (session, run):
                 if run.state == RunState.RUNNING:
-                    steps.begin_step(session, run, context.definition, step_no, prepared, settings=self._settings)
+                    steps.begin_step(
+                        session,
+                        run,
+                        context.definition,
+                        step_no,
+                        prepared,
+                        settings=self._settings,
+                        trace_context=span.context,
+                    )
         except InputError:
             # Refused, so no row names them: the next try writes its own.
             for written in (prepared.rows, prepared.lines):
@@ -191,6 +217,28 @@ class Runs:
                     with suppress(ServiceError):  # then the sweep does it
                         self._storage.delete(written.object_key)
             raise
+
+    def _taken(self, work: RunWork, context: RunContext, step: Step, step_no: int) -> TakenFiles:
+        if step.source.batch is not None:
+            place = f"steps.{step_no}.source.batch"
+            with work.reading() as session:
+                key = batch_rows.answers_key(session, context.tenant_id, step.source.batch, place=place)
+            return TakenFiles(files=[], rows=batch_rows.rows(self._storage, key, work.check))
+        store = self._store(work, context, step.source.store, writing=False)
+        return take_files(
+            store, context, step, lambda found: self._untaken(work, context, step, found), moves=work.check
+        )
+
+    def _require_able(self, work: RunWork, context: RunContext) -> None:
+        """Raise InputError where a step could not be done, before anything is spent on the first."""
+        output_columns.require_packages(context.definition)
+        with work.reading() as session:
+            definitions.check_names(session, context.tenant_id, context.definition)
+
+    def _preparation(self, work: RunWork, context: RunContext, step: Step, *, known: Any) -> Preparation:
+        has_types = output_columns.comes_to_parquet(context.definition, step)
+        types = RowTypes(known) if has_types else None
+        return Preparation(self._storage, context, step, settings=self._settings, moves=work.check, types=types)
 
     def _untaken(self, work: RunWork, context: RunContext, step: Step, found: list[Any]) -> list[Any]:
         with work.reading() as session:
@@ -212,6 +260,7 @@ class Runs:
 
     def _finish_step(self, work: RunWork, context: RunContext, begun: RunStep, batch: Batch | None) -> bool:
         if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
+            self._end_at_cap(work, context, begun)
             return False
         if batch is not None and batch.state != BatchState.COMPLETED:
             raise RunFailedError(_batch_problem(begun, batch))
@@ -236,21 +285,34 @@ class Runs:
             run.num_tries = 0
         return True
 
+    def _end_at_cap(self, work: RunWork, context: RunContext, begun: RunStep) -> None:
+        with work.writing() as (session, run):
+            reason = steps.stop_at_cap(session, run, context.definition, begun)
+            if reason is not None:
+                lifecycle.end_run(session, run, RunState.FAILED, reason=reason)
+
     def _publish(self, work: RunWork, context: RunContext, step: Step, begun: RunStep) -> list[dict[str, Any]]:
         assert step.output is not None
         store = self._store(work, context, step.output.store, writing=True)
         publication = Publication(store, context, step, moves=work.check, confirm=work.confirm)
-        columns = _columns_of(step)
-        names = self._names(work, begun, columns)
-        rows = (_output_row(each, _answer_of(each, columns)) for each in self._answered(work, begun))
-        return publication.publish(rows, columns=names, schema=None)
+        fields = _columns_of(step)
+        columns = self._output_columns(work, step, begun)
+        answers = ((each.row.values, _answer_of(each, fields)) for each in self._answered(work, begun))
+        return publication.publish((columns.row(row, answer.values, answer.error) for row, answer in answers), columns)
 
-    def _names(self, work: RunWork, begun: RunStep, columns: Any) -> list[str]:
+    def _output_columns(self, work: RunWork, step: Step, begun: RunStep) -> OutputColumns:
+        assert step.output is not None
+        if step.output.form is Format.PARQUET:
+            assert begun.row_schema is not None, "it was noted when the step was begun"
+            return OutputColumns(step, schema=output_columns.put_out(loaded(begun.row_schema), step))
+        return OutputColumns(step, names=self._names(work, begun, step))
+
+    def _names(self, work: RunWork, begun: RunStep, step: Step) -> list[str]:
         """Return the columns of the output: those of its rows in the order in which they are met, then the answer's."""
         names: dict[str, None] = {}
         for each in self._answered(work, begun):
             names |= dict.fromkeys(each.row.values)
-        names |= dict.fromkeys([TEXT_COLUMN] if columns is None else list(columns))
+        names |= dict.fromkeys(output_columns.added_columns(step))
         return [*(name for name in names if name != ERROR_COLUMN), ERROR_COLUMN]
 
     def _answered(self, work: RunWork, begun: RunStep) -> Iterator[AnsweredRow]:
@@ -305,6 +367,13 @@ def _answers_of(session: Session, begun: RunStep) -> Answers:
     return Answers(rows_key=keys[0], output_key=keys[1], errors_key=keys[2])
 
 
+def _known_types(context: RunContext, earlier: RunStep) -> Any:
+    """Return the columns of the rows that an earlier step hands on; None where nobody needs their types."""
+    if earlier.row_schema is None:
+        return None
+    return output_columns.with_answers(loaded(earlier.row_schema), context.definition.steps[earlier.step_no])
+
+
 def _columns_of(step: Step) -> Any:
     return None if step.response_schema is None else answer_columns(step.response_schema)
 
@@ -320,10 +389,6 @@ def _answer_of(each: AnsweredRow, columns: Any) -> Answer:
 def _text_of(each: AnsweredRow) -> str:
     assert each.line is not None, "it has an answer"
     return str(each.line["response"]["body"]["choices"][0]["message"]["content"])
-
-
-def _output_row(each: AnsweredRow, answer: Answer) -> OutputRow:
-    return OutputRow(values={**each.row.values, **answer.values}, error=answer.error)
 
 
 def _batch_problem(begun: RunStep, batch: Batch) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_lock
-from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.pipelines import lifecycle, steps, stores
+from jobs.pipelines.named import get_named, hold_room, lock_named, of_tenant
 from jobs.pipelines.names import check_name
+from jobs.pipelines.sources import batch_rows
 from jobs.pipelines.spec import Definition, parse_definition
 from jobs.settings import Settings
 from jobs.tables import Pipeline, Run, Schedule
@@ -31,9 +33,7 @@ def create_pipeline(
     """Make a pipeline. Raises InputError, ConflictError where the name is taken, or LimitError."""
     check_name(name)
     given = _stored(parse_definition(definition))
-    advisory_lock(session, f"pipelines {tenant_id}")
-    _check_room(session, tenant_id, settings)
-    _check_free(session, tenant_id, name)
+    hold_room(session, Pipeline, tenant_id, name, settings)
     pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant_id, name=name, definition=given, api_key_id=api_key_id)
     session.add(pipeline)
     session.flush()
@@ -43,17 +43,12 @@ def create_pipeline(
 
 def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
     """Return a pipeline of this tenant, by its id or its name. Raises NotFoundError."""
-    is_named = (Pipeline.id == pipeline_id) | (Pipeline.name == pipeline_id)
-    mine = is_named & (Pipeline.tenant_id == tenant_id) & Pipeline.deleted_at.is_(None)
-    pipeline = session.scalar(select(Pipeline).where(mine))
-    if pipeline is None:
-        raise NotFoundError(f"No pipeline found with id or name {pipeline_id[:100]!r}.", param="pipeline_id")
-    return pipeline
+    return get_named(session, Pipeline, tenant_id, pipeline_id)
 
 
 def list_pipelines(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Pipeline]:
     """Return a page of a tenant's pipelines, newest first. Raises InputError on an unknown `after`."""
-    query = select(Pipeline).where(Pipeline.tenant_id == tenant_id, Pipeline.deleted_at.is_(None))
+    query = select(Pipeline).where(of_tenant(Pipeline, tenant_id))
     return read_page(session, query, table=Pipeline, tenant_id=tenant_id, after=after, limit=limit)
 
 
@@ -66,9 +61,9 @@ def change_pipeline(
     api_key_id: str | None = None,
 ) -> Pipeline:
     """Give a pipeline another definition: runs that have begun keep theirs. The same one again changes nothing."""
-    pipeline = _lock(session, tenant_id, pipeline_id)
+    pipeline = lock_named(session, Pipeline, tenant_id, pipeline_id)
     given = _stored(parse_definition(definition))
-    if given != pipeline.definition:
+    if orjson.dumps(given) != orjson.dumps(pipeline.definition):  # the order of a schema's properties counts
         pipeline.definition, pipeline.api_key_id = given, api_key_id or pipeline.api_key_id
         pipeline.version += 1
         session.flush()
@@ -82,7 +77,7 @@ def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipel
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
     theirs = (Schedule.pipeline_id == pipeline.id) & Schedule.deleted_at.is_(None)
     session.execute(update(Schedule).where(theirs).values(deleted_at=func.now()))
-    pipeline = _lock(session, tenant_id, pipeline.id)
+    pipeline = lock_named(session, Pipeline, tenant_id, pipeline.id)
     lifecycle.stop_queued(session, Run.pipeline_id == pipeline.id, reason="its pipeline was deleted")
     pipeline.deleted_at = session.scalar(select(func.now()))
     session.flush()
@@ -99,6 +94,8 @@ def check_names(session: Session, tenant_id: str, definition: Definition) -> Non
             raise InputError(f"{place}: {error.message}", param=place, code=error.code) from None
         if step.source.store is not None:
             stores.require(session, tenant_id, step.source.store, place=f"steps.{number}.source.store", writing=False)
+        if step.source.batch is not None:
+            batch_rows.require(session, tenant_id, step.source.batch, place=f"steps.{number}.source.batch")
         if step.output is not None:
             stores.require(session, tenant_id, step.output.store, place=f"steps.{number}.output.store", writing=True)
 
@@ -106,27 +103,3 @@ def check_names(session: Session, tenant_id: str, definition: Definition) -> Non
 def _stored(definition: Definition) -> dict[str, Any]:
     """Return a definition as it is kept: what was given, and no defaults, which a later release may change."""
     return definition.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
-def _lock(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
-    found = get_pipeline(session, tenant_id, pipeline_id)
-    query = select(Pipeline).where(Pipeline.id == found.id).with_for_update(key_share=True)
-    pipeline = session.scalar(query, execution_options={"populate_existing": True})
-    if pipeline is None or pipeline.deleted_at is not None:
-        raise NotFoundError(f"No pipeline found with id or name {pipeline_id[:100]!r}.", param="pipeline_id")
-    return pipeline
-
-
-def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
-    mine = (Pipeline.tenant_id == tenant_id) & Pipeline.deleted_at.is_(None)
-    if (session.scalar(select(func.count()).select_from(Pipeline).where(mine)) or 0) >= settings.tenant_pipelines:
-        raise LimitError(
-            f"You have {settings.tenant_pipelines:,} pipelines, which is as many as you may. Delete one.",
-            code="too_many_pipelines",
-        )
-
-
-def _check_free(session: Session, tenant_id: str, name: str) -> None:
-    mine = (Pipeline.tenant_id == tenant_id) & (Pipeline.name == name) & Pipeline.deleted_at.is_(None)
-    if session.scalar(select(Pipeline.id).where(mine)) is not None:
-        raise ConflictError(f"A pipeline named {name!r} exists already; change that one, or choose another name.")

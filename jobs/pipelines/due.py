@@ -16,6 +16,7 @@ from jobs.errors import InputError
 from jobs.pipelines import lifecycle
 from jobs.pipelines.cron import Cron
 from jobs.pipelines.planning import PlannedRun, Timetable, plan
+from jobs.pipelines.runs import events
 from jobs.states import CatchUp, Overlap, RunKind
 from jobs.tables import Pipeline, Schedule, Tenant
 
@@ -72,8 +73,11 @@ def _move_on(session: Session, schedule: Schedule, *, now: datetime) -> None:
     timetable = timetable_of(schedule)
     pipeline = session.get_one(Pipeline, schedule.pipeline_id)
     planned = plan(timetable, schedule.next_at, underway=lifecycle.underway(session, schedule.id), now=now)
+    told = schedule.num_skipped >= events.SKIPS
     for each in planned.runs:
         _insert(session, schedule, pipeline, each)
+        told = told and schedule.num_skipped > 0
+    events.tell_of_skips(session, schedule, told=told)
     set_next(schedule, timetable, planned.next_at)
     session.flush()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -27,12 +29,17 @@ from jobs.errors import InputError, ServiceError
 if TYPE_CHECKING:
     from obstore import ReadableFile
 
+log = logging.getLogger(__name__)
+
 _ENV = "env:"
 _PART_BYTES = 8 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED_AT_ONCE = 1000
 _MAX_DEPTH = 50
 _BUFFER_BYTES = 1 << 20
+_ANSWER = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
+_URL = re.compile(r"\w+://[^\s)\"']+")
+_NO_RIGHT = ("it answered 401", "it answered 403")
 BESIDE = "_temporary"
 """The part of a key below which files lie until they are published; sources leave it out."""
 
@@ -98,7 +105,7 @@ def open_store(name: str, url: str, options: Mapping[str, str], *, timeout_secon
     try:
         store = from_url(url, client_options=client, retry_config=retry, **cast(Any, given))
     except (BaseError, ValueError, TypeError) as error:
-        raise InputError(f"The store {name!r} cannot be opened: {_first_line(error)}.", param="url") from None
+        raise InputError(f"The store {name!r} cannot be opened: {_problem(error)}.", param="url") from None
     return Bucket(name, store)
 
 
@@ -112,8 +119,12 @@ def _value(name: str, key: str, value: str) -> str:
     return found
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0][:300]
+def _problem(error: Exception) -> str:
+    """Return what a store said without its URL, which tenants are not shown."""
+    answer = _ANSWER.search(str(error))
+    if answer is not None:
+        return f"it answered {answer[1].strip()}"
+    return _URL.sub("…", (str(error).strip() or type(error).__name__).split("\n")[0])[:300]
 
 
 # --- a folder --------------------------------------------------------------------------------------------------------
@@ -191,7 +202,8 @@ class LocalFolder:
                         os.fsync(file.fileno())
                     os.rename(unfinished, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
                 except Exception:
-                    os.unlink(unfinished, dir_fd=descriptor)
+                    with suppress(FileNotFoundError):  # where it could not even be made
+                        os.unlink(unfinished, dir_fd=descriptor)
                     raise
                 os.fsync(descriptor)
             finally:
@@ -315,7 +327,8 @@ class Bucket:
 
     def open(self, key: str) -> IO[bytes]:
         with self._reported(key):
-            return io.BufferedReader(_Bytes(obstore.open_reader(self._store, key), self._reported), _BUFFER_BYTES)
+            opened = obstore.open_reader(self._store, key)
+            return io.BufferedReader(_Bytes(opened, lambda: self._reported(key)), _BUFFER_BYTES)
 
     def read_small(self, key: str, max_bytes: int) -> bytes | None:
         with self._reported(key):
@@ -356,20 +369,31 @@ class Bucket:
     def _reported(self, key: str) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotFoundError):
-            raise StoreRefusedError(f"There is no {key!r} in the store {self._name!r}.", code="store_missing") from None
-        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-            raise StoreRefusedError(
-                f"The store {self._name!r} gives no right to {key!r} ({_first_line(error)}); ask your operator for it."
-            ) from None
         except (BaseError, OSError) as error:
-            raise ServiceError(f"the store {self._name!r} failed: {_first_line(error)}") from error
+            raise self._sentence(key, error) from error
+
+    def _sentence(self, key: str, error: Exception) -> StoreRefusedError | ServiceError:
+        """Return what to raise: by the answer too, as some calls know no narrower class of error."""
+        log.warning("store failed name=%s error=%s", self._name, str(error).split("\n")[0])
+        problem = _problem(error)
+        if "NoSuchBucket" in str(error):
+            return StoreRefusedError(
+                f"The bucket of the store {self._name!r} is not there; ask your operator.", code="store_missing"
+            )
+        if isinstance(error, (FileNotFoundError, NotFoundError)):
+            return StoreRefusedError(f"There is no {key!r} in the store {self._name!r}.", code="store_missing")
+        denied = (PermissionDeniedError, UnauthenticatedError, PermissionError)
+        if isinstance(error, denied) or problem.startswith(_NO_RIGHT):
+            return StoreRefusedError(
+                f"The store {self._name!r} gives no right to {key!r} ({problem}); ask your operator for it."
+            )
+        return ServiceError(f"the store {self._name!r} failed: {problem}")
 
 
 class _Bytes(io.RawIOBase):
     """An object as a file of the standard library."""
 
-    def __init__(self, file: ReadableFile, reported: Callable[[str], AbstractContextManager[None]]) -> None:
+    def __init__(self, file: ReadableFile, reported: Callable[[], AbstractContextManager[None]]) -> None:
         self._file = file
         self._reported = reported
 
@@ -386,7 +410,7 @@ class _Bytes(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any, /) -> int:
-        with self._reported("a file"):
+        with self._reported():
             part = bytes(self._file.read(len(buffer)))
         buffer[: len(part)] = part
         return len(part)

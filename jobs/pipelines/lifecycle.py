@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -17,14 +18,16 @@ from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.pipelines import steps
 from jobs.pipelines.planning import PlannedRun, Underway
+from jobs.pipelines.runs import events
 from jobs.pipelines.spec import OnError, parse_definition
-from jobs.states import TERMINAL_RUN_STATES, RunKind, RunState, require_move
+from jobs.states import TERMINAL_RUN_STATES, EventType, RunKind, RunState, require_move
 from jobs.tables import Pipeline, Run, Schedule
 
 log = logging.getLogger(__name__)
 
 _OPEN = [RunState.QUEUED.value, RunState.RUNNING.value, RunState.CANCELLING.value]
 _STARTED_AT_ONCE = 100
+_MAX_REASON = 2000  # characters
 
 
 def insert_run(
@@ -39,7 +42,7 @@ def insert_run(
 ) -> Run | None:
     """Insert a run, or return None where the schedule has it already, of this kind and for this moment."""
     is_skipped = planned.skipped is not None
-    return session.scalar(
+    run = session.scalar(
         insert(Run)
         .values(
             id=new_id("run"),
@@ -60,13 +63,16 @@ def insert_run(
         .on_conflict_do_nothing(constraint="run_once_key")
         .returning(Run)
     )
+    if run is not None and is_skipped:
+        events.tell(session, run, EventType.RUN_SKIPPED)
+    return run
 
 
 def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
     """Return a run of this tenant. Raises NotFoundError."""
     run = session.scalar(select(Run).where(Run.id == run_id, Run.tenant_id == tenant_id))
     if run is None:
-        raise NotFoundError(f"No run found with id {run_id[:100]!r}.", param="run_id")
+        raise _not_found(run_id)
     return run
 
 
@@ -105,6 +111,15 @@ def lock_run(session: Session, run_id: str) -> Run | None:
     return session.scalar(query, execution_options={"populate_existing": True})
 
 
+def lock_own(session: Session, tenant_id: str, run_id: str) -> Run:
+    """Return a locked run of this tenant. Raises NotFoundError, also where it is forgotten meanwhile."""
+    get_run(session, tenant_id, run_id)
+    run = lock_run(session, run_id)
+    if run is None:
+        raise _not_found(run_id)
+    return run
+
+
 def start_queued(session: Session) -> list[str]:
     """Begin the first queued run of each pipeline that has none under way, with the definition of now."""
     rows = session.execute(_TO_START, {"limit": _STARTED_AT_ONCE}).all()
@@ -128,9 +143,7 @@ def start_queued(session: Session) -> list[str]:
 
 def cancel_run(session: Session, tenant_id: str, run_id: str, *, reason: str) -> Run:
     """Ask a run to stop; what it has published stays. Repeating it is no error. Raises ConflictError at its end."""
-    get_run(session, tenant_id, run_id)
-    run = lock_run(session, run_id)
-    assert run is not None, "rows of runs stay while somebody can name them"
+    run = lock_own(session, tenant_id, run_id)
     if run.state in (RunState.CANCELLING, RunState.CANCELLED):
         return run
     if RunState(run.state) in TERMINAL_RUN_STATES:
@@ -165,16 +178,16 @@ def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> No
 
 
 def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
-    """Let a failed run go on where it stopped: it waits for its turn again. Raises ConflictError."""
-    get_run(session, tenant_id, run_id)
-    run = lock_run(session, run_id)
-    assert run is not None, "rows of runs stay while somebody can name them"
+    """Let a failed run go on where it stopped, with the caps that its pipeline has now. Raises ConflictError."""
+    run = lock_own(session, tenant_id, run_id)
     if run.state != RunState.FAILED:
         raise ConflictError(
             f"Cannot resume a run with status '{run.state}': only a failed one goes on. Trigger a new run instead.",
             code="run_not_resumable",
         )
     run.reason, run.num_tries, run.look_at = None, 0, None
+    if run.definition is not None:
+        run.definition = run.definition | _caps_of(session.get_one(Pipeline, run.pipeline_id))
     given = parse_definition(run.definition).steps if run.definition else ()
     failing = [step.name for step in given if step.on_error is OnError.FAIL]
     steps.reset_unfinished(session, run.id, fails_on_error=failing)
@@ -184,15 +197,24 @@ def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
 
 def end_run(session: Session, run: Run, after: RunState, *, reason: str | None = None) -> None:
     """Move a locked run to its end; a schedule counts its failures in a row, and pauses where they are enough."""
-    run.reason = run.reason if reason is None else reason
+    if reason is not None:
+        note_reason(run, reason)
     move_run(session, run, after)
     if run.schedule_id is not None and after in (RunState.SUCCEEDED, RunState.FAILED):
         _count(session, run.schedule_id, has_failed=after is RunState.FAILED)
 
 
+def note_reason(run: Run, reason: str) -> None:
+    """Note why a locked run ends, or waits: it may name what tenants' rows hold, such as a column, or very many."""
+    known = reason.replace("\0", "\N{REPLACEMENT CHARACTER}")  # which no text of the database may have
+    run.reason = known if len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
+
+
 def move_run(session: Session, run: Run, after: RunState) -> None:
     """Move a locked run to its next state; nobody else writes `run.state`. Raises IllegalMoveError."""
     require_move(RunState(run.state), after)
+    if after in (RunState.SUCCEEDED, RunState.FAILED):
+        events.tell_of_late_runs(session, of_run=run.id)
     log.info("run moved run_id=%s state=%s after=%s", run.id, run.state, after)
     run.state = after.value
     run.look_at = None
@@ -204,6 +226,17 @@ def move_run(session: Session, run: Run, after: RunState) -> None:
         run.ended_at = session.scalar(select(func.now()))
         run.claimed_by = run.claimed_until = None
     session.flush()
+    if after is RunState.FAILED:
+        events.tell(session, run, EventType.RUN_FAILED)
+
+
+def _caps_of(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what may be raised for runs that have begun: it changes nothing of what they put out."""
+    return {name: pipeline.definition.get(name) for name in ("max_tokens", "max_cost")}
+
+
+def _not_found(run_id: str) -> NotFoundError:
+    return NotFoundError(f"No run found with id {run_id[:100]!r}.", param="run_id")
 
 
 def _is_under_way(session: Session, pipeline_id: str) -> bool:

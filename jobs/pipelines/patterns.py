@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _WILD = "*?"
 
@@ -17,45 +17,42 @@ def prefix_of(pattern: str) -> str:
     return pattern
 
 
+def is_pattern(key: str) -> bool:
+    """Tell whether it may mean other keys than itself."""
+    return key.endswith("/") or any(sign in key for sign in _WILD)
+
+
 def matches(pattern: str, key: str) -> bool:
     """Tell whether a key is meant by a pattern; one that ends in / means all that is below it."""
     return _parts_match((pattern + "**" if pattern.endswith("/") else pattern).split("/"), key.split("/"))
 
 
 def _parts_match(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    """Greedy: after a `**` only the last one that was met is tried again, so the time is their product at most."""
-    at = index = 0
-    star: int | None = None
-    retry = 0
-    while index < len(parts):
-        if at < len(pattern) and pattern[at] == "**":
-            star, retry = at, index
-            at += 1
-        elif at < len(pattern) and _text_matches(pattern[at], parts[index]):
-            at += 1
-            index += 1
-        elif star is not None:
-            retry += 1
-            at, index = star + 1, retry
-        else:
-            return False
-    return all(part == "**" for part in pattern[at:])
+    return _fits(pattern, parts, many="**", fits_one=_text_matches)
 
 
 def _text_matches(pattern: str, text: str) -> bool:
+    return _fits(pattern, text, many="*", fits_one=lambda sign, letter: sign in ("?", letter))
+
+
+def _fits(pattern: Sequence[str], given: Sequence[str], *, many: str, fits_one: Callable[[str, str], bool]) -> bool:
+    """Tell whether all that is given is meant, where `many` means any number of them.
+
+    Greedy: after a `many` only the last one that was met is tried again, so the time is the lengths' product at most.
+    """
     at = index = 0
-    star: int | None = None
+    met: int | None = None
     retry = 0
-    while index < len(text):
-        if at < len(pattern) and pattern[at] == "*":
-            star, retry = at, index
+    while index < len(given):
+        if at < len(pattern) and pattern[at] == many:
+            met, retry = at, index
             at += 1
-        elif at < len(pattern) and pattern[at] in ("?", text[index]):
+        elif at < len(pattern) and fits_one(pattern[at], given[index]):
             at += 1
             index += 1
-        elif star is not None:
+        elif met is not None:
             retry += 1
-            at, index = star + 1, retry
+            at, index = met + 1, retry
         else:
             return False
-    return all(sign == "*" for sign in pattern[at:])
+    return all(each == many for each in pattern[at:])

@@ -9,18 +9,22 @@ from typing import Any
 
 from jobs import files
 from jobs.batches import made_inputs
-from jobs.errors import TooLargeError
+from jobs.errors import InputError, TooLargeError
 from jobs.files import NewFile, Purpose
 from jobs.pipelines.context import RunContext
 from jobs.pipelines.external import Found
+from jobs.pipelines.output_columns import RowTypes
 from jobs.pipelines.requests import line_of
 from jobs.pipelines.spec import Step
-from jobs.pipelines.step_rows import StepRow, encode
+from jobs.pipelines.step_rows import StepRow, encode, read_rows
 from jobs.pipelines.steps import Prepared
 from jobs.settings import MIB, Settings
 from jobs.storage import ObjectWriter, Storage
+from pipelines.lines.grouping import ROWS_COLUMN
+from pipelines.lines.requests import shown_to
+from pipelines.outputs.kept_columns import dumped
 from pipelines.templates.renderer import Rendered, Renderer, RowError
-from pipelines.templates.template import check
+from pipelines.templates.template import Template, check
 
 _CHECKED_EVERY = 100  # rows: a claim that is over ends the work
 _WRITTEN_AT_ONCE = MIB
@@ -33,21 +37,45 @@ class SourceRow:
     custom_id: str
     values: Mapping[str, Any]
     previous: Mapping[str, Any] | None = None
-    """What a template sees as `previous`; None: this is a first step."""
+    """What a template sees as `previous`; None: this takes files, or groups."""
+    rows: Sequence[Mapping[str, Any]] | None = None
+    """What a template sees as `rows`; None: this is no group."""
+    error: str | None = None
+    """Why it is not rendered."""
+
+    def shown(self, template: Template, context: RunContext) -> Mapping[str, Any]:
+        """Return what a template may take of it and of its run."""
+        shown = {**shown_to(template, self.values), "run": context.shown()}
+        added = {"previous": self.previous, ROWS_COLUMN: self.rows}
+        return shown | {name: value for name, value in added.items() if value is not None}
+
+
+def row_id(number: int) -> str:
+    """Return the custom_id of a first step's row, from 1."""
+    return f"row-{number:09d}"
 
 
 class Preparation:
     """One go at the rows of one step."""
 
     def __init__(
-        self, storage: Storage, context: RunContext, step: Step, *, settings: Settings, moves: Callable[[], None]
+        self,
+        storage: Storage,
+        context: RunContext,
+        step: Step,
+        *,
+        settings: Settings,
+        moves: Callable[[], None],
+        types: RowTypes | None = None,
     ) -> None:
-        """`moves` is called now and then, and may raise."""
+        """`moves` is called now and then, and may raise; `types` is given where the columns' types are needed."""
         self._storage = storage
         self._context = context
         self._step = step
+        self._template = check(step.prompt)
         self._settings = settings
         self._moves = moves
+        self._types = types
         self._num_rows = self._num_failed = self._num_line_bytes = 0
         self._waiting: deque[SourceRow] = deque()
 
@@ -55,7 +83,7 @@ class Preparation:
         """Render rows and write both objects; where anything raises neither appears, or no row names it."""
         rows_key, lines_key = (files.new_object_key(self._context.tenant_id) for _ in range(2))
         name = f"{self._context.run_id}_{self._step.name}"
-        with self._storage.writer(rows_key) as writer, Renderer(check(self._step.prompt)) as renderer:
+        with self._storage.writer(rows_key) as writer, Renderer(self._template) as renderer:
             kept = _Buffered(writer, self._require_room)
             contexts = (self._context_of(row) for row in rows)
             outcomes = renderer.render(contexts)
@@ -67,6 +95,7 @@ class Preparation:
                 settings=self._settings,
             )
             kept.flush()
+        row_schema = self._row_schema(rows_key, lines_key)
         is_empty = self._num_rows == self._num_failed
         if is_empty:
             self._storage.delete(lines_key)
@@ -82,13 +111,25 @@ class Preparation:
             lines=None if is_empty else lines,
             num_rows=self._num_rows,
             num_failed=self._num_failed,
+            row_schema=row_schema,
             taken=taken,
         )
 
-    def _context_of(self, row: SourceRow) -> Mapping[str, Any]:
+    def _row_schema(self, rows_key: str, lines_key: str) -> bytes | None:
+        if self._types is None:
+            return None
+        try:
+            return dumped(self._types.schema(self._step, (row.values for row in read_rows(self._storage, rows_key))))
+        except InputError:
+            for key in (rows_key, lines_key):
+                self._storage.delete(key)
+            raise
+
+    def _context_of(self, row: SourceRow) -> Mapping[str, Any] | RowError:
         self._waiting.append(row)
-        shown = {**row.values, "row": dict(row.values), "run": self._context.shown()}
-        return shown if row.previous is None else {**shown, "previous": row.previous}
+        if row.error is not None:
+            return RowError(message=row.error)
+        return row.shown(self._template, self._context)
 
     def _lines(self, outcomes: Iterator[Rendered | RowError], kept: _Buffered) -> Iterator[bytes]:
         for outcome in outcomes:
@@ -100,6 +141,9 @@ class Preparation:
             except TypeError as unkept:  # as of a row that is nested deeper than JSON is written
                 error = f"the row cannot be kept as JSON, so the output has none of its columns: {unkept}"
                 encoded = encode(StepRow(custom_id=row.custom_id, values={}, error=error))
+            else:
+                if self._types is not None:
+                    self._types.add(row.values)
             kept.write(encoded)
             if error is not None or isinstance(outcome, RowError):
                 self._num_failed += 1

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import orjson
 
-from jobs.errors import InputError
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.external import ExternalStore
+from jobs.pipelines.preparing import SourceRow
 from jobs.pipelines.requests import line_of
-from jobs.pipelines.source_files import TakenFiles, take_files
+from jobs.pipelines.sources.store_files import TakenFiles
 from jobs.pipelines.spec import Step
 from jobs.settings import Settings
-from pipelines.sources.source import Row
 from pipelines.templates.renderer import Renderer, RowError
 from pipelines.templates.template import check
 
@@ -44,10 +42,9 @@ class Preview:
     estimate: InputEstimate
 
 
-def preview(store: ExternalStore, context: RunContext, settings: Settings) -> Preview:
-    """Read and render the first rows of the first step, as if no run had taken any. Raises InputError, ServiceError."""
+def preview(taken: TakenFiles, context: RunContext, settings: Settings) -> Preview:
+    """Read and render the first rows of the first step. Raises InputError, ServiceError."""
     step = context.definition.steps[0]
-    taken = take_files(store, context, step, lambda found: found)
     estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
     shown: list[dict[str, Any]] = []
     errors: list[str] = []
@@ -72,29 +69,23 @@ def preview(store: ExternalStore, context: RunContext, settings: Settings) -> Pr
     )
 
 
-def source_store_of(step: Step) -> str:
-    """Return the store of a first step. Raises InputError where it has none."""
-    if step.source.store is None:
-        raise InputError("steps.0.source: a first step takes the files of a store", param="steps.0.source")
-    return step.source.store
-
-
 def _has_more(taken: TakenFiles) -> bool:
     return next(taken.rows, None) is not None
 
 
-def _lines(context: RunContext, step: Step, rows: Iterator[Row]) -> Iterator[bytes | RowError]:
-    numbers: deque[int] = deque()
+def _lines(context: RunContext, step: Step, rows: Iterator[SourceRow]) -> Iterator[bytes | RowError]:
+    custom_ids: deque[str] = deque()
+    template = check(step.prompt)
 
-    def contexts() -> Iterator[dict[str, Any]]:
-        for number, row in enumerate(rows, start=1):
-            numbers.append(number)
-            yield {**row.values, "row": dict(row.values), "run": context.shown()}
+    def contexts() -> Iterator[Mapping[str, Any]]:
+        for row in rows:
+            custom_ids.append(row.custom_id)
+            yield row.shown(template, context)
 
-    with Renderer(check(step.prompt)) as renderer:
+    with Renderer(template) as renderer:
         for outcome in renderer.render(contexts()):
-            number = numbers.popleft()
+            custom_id = custom_ids.popleft()
             if isinstance(outcome, RowError):
                 yield outcome
             else:
-                yield line_of(step, f"row-{number:09d}", messages=outcome.messages)
+                yield line_of(step, custom_id, messages=outcome.messages)

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 import orjson
 
-from jobs.errors import InputError
+from jobs.errors import ServiceError
 from jobs.pipelines import patterns
 from jobs.pipelines.context import RunContext
 from jobs.pipelines.external import BESIDE, ExternalStore
+from jobs.pipelines.output_columns import OutputColumns
 from jobs.pipelines.spec import Step
 from pipelines.outputs.tables import open_table
-from pipelines.sources.files import Format, format_of
+from pipelines.sources.files import Format
 
 SUCCESS = "_SUCCESS"
-ERROR_COLUMN = "error"
 _MAX_SUCCESS_BYTES = 64 << 20
 _COPIED_AT_ONCE = 1 << 20
 _CHECKED_EVERY = 100  # rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputRow:
-    """A row with its answer's columns, or why it has none."""
-
-    values: Mapping[str, Any]
-    error: str | None
 
 
 class Publication:
@@ -59,14 +51,14 @@ class Publication:
         self._folder = self._pattern.rpartition("/")[0]
         self._beside = f"{self._folder}/{BESIDE}/{context.run_id}"
 
-    def publish(self, rows: Iterable[OutputRow], *, columns: Iterable[str] | None, schema: Any) -> list[dict[str, Any]]:
+    def publish(self, rows: Iterable[Mapping[str, Any]], columns: OutputColumns) -> list[dict[str, Any]]:
         """Return the files that hold the rows, once they and their `_SUCCESS` are there."""
         there = self._named_by_success()
         if there is not None:
             self._store.clear(self._beside)  # as a worker leaves it that was killed before
             return there
         parts = _parts(rows, self._output.rows_a_file)
-        files = [self._write(part, number, columns, schema) for number, part in enumerate(parts)]
+        files = [self._write(part, number, columns) for number, part in enumerate(parts)]
         self._confirm()
         # Nobody is to take the old files and some of the new ones for a whole.
         self._store.delete(f"{self._folder}/{SUCCESS}")
@@ -79,17 +71,15 @@ class Publication:
         self._store.clear(self._beside)
         return files
 
-    def _write(
-        self, part: Iterable[OutputRow], number: int, columns: Iterable[str] | None, schema: Any
-    ) -> dict[str, Any]:
+    def _write(self, part: Iterable[Mapping[str, Any]], number: int, columns: OutputColumns) -> dict[str, Any]:
         key = self._context.key(self._output.keys, step=self._step, number=number)
         num_rows = 0
         # Through a file of our own: a table that is being written looks back in it.
-        with tempfile.TemporaryFile() as spool:
-            names = None if columns is None else list(columns)
-            with open_table(cast(BinaryIO, spool), self.format_of(key), columns=names, schema=schema) as table:
+        with _spool() as spool:
+            form = Format(self._output.form)
+            with open_table(spool, form, columns=columns.names, schema=columns.schema) as table:
                 for row in part:
-                    table.write({**row.values, ERROR_COLUMN: row.error})
+                    table.write(row)
                     num_rows += 1
                     if num_rows % _CHECKED_EVERY == 0:
                         self._moves()
@@ -100,18 +90,6 @@ class Publication:
                     target.write(piece)
                     self._moves()
         return {"key": key, "rows": num_rows, "bytes": size}
-
-    def format_of(self, key: str) -> Format:
-        """Return how a file of the output is written. Raises InputError where nothing says it."""
-        if self._output.format is not None:
-            return Format(self._output.format.value)
-        form = format_of(key)
-        if form is None or key.endswith(".gz"):
-            raise InputError(
-                f"The keys of the output of step {self._step.name!r} do not say what it is: end them with .jsonl or "
-                ".csv, or give it a format."
-            )
-        return form
 
     def _beside_of(self, key: str) -> str:
         return f"{self._beside}/{key.rpartition('/')[2]}"
@@ -148,11 +126,24 @@ class Publication:
                 self._store.delete(key)
 
 
-def _parts(rows: Iterable[OutputRow], size: int) -> Iterator[Iterator[OutputRow]]:
+@contextmanager
+def _spool() -> Iterator[BinaryIO]:
+    """Open a file of this worker's own. Raises ServiceError where its disk has no room."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield cast(BinaryIO, file)
+    except OSError as error:
+        raise ServiceError(
+            "the control worker has no room for the output in its folder for temporary files: "
+            f"{error.strerror or error}"
+        ) from error
+
+
+def _parts(rows: Iterable[Mapping[str, Any]], size: int) -> Iterator[Iterator[Mapping[str, Any]]]:
     """Cut rows into parts; each has to be read to its end before the next one is asked for."""
     iterator = iter(rows)
 
-    def part(first: OutputRow) -> Iterator[OutputRow]:
+    def part(first: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield first
         for _, row in zip(range(size - 1), iterator, strict=False):
             yield row

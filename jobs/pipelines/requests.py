@@ -10,9 +10,11 @@ import orjson
 from jobs.batches.estimating import check_lines
 from jobs.errors import InputError
 from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.pipelines.output_columns import ERROR_COLUMN, comes_to_parquet
 from jobs.pipelines.spec import Definition, Step
 from jobs.settings import Settings
-from pipelines.outputs.column_types import answer_columns
+from pipelines.outputs.column_types import answer_columns, require_narrow
+from pipelines.outputs.schema_keywords import check_keywords
 from pipelines.templates.renderer import Message
 from pipelines.templates.template import check
 
@@ -37,22 +39,47 @@ def check_requests(definition: Definition, settings: Settings) -> None:
     """
     for number, step in enumerate(definition.steps):
         try:
-            check(step.prompt)
+            _check_prompt(step)
         except InputError as error:
             raise _placed(error, f"steps.{number}.prompt") from None
         try:
-            if step.response_schema is not None:
-                answer_columns(step.response_schema)
+            _check_columns(definition, step)
         except InputError as error:
             raise _placed(error, f"steps.{number}.schema") from None
         _check_line(step, settings, place=f"steps.{number}")
+
+
+def _check_prompt(step: Step) -> None:
+    template = check(step.prompt)
+    has_previous = step.source.step is not None and step.source.group_by is None
+    if "previous" in template.names and not has_previous:
+        raise InputError(
+            "`previous` is what an earlier step has answered for the row, and the source of this one is no step, or "
+            'groups. A column of that name is {{ row["previous"] }}.'
+        )
+
+
+def _check_columns(definition: Definition, step: Step) -> None:
+    if step.response_schema is None:
+        return
+    columns = answer_columns(step.response_schema)
+    check_keywords(step.response_schema)
+    if ERROR_COLUMN in columns:
+        raise InputError(
+            f"the schema has a property {ERROR_COLUMN!r}, which is the column that says why a row failed. Call the "
+            "property otherwise."
+        )
+    if comes_to_parquet(definition, step):
+        require_narrow(columns)
 
 
 def _check_line(step: Step, settings: Settings, *, place: str) -> None:
     line = line_of(step, "row", messages=[Message(role="user", content="a row")])
     checked = check_lines([line + b"\n"], endpoint=CHAT_ENDPOINT, models=[step.model], contexts={}, settings=settings)
     for problem in checked.listed:
-        raise InputError(f"{place}: {problem['message']}", param=place, code="invalid_pipeline")
+        is_schema = "response_format" in problem["message"] or "schema" in problem["message"]
+        where = f"{place}.{'schema' if is_schema else 'parameters'}"
+        raise InputError(f"{where}: {problem['message']}", param=where, code="invalid_pipeline")
 
 
 def _placed(error: InputError, place: str) -> InputError:

@@ -13,13 +13,14 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts.windows import zone_of
 from jobs.database import advisory_lock
-from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.errors import ConflictError, InputError, LimitError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.pipelines import lifecycle
 from jobs.pipelines.cron import Cron, Tick
 from jobs.pipelines.definitions import get_pipeline
 from jobs.pipelines.due import set_next, timetable_of
+from jobs.pipelines.named import get_named, hold_name, hold_room, lock_named, of_tenant
 from jobs.pipelines.names import check_name
 from jobs.pipelines.planning import PlannedRun
 from jobs.settings import Settings
@@ -29,6 +30,7 @@ from jobs.tables import Run, Schedule
 MAX_JITTER_SECONDS = 3600
 MAX_CATCH_UP_SECONDS = 7 * 86_400
 MAX_FAILURES = 1000
+MAX_LATE_AFTER_SECONDS = 31 * 86_400
 MAX_BACKFILL = 1000
 _FIRST, _LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _SAYS_WHEN = {"cron", "time_zone", "starts_at", "ends_at", "jitter_seconds"}
@@ -51,6 +53,8 @@ class ScheduleWish:
     """How late a run may be caught up on."""
     max_failures: int | None = None
     """In a row, which pause it; None: none do."""
+    late_after_seconds: int | None = None
+    """A run that has not ended so long after the time for which it is due is late; None: none is."""
 
 
 def check_wish(wish: ScheduleWish) -> Cron:
@@ -61,6 +65,8 @@ def check_wish(wish: ScheduleWish) -> Cron:
     _check_range("catch_up_seconds", wish.catch_up_seconds, 0, MAX_CATCH_UP_SECONDS)
     if wish.max_failures is not None:
         _check_range("max_failures", wish.max_failures, 1, MAX_FAILURES)
+    if wish.late_after_seconds is not None:
+        _check_range("late_after_seconds", wish.late_after_seconds, 1, MAX_LATE_AFTER_SECONDS)
     for name in ("starts_at", "ends_at"):
         moment = getattr(wish, name)
         if moment is not None and not _FIRST <= moment <= _LAST:
@@ -74,9 +80,7 @@ def create_schedule(
     """Make a schedule of a pipeline, from now on. Raises InputError, NotFoundError, ConflictError or LimitError."""
     check_wish(wish)
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
-    advisory_lock(session, f"schedules {tenant_id}")
-    _check_room(session, tenant_id, settings)
-    _check_free(session, tenant_id, wish.name)
+    hold_room(session, Schedule, tenant_id, wish.name, settings)
     schedule = Schedule(id=new_id("schedule"), tenant_id=tenant_id, pipeline_id=pipeline.id)
     _write(schedule, {field.name: getattr(wish, field.name) for field in fields(wish)})
     _begin(session, schedule)
@@ -88,19 +92,14 @@ def create_schedule(
 
 def get_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
     """Return a schedule of this tenant, by its id or its name. Raises NotFoundError."""
-    is_named = (Schedule.id == schedule_id) | (Schedule.name == schedule_id)
-    mine = is_named & (Schedule.tenant_id == tenant_id) & Schedule.deleted_at.is_(None)
-    schedule = session.scalar(select(Schedule).where(mine))
-    if schedule is None:
-        raise NotFoundError(f"No schedule found with id or name {schedule_id[:100]!r}.", param="schedule_id")
-    return schedule
+    return get_named(session, Schedule, tenant_id, schedule_id)
 
 
 def list_schedules(
     session: Session, tenant_id: str, *, pipeline_id: str | None = None, after: str | None = None, limit: int = 20
 ) -> Page[Schedule]:
     """Return a page of a tenant's schedules, newest first. Raises InputError on an unknown `after`."""
-    query = select(Schedule).where(Schedule.tenant_id == tenant_id, Schedule.deleted_at.is_(None))
+    query = select(Schedule).where(of_tenant(Schedule, tenant_id))
     if pipeline_id is not None:
         query = query.where(Schedule.pipeline_id == pipeline_id)
     return read_page(session, query, table=Schedule, tenant_id=tenant_id, after=after, limit=limit)
@@ -108,12 +107,11 @@ def list_schedules(
 
 def change_schedule(session: Session, tenant_id: str, schedule_id: str, changes: Mapping[str, Any]) -> Schedule:
     """Change fields of a schedule; where they say when it runs, it goes on from now. Raises as `create_schedule`."""
-    schedule = _lock(session, tenant_id, schedule_id)
+    schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     wanted = {field.name: getattr(schedule, field.name) for field in fields(ScheduleWish)} | dict(changes)
     check_wish(ScheduleWish(**wanted))
     if wanted["name"] != schedule.name:
-        advisory_lock(session, f"schedules {tenant_id}")
-        _check_free(session, tenant_id, wanted["name"])
+        hold_name(session, Schedule, tenant_id, wanted["name"])
     is_retimed = any(wanted[name] != getattr(schedule, name) for name in _SAYS_WHEN)
     _write(schedule, changes)
     if is_retimed:
@@ -123,7 +121,7 @@ def change_schedule(session: Session, tenant_id: str, schedule_id: str, changes:
 
 def pause_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
     """Let a schedule make no runs; those that are made go on. Repeating it is no error."""
-    schedule = _lock(session, tenant_id, schedule_id)
+    schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     if schedule.paused_at is None:
         schedule.paused_at, schedule.pause_reason = _now(session), None
     return _written(session, schedule)
@@ -131,7 +129,7 @@ def pause_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedu
 
 def resume_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
     """Let a schedule go on from now: what it would have run meanwhile is not made up for. No error if it runs."""
-    schedule = _lock(session, tenant_id, schedule_id)
+    schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     if schedule.paused_at is not None:
         schedule.paused_at = schedule.pause_reason = None
         schedule.num_failures = 0
@@ -141,7 +139,7 @@ def resume_schedule(session: Session, tenant_id: str, schedule_id: str) -> Sched
 
 def delete_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
     """Delete a schedule; its runs that wait are cancelled, one that is under way goes on, and all stay to be seen."""
-    schedule = _lock(session, tenant_id, schedule_id)
+    schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     schedule.deleted_at = _now(session)
     lifecycle.stop_queued(session, Run.schedule_id == schedule.id, reason="its schedule was deleted")
     return _written(session, schedule)
@@ -170,7 +168,7 @@ def backfill(
 
     Raises InputError where the range is not over or has too many ticks, LimitError where too many runs wait.
     """
-    schedule = _lock(session, tenant_id, schedule_id)
+    schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     now = _now(session)
     if not _FIRST <= start <= end <= now:
         raise InputError(
@@ -291,30 +289,6 @@ def _written(session: Session, schedule: Schedule) -> Schedule:
     session.flush()
     session.refresh(schedule)
     return schedule
-
-
-def _lock(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
-    found = get_schedule(session, tenant_id, schedule_id)
-    query = select(Schedule).where(Schedule.id == found.id).with_for_update(key_share=True)
-    schedule = session.scalar(query, execution_options={"populate_existing": True})
-    if schedule is None or schedule.deleted_at is not None:
-        raise NotFoundError(f"No schedule found with id or name {schedule_id[:100]!r}.", param="schedule_id")
-    return schedule
-
-
-def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
-    mine = (Schedule.tenant_id == tenant_id) & Schedule.deleted_at.is_(None)
-    if (session.scalar(select(func.count()).select_from(Schedule).where(mine)) or 0) >= settings.tenant_pipelines:
-        raise LimitError(
-            f"You have {settings.tenant_pipelines:,} schedules, which is as many as you may. Delete one.",
-            code="too_many_schedules",
-        )
-
-
-def _check_free(session: Session, tenant_id: str, name: str) -> None:
-    mine = (Schedule.tenant_id == tenant_id) & (Schedule.name == name) & Schedule.deleted_at.is_(None)
-    if session.scalar(select(Schedule.id).where(mine)) is not None:
-        raise ConflictError(f"A schedule named {name!r} exists already; change that one, or choose another name.")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

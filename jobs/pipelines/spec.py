@@ -11,20 +11,40 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 
 from jobs.batches.submission import parse_window
 from jobs.errors import InputError
+from jobs.pipelines.external import BESIDE
 from jobs.pipelines.names import check_name
-from jobs.states import Priority
+from jobs.pipelines.refusals import refusal
+from jobs.states import AskedPriority
+from pipelines.lines.grouping import GROUP_COLUMNS
 
 MAX_STEPS = 20
 MAX_DEFINITION_BYTES = 1 << 20
 MAX_TOKENS = 10**15
+MAX_GROUP_COLUMNS = 10
+MAX_KEYS = 100
+MAX_KEY_LENGTH = 1000
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _IN_SOURCE = {"pipeline", "date", "hour"}
 _IN_OUTPUT = {"pipeline", "date", "hour", "step", "run", "n"}
-_RESERVED_PARAMETERS = ("model", "messages", "prompt", "stream", "response_format")
+_RESERVED_PARAMETERS = {
+    **dict.fromkeys(("model", "messages", "prompt", "response_format"), "model, prompt and schema say it"),
+    "stream": "a batch has no reader",
+    "n": "a row has one answer",
+}
+_COST = re.compile(r"[0-9]{1,9}(\.[0-9]{1,12})?", re.ASCII)
 
 
 class Take(StrEnum):
@@ -76,8 +96,17 @@ def check_key(key: str, allowed: set[str]) -> str:
     return key
 
 
-def _source_key(key: str) -> str:
-    return check_key(key, _IN_SOURCE)
+def _source_keys(given: Any) -> str | list[str]:
+    keys = (given,) if isinstance(given, str) else given
+    if not isinstance(keys, list | tuple) or not 1 <= len(keys) <= MAX_KEYS:
+        raise ValueError(f"give a key, or a list of 1 to {MAX_KEYS} keys")
+    for key in keys:
+        if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise ValueError(f"a key is a text of 1 to {MAX_KEY_LENGTH:,} characters")
+        check_key(key, _IN_SOURCE)
+    if len(set(keys)) < len(keys):
+        raise ValueError("it names a key twice")
+    return given if isinstance(given, str) else list(keys)
 
 
 def _output_key(key: str) -> str:
@@ -91,7 +120,27 @@ def _output_key(key: str) -> str:
             "put the files into a folder of their own, as in {pipeline}/{date}/part-{n}.jsonl: its _SUCCESS "
             "says that they are whole"
         )
+    folders = key.split("/")[:-1]
+    if any("{n}" in part for part in folders):
+        raise ValueError("{n} stands in its last part alone: all files of a run are in one folder")
+    if "*" in key or "?" in key:
+        raise ValueError("* and ? are for sources; an output says how its files are called")
+    if BESIDE in folders or any(part.startswith(".") for part in key.split("/")):
+        raise ValueError(f"no part may begin with a dot or be {BESIDE}: whoever reads the store leaves these out")
     return key
+
+
+def _parameters(given: dict[str, Any]) -> dict[str, Any]:
+    for name, reason in _RESERVED_PARAMETERS.items():
+        if name in given:
+            raise ValueError(f"there may be no {name!r} among them: {reason}")
+    return given
+
+
+def _cost(text: str) -> str:
+    if not _COST.fullmatch(text):
+        raise ValueError(f"it is {text[:40]!r}; give an amount as a text, such as '2.50'")
+    return text
 
 
 def _window(text: str) -> str:
@@ -106,45 +155,72 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 class Source(SpecModel):
-    """Where a step's rows come from: the files of a store, or the rows of an earlier step."""
+    """Where a step's rows come from: the files of a store, the rows of an earlier step, or the answers of a batch."""
 
     store: Name | None = None
     """A store that the operator has registered for the tenant."""
-    keys: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_source_key)] | None = None
-    """A key, or a pattern with `*`, `?` and `**`; {date}, {hour} and {pipeline} stand for the run's."""
+    keys: Annotated[str | list[str], PlainValidator(_source_keys)] | None = None
+    """Keys, or patterns with `*`, `?` and `**`: one or a list; {date}, {hour} and {pipeline} stand for the run's."""
     format: Format | None = None
     """None: as each file is called."""
     take: Take = Take.ALL
     step: Name | None = None
+    group_by: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_GROUP_COLUMNS)] | None = None
+    """Columns of that step's rows: those that are alike there become one row; None: each is its own."""
+    batch: Annotated[str, Field(pattern=r"^batch_[0-9A-Za-z]{1,60}$")] | None = None
+    """One of the tenant's own, each of whose answers is a row."""
 
     @model_validator(mode="after")
     def _check(self) -> Source:
-        if (self.store is None) == (self.step is None):
-            raise ValueError("give either store, with keys, or step, the name of an earlier step")
+        if [self.store, self.step, self.batch].count(None) != 2:
+            raise ValueError(
+                "give one of store, with keys, of step, the name of an earlier step, and of batch, one of your own"
+            )
         if self.store is not None and self.keys is None:
             raise ValueError("give keys too: which of the store's files, such as {date}/*.jsonl")
-        if self.step is not None and (self.keys, self.format, self.take) != (None, None, Take.ALL):
-            raise ValueError("keys, format and take are for the files of a store; a step has none")
+        if self.store is None and (self.keys, self.format, self.take) != (None, None, Take.ALL):
+            raise ValueError("keys, format and take are for the files of a store; a step and a batch have none")
+        if self.group_by is not None:
+            self._check_groups(self.group_by)
         return self
+
+    def _check_groups(self, columns: tuple[str, ...]) -> None:
+        if self.step is None:
+            raise ValueError("group_by is for the rows of an earlier step; give step in place of store")
+        reserved = [name for name in columns if name in GROUP_COLUMNS]
+        if reserved:
+            raise ValueError(f"group_by has {reserved[0]!r}, which is what a template knows a group's own by")
+        if len(set(columns)) < len(columns):
+            raise ValueError("group_by names a column twice")
 
 
 class Output(SpecModel):
     """Where a step's rows go, with what was answered."""
 
     store: Name
-    keys: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_output_key)]
+    keys: Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH), AfterValidator(_output_key)]
     """Such as `{pipeline}/{date}/part-{n}.jsonl`; `_SUCCESS` beside them says that all are there."""
     format: Format | None = None
     """None: as the keys say."""
     rows_a_file: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
 
+    @property
+    def form(self) -> Format:
+        """How its files are written."""
+        form = self._named_form()
+        assert form is not None, "it is checked"
+        return form
+
+    def _named_form(self) -> Format | None:
+        return self.format or next((form for form in Format if self.keys.lower().endswith(f".{form}")), None)
+
     @model_validator(mode="after")
     def _check(self) -> Output:
-        written = self.format or next((form for form in Format if self.keys.lower().endswith(f".{form}")), None)
-        if written is None:
-            raise ValueError("its keys do not say what it is: end them with .jsonl or .csv, or give a format")
-        if written is Format.PARQUET:
-            raise ValueError("outputs are written as jsonl or csv; Parquet is read only")
+        if self._named_form() is None:
+            raise ValueError("its keys do not say what it is: end them with .jsonl, .csv or .parquet, or give a format")
+        named = next((form for form in Format if self.keys.lower().endswith(f".{form}")), self.form)
+        if named is not self.form:
+            raise ValueError(f"its keys end in .{named} and its format is {self.form}; leave the format out")
         return self
 
 
@@ -158,19 +234,12 @@ class Step(SpecModel):
     model: Annotated[str, Field(min_length=1, max_length=200)]
     response_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     """JSON Schema of the answers; None: they are text."""
-    parameters: dict[str, Any] = {}
+    parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = {}
     """Of the request's body, such as max_tokens and temperature."""
-    priority: Priority = Priority.BULK
+    priority: AskedPriority = AskedPriority.BULK
     completion_window: Annotated[str, AfterValidator(_window)] = "24h"
     on_error: OnError = OnError.SKIP
     output: Output | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Step:
-        for name in _RESERVED_PARAMETERS:
-            if name in self.parameters:
-                raise ValueError(f"parameters may not have {name!r}: model, prompt and schema say it")
-        return self
 
 
 class Definition(SpecModel):
@@ -179,7 +248,7 @@ class Definition(SpecModel):
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS)]
     max_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_TOKENS)] | None = None
     """Of all batches of a run; None: as many as the tenant's budget has."""
-    max_cost: Annotated[str, Field(max_length=30, pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | None = None
+    max_cost: Annotated[str, AfterValidator(_cost)] | None = None
     """The same in units of currency, as a string."""
 
     @model_validator(mode="after")
@@ -237,16 +306,4 @@ def parse_definition(given: Mapping[str, Any]) -> Definition:
     try:
         return Definition.model_validate(given)
     except ValidationError as error:
-        raise _wrong(error) from None
-
-
-def _wrong(error: ValidationError) -> InputError:
-    first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    message = str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        message = "there is no such field; remove it"
-    shown = repr(first.get("input"))
-    given = "" if first["type"] in ("missing", "value_error", "extra_forbidden") else f" (given: {shown[:80]})"
-    where = f"{place}: " if place else ""
-    return InputError(f"{where}{message}{given}", param=place or "steps", code="invalid_pipeline")
+        raise refusal(error) from None

@@ -13,8 +13,10 @@ from jobs import files
 from jobs.accounts import prices
 from jobs.accounts.money import from_currency, in_currency
 from jobs.accounts.prices import Prices
+from jobs.batches import lifecycle as batches
 from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
+from jobs.chunks import used_caps
 from jobs.errors import InputError
 from jobs.files import NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
@@ -37,8 +39,29 @@ class Prepared:
     num_rows: int
     num_failed: int
     """Rows that became no line."""
+    row_schema: bytes | None = None
+    """Types of the rows' columns, as `pipelines.outputs.kept_columns` notes them; None: nobody needs them."""
     taken: Sequence[Found] = ()
     """Files that hold what is new since the last success."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a run has used, and may use at most."""
+
+    used_tokens: int
+    used_picos: int
+    max_tokens: int | None
+    max_picos: int | None
+
+    @property
+    def tokens(self) -> int | None:
+        """Return what is left, None without a cap."""
+        return None if self.max_tokens is None else max(self.max_tokens - self.used_tokens, 0)
+
+    @property
+    def picos(self) -> int | None:
+        return None if self.max_picos is None else max(self.max_picos - self.used_picos, 0)
 
 
 def steps_of(session: Session, run_id: str) -> list[RunStep]:
@@ -47,7 +70,14 @@ def steps_of(session: Session, run_id: str) -> list[RunStep]:
 
 
 def begin_step(
-    session: Session, run: Run, definition: Definition, step_no: int, prepared: Prepared, *, settings: Settings
+    session: Session,
+    run: Run,
+    definition: Definition,
+    step_no: int,
+    prepared: Prepared,
+    *,
+    settings: Settings,
+    trace_context: str | None = None,
 ) -> RunStep:
     """Name a step's rows and create its batch, in the transaction of the run's claim.
 
@@ -55,9 +85,11 @@ def begin_step(
     """
     step = definition.steps[step_no]
     require_model(session, step.model)
+    batch = None
     if prepared.lines is not None:
-        check_caps(session, run, definition, step, prepared.lines)
-    batch = None if prepared.lines is None else _submit(session, run, step, prepared.lines, settings)
+        left = what_is_left(session, run, definition)
+        check_caps(session, left, step, prepared.lines)
+        batch = _submit(session, run, step, prepared.lines, left=left, settings=settings, trace_context=trace_context)
     rows = files.create_file(session, run.tenant_id, prepared.rows)
     begun = RunStep(
         run_id=run.id,
@@ -67,6 +99,7 @@ def begin_step(
         batch_id=None if batch is None else batch.id,
         num_rows=prepared.num_rows,
         num_failed=prepared.num_failed,
+        row_schema=prepared.row_schema,
         prepared_at=session.scalar(select(func.now())),
     )
     session.add(begun)
@@ -76,7 +109,16 @@ def begin_step(
     return begun
 
 
-def _submit(session: Session, run: Run, step: Step, lines: NewFile, settings: Settings) -> Batch:
+def _submit(
+    session: Session,
+    run: Run,
+    step: Step,
+    lines: NewFile,
+    *,
+    left: Left,
+    settings: Settings,
+    trace_context: str | None,
+) -> Batch:
     tenant = session.get_one(Tenant, run.tenant_id)
     wanted = CreateBatch(
         input_file_id="",
@@ -84,8 +126,12 @@ def _submit(session: Session, run: Run, step: Step, lines: NewFile, settings: Se
         endpoint=CHAT_ENDPOINT,
         completion_window=step.completion_window,
         metadata={"run_id": run.id, "step": step.name},
+        run_id=run.id,
         priority=step.priority,
         invalid_lines=InvalidLines.SKIP,
+        cap_tokens=left.tokens,
+        cap_picos=left.picos,
+        trace_context=trace_context,
     )
     return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=run.api_key_id).batch
 
@@ -122,42 +168,72 @@ def used(session: Session, run: Run) -> tuple[int, int]:
 
     Those of steps that were done anew too: no step names them any more, but they were paid for.
     """
-    of_run = select(Batch).where(
-        Batch.tenant_id == run.tenant_id,
-        Batch.created_at >= run.created_at,  # by which they are found: metadata has no index
-        Batch.request_metadata["run_id"].astext == run.id,
-    )
-    batches = session.scalars(of_run).all()
+    of_run = select(Batch.id).where(Batch.run_id == run.id)
+    # A release of before noted it in the step alone.
+    named = select(RunStep.batch_id).where(RunStep.run_id == run.id, RunStep.batch_id.is_not(None))
+    batches = session.scalars(select(Batch).where(Batch.id.in_(of_run.union(named)))).all()
     tokens = sum(batch.input_tokens + batch.output_tokens for batch in batches)
     return tokens, sum(prices.cost_picos(batch) for batch in batches)
 
 
-def check_caps(session: Session, run: Run, definition: Definition, step: Step, lines: NewFile) -> None:
+def what_is_left(session: Session, run: Run, definition: Definition) -> Left:
+    """Return what a run may still use."""
+    tokens, picos = used(session, run)
+    return Left(
+        used_tokens=tokens,
+        used_picos=picos,
+        max_tokens=definition.max_tokens,
+        max_picos=None if definition.max_cost is None else from_currency(definition.max_cost),
+    )
+
+
+def check_caps(session: Session, left: Left, step: Step, lines: NewFile) -> None:
     """Raise InputError where a step's lines, as they are estimated, are more than its run may still use."""
     estimate = lines.estimate
     assert estimate is not None, "lines have one"
-    if definition.max_tokens is None and definition.max_cost is None:
-        return
-    tokens, picos = used(session, run)
     needed = estimate.estimated_input_tokens + estimate.estimated_output_tokens
-    if definition.max_tokens is not None and tokens + needed > definition.max_tokens:
+    if left.tokens is not None and needed > left.tokens:
         raise InputError(
-            f"Step {step.name!r} needs about {needed:,} tokens, {tokens:,} are used, and max_tokens of the pipeline is "
-            f"{definition.max_tokens:,}. Raise it, lower max_tokens of the step's parameters, or take fewer rows.",
+            f"Step {step.name!r} needs about {needed:,} tokens, {left.used_tokens:,} are used, and max_tokens of the "
+            f"pipeline is {left.max_tokens:,}. Raise it, lower max_tokens of the step's parameters, or take fewer "
+            "rows.",
             code="run_cap",
         )
     model = session.get(Model, step.model)
-    if definition.max_cost is None or model is None:
+    if left.picos is None or model is None:
         return
     cost = Prices.of(model, step.priority).cost_picos(
         input_tokens=estimate.estimated_input_tokens, output_tokens=estimate.estimated_output_tokens
     )
-    if picos + cost > from_currency(definition.max_cost):
+    if cost > left.picos:
         raise InputError(
-            f"Step {step.name!r} would cost about {in_currency(cost)}, {in_currency(picos)} are used, and max_cost of "
-            f"the pipeline is {definition.max_cost}. Raise it, or take fewer rows.",
+            f"Step {step.name!r} would cost about {in_currency(cost)}, {in_currency(left.used_picos)} are used, and "
+            f"max_cost of the pipeline is {in_currency(left.max_picos or 0)}. Raise it, or take fewer rows.",
             code="run_cap",
         )
+
+
+def stop_at_cap(session: Session, run: Run, definition: Definition, step: RunStep) -> str | None:
+    """Cancel the batch of a step that can use no more of what its run has, and return why; None where it can.
+
+    What has run stays and is billed. Belongs in the transaction that ends the run.
+    """
+    assert step.batch_id is not None
+    batch = batches.lock_batch(session, step.batch_id)
+    assert batch is not None, "rows of batches stay"
+    if not used_caps.is_used_up(session, batch.id):
+        return None
+    batches.cancel_batch(session, run.tenant_id, batch.id)
+    left = what_is_left(session, run, definition)
+    num_left = batch.num_requests - batch.num_completed - batch.num_failed
+    tokens, money = f"{left.used_tokens:,} tokens", in_currency(left.used_picos)
+    caps = [f"max_tokens of the pipeline is {left.max_tokens:,}"] if left.max_tokens is not None else []
+    caps += [f"max_cost of the pipeline is {in_currency(left.max_picos)}"] if left.max_picos is not None else []
+    return (
+        f"Step {step.name!r} was stopped: {tokens} and {money} are used, which leaves no room for one of the "
+        f"{num_left:,} lines that have not run, as {' and '.join(caps)}. Raise it and resume the run, or take fewer "
+        "rows."
+    )
 
 
 # --- what is new since the last success ------------------------------------------------------------------------------

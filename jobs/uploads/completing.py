@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import delete, func, update
+from sqlalchemy import ColumnElement, and_, delete, func, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files
@@ -20,6 +20,7 @@ from jobs.accounts.limits import Limits
 from jobs.database import transaction
 from jobs.errors import ConflictError, FencedOutError, InputError, NotFoundError
 from jobs.files import NewFile, Purpose
+from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
 from jobs.states import UploadState
 from jobs.storage import Storage
@@ -37,9 +38,16 @@ class Completion:
     tenant_id: str
     upload_id: str
     fence: int
+    claimed_by: str
+    """Who made this claim: a database that was restored gives out the same fence again."""
     parts: Sequence[UploadPart]
     """In the order of the file."""
     upload: Upload
+
+    @property
+    def is_mine(self) -> ColumnElement[bool]:
+        """Return what holds of the upload's row while the claim does."""
+        return and_(Upload.id == self.upload_id, Upload.claim_fence == self.fence, Upload.claimed_by == self.claimed_by)
 
 
 def check_md5(md5: str | None) -> str | None:
@@ -66,12 +74,16 @@ def begin(session: Session, tenant_id: str, upload_id: str, part_ids: Sequence[s
     claim = update(Upload).where(
         Upload.id == upload_id, Upload.claimed_until.is_(None) | (Upload.claimed_until <= func.clock_timestamp())
     )
-    values = {"claim_fence": Upload.claim_fence + 1, "claimed_until": func.clock_timestamp() + CLAIM}
+    claimed_by = new_id("claim")
+    until = func.clock_timestamp() + CLAIM
+    values = {"claim_fence": Upload.claim_fence + 1, "claimed_until": until, "claimed_by": claimed_by}
     claimed = claim.values(values).returning(Upload.claim_fence)
     fence = session.scalar(claimed, execution_options={"synchronize_session": False})
     if fence is None:
         return None
-    return Completion(tenant_id=tenant_id, upload_id=upload_id, fence=fence, parts=parts, upload=upload)
+    return Completion(
+        tenant_id=tenant_id, upload_id=upload_id, fence=fence, claimed_by=claimed_by, parts=parts, upload=upload
+    )
 
 
 def _chosen(session: Session, upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
@@ -166,7 +178,8 @@ def finish(session: Session, completion: Completion, new: NewFile, limits: Limit
     """
     files.hold_room(session, completion.tenant_id)
     upload = records.lock(session, completion.tenant_id, completion.upload_id)
-    if (upload.state, upload.claim_fence) != (UploadState.PENDING, completion.fence):
+    mine = (UploadState.PENDING, completion.fence, completion.claimed_by)
+    if (upload.state, upload.claim_fence, upload.claimed_by) != mine:
         raise FencedOutError(f"upload {upload.id} is no longer completed under fence {completion.fence}")
     records.end(session, upload, UploadState.COMPLETED, by=None)
     session.execute(delete(UploadPart).where(UploadPart.object_key == new.object_key))  # that one is the file now
@@ -179,13 +192,11 @@ def finish(session: Session, completion: Completion, new: NewFile, limits: Limit
 
 def give_up(session: Session, completion: Completion) -> None:
     """Let whoever comes next begin at once."""
-    mine = (Upload.id == completion.upload_id) & (Upload.claim_fence == completion.fence)
-    session.execute(update(Upload).where(mine).values(claimed_until=None))
+    session.execute(update(Upload).where(completion.is_mine).values(claimed_until=None))
 
 
 def _renew(maker: sessionmaker[Session], completion: Completion) -> None:
-    is_mine = (Upload.id == completion.upload_id) & (Upload.claim_fence == completion.fence)
-    is_mine &= Upload.state == UploadState.PENDING.value
+    is_mine = completion.is_mine & (Upload.state == UploadState.PENDING.value)
     renewal = update(Upload).where(is_mine).values(claimed_until=func.clock_timestamp() + CLAIM)
     with transaction(maker) as session:
         if session.scalar(renewal.returning(Upload.id)) is None:

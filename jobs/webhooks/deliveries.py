@@ -48,6 +48,8 @@ class ClaimedDelivery:
     delivery_id: str
     fence: int
     """Good for this claim only: the next one has a higher number."""
+    claimed_by: str
+    """Who made this claim: a database that was restored gives out the same fence again."""
     endpoint_id: str
     tenant_id: str
     url: str
@@ -64,12 +66,14 @@ class ClaimedDelivery:
 def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int]) -> list[ClaimedDelivery]:
     """Claim up to `limit` due deliveries, those due longest: of each tenant `a_tenant`, less those that are `busy`."""
     allowed = {tenant_id: max(a_tenant - num, 0) for tenant_id, num in busy.items()}
-    values = {"limit": limit, "a_tenant": a_tenant, "claim": CLAIM}
+    claimed_by = new_id("claim")
+    values = {"limit": limit, "a_tenant": a_tenant, "claim": CLAIM, "claimed_by": claimed_by}
     values |= {"busy_tenants": list(allowed), "busy_allowed": list(allowed.values())}
     return [
         ClaimedDelivery(
             delivery_id=row.id,
             fence=row.fence,
+            claimed_by=claimed_by,
             endpoint_id=row.endpoint_id,
             tenant_id=row.tenant_id,
             url=row.url,
@@ -99,6 +103,7 @@ def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> Delive
         .where(
             WebhookDelivery.id == claimed.delivery_id,
             WebhookDelivery.fence == claimed.fence,
+            WebhookDelivery.claimed_by == claimed.claimed_by,
             WebhookDelivery.state == DeliveryState.PENDING.value,
         )
         .values(values)
@@ -262,7 +267,7 @@ _CLAIM = text("""
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE webhook_delivery AS delivery
-    SET fence = delivery.fence + 1, due_at = clock_timestamp() + CAST(:claim AS interval)
+    SET fence = delivery.fence + 1, claimed_by = :claimed_by, due_at = clock_timestamp() + CAST(:claim AS interval)
     FROM webhook_endpoint AS endpoint
     WHERE delivery.id = ANY(ARRAY(SELECT id FROM mine)) AND endpoint.id = delivery.endpoint_id
     RETURNING delivery.id, delivery.fence, delivery.endpoint_id, delivery.tenant_id, delivery.event_id,

@@ -10,7 +10,7 @@ import torch
 from kernels.choice.kept import keep
 from kernels.choice.probe import time_products
 from kernels.choice.weighing import Choice, WeightShape, weigh
-from kernels.cpu.runtime.launch import cache_directory
+from kernels.cpu.runtime.compilation import cache_directory
 from kernels.packed_linear import Product, best_product, can_multiply, products_for
 
 PROBE_SECONDS = 0.25
@@ -27,6 +27,11 @@ class ProductChoice:
     products: Choice
     origin: str
     """One word: unasked, measured or kept."""
+
+    @property
+    def is_in_float32(self) -> bool:
+        """Whether fp32 multiply-adds have all weights of the layers; attention then goes by them, too."""
+        return {product for shape, product in self.products.items() if shape.is_in_layers} == {Product.MULTIPLY_ADDS}
 
     def of(self, width: int, depth: int) -> Product | None:
         """Return the product for a weight `[out, in]`; None leaves it to the layer."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.cpu.runtime.block import NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel
-from kernels.cpu.runtime.memory import address_cast, fetch_add, int32_at, int64_at, jit
+from kernels.cpu.runtime.memory import address_cast, fetch_add, int32_at, int64_at, jit, jit_once
 
 DTYPES = (torch.float32, torch.bfloat16)
 _PARALLEL_FROM = 131_072  # tokens; below, starting the second thread costs more than it saves
@@ -41,7 +41,7 @@ def order_of_single(bits: Any) -> Any:
     return np.int32(0x7FFFFFFF) if magnitude > 0x7F800000 else signed
 
 
-@jit
+@jit_once
 def find_best(logits: Any, start: int, vocab: int, order_of: Any) -> int:
     """Return which of logits[start] to logits[start + vocab - 1], given as the integers of their bits, is largest."""
     best, found = order_of(logits[start]), 0
@@ -56,7 +56,7 @@ def find_best(logits: Any, start: int, vocab: int, order_of: Any) -> int:
     return found
 
 
-@jit
+@jit_once
 def _best_of_rows(p: Any, logits: Any, order_of: Any) -> None:
     tokens, row_stride, vocab = int64_at(p[_AT.tokens]), p[_AT.row_stride], p[_AT.vocab]
     row = fetch_add(p, 1)

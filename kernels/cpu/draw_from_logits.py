@@ -19,7 +19,7 @@ from kernels.cpu.best_token import find_best, int16_at, order_of_half, order_of_
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel
-from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit, load
+from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit_once, load
 from kernels.errors import require
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -79,7 +79,7 @@ class _Weights:
         builder.store(builder.fadd(builder.load(self._total), weights), self._total)
 
 
-@jit
+@jit_once
 def _draw(p: Any, logits: Any, task: int, best: int, scratch: Any) -> int:
     """Return the token of a task whose most likely one is `best`; scratch = (a sum for each span, weights of one)."""
     sums, weights = scratch
@@ -108,7 +108,7 @@ def _draw(p: Any, logits: Any, task: int, best: int, scratch: Any) -> int:
     return token
 
 
-@jit
+@jit_once
 def _draw_rows(p: Any, logits: Any, ordered: Any, order_of: Any) -> None:
     rows, tokens, vocab = int64_at(p[_AT.rows]), int64_at(p[_AT.tokens]), p[_AT.vocab]
     sums, weights = np.empty((vocab + _SPAN - 1) // _SPAN, np.float64), np.empty(_SPAN + v.LANES, np.float32)

@@ -14,7 +14,17 @@ from torch import Tensor
 from kernels.cpu.kv_layout import PLAIN, group_size, put_key, put_plain, put_value
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel
-from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit, load, pointer_like, store
+from kernels.cpu.runtime.memory import (
+    bfloat16_at,
+    fetch_add,
+    float32_at,
+    int64_at,
+    jit,
+    jit_once,
+    load,
+    pointer_like,
+    store,
+)
 from kernels.errors import KernelInputError
 from kernels.paged import LayerCache, PagedStep
 
@@ -40,7 +50,7 @@ def _rotate(data: Any, start: int, cos_sin: Any, angle: int, half: int) -> None:
         store(data, start + half + i, second * cos + first * sin)
 
 
-@jit
+@jit_once
 def _rotate_token(p: Any, token: int, query: Any, key: Any) -> None:
     cos_sin, positions = float32_at(p[_AT.cos_sin]), int64_at(p[_AT.positions])
     query_stride, query_head_stride = p[_AT.query_stride], p[_AT.query_head_stride]
@@ -56,7 +66,7 @@ def _rotate_token(p: Any, token: int, query: Any, key: Any) -> None:
         _rotate(key, token * key_stride + head * key_head_stride, cos_sin, position * 2 * half, half)
 
 
-@jit
+@jit_once
 def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
     (key, value), (key_cache, value_cache) = new, caches
     slots, num_slots, block_size = int64_at(p[_AT.slots]), p[_AT.num_slots], p[_AT.block_size]
@@ -82,7 +92,7 @@ def _write_token(p: Any, token: int, new: Any, caches: Any) -> None:
             put_value(value_cache, start, offset, value, new_value, head_dim)
 
 
-@jit
+@jit_once
 def _tokens(p: Any, key: Any, key_cache: Any) -> None:
     query, value = pointer_like(key, p[_AT.query]), pointer_like(key, p[_AT.value])
     value_cache = pointer_like(key_cache, p[_AT.value_cache])

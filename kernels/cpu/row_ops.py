@@ -25,7 +25,7 @@ from kernels.cpu.runtime.memory import (
     exp2,
     fetch_add,
     float32_at,
-    jit,
+    jit_once,
     load,
     pointer_like,
     store,
@@ -92,7 +92,7 @@ _RMS_BLOCK = Block("x* weight* out* rows inner row_stride inner_stride dim per_t
 _RMS_AT = _RMS_BLOCK.at
 
 
-@jit
+@jit_once
 def _rms_rows(p: Any, x: Any) -> None:
     weight, out = pointer_like(x, p[_RMS_AT.weight]), pointer_like(x, p[_RMS_AT.out])
     rows, inner, dim, per_task = p[_RMS_AT.rows], p[_RMS_AT.inner], p[_RMS_AT.dim], p[_RMS_AT.per_task]
@@ -147,7 +147,7 @@ _ADD_RMS_BLOCK = Block(
 _ADD_RMS_AT = _ADD_RMS_BLOCK.at
 
 
-@jit
+@jit_once
 def _add_rms_rows(p: Any, x: Any) -> None:
     residual, weight = pointer_like(x, p[_ADD_RMS_AT.residual]), pointer_like(x, p[_ADD_RMS_AT.weight])
     normed, total = pointer_like(x, p[_ADD_RMS_AT.normed]), pointer_like(x, p[_ADD_RMS_AT.total])
@@ -201,7 +201,7 @@ _SILU_BLOCK = Block("gate_up* out* rows stride width per_task")
 _SILU_AT = _SILU_BLOCK.at
 
 
-@jit
+@jit_once
 def _silu_rows(p: Any, gate_up: Any) -> None:
     out = pointer_like(gate_up, p[_SILU_AT.out])
     rows, stride, width, per_task = p[_SILU_AT.rows], p[_SILU_AT.stride], p[_SILU_AT.width], p[_SILU_AT.per_task]

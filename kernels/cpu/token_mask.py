@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel
-from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit, store
+from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int32_at, int64_at, jit_once, store
 from kernels.errors import require
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -23,7 +23,7 @@ _BLOCK = Block("logits* mask* rows* num_rows row_stride mask_words vocab")
 _AT = _BLOCK.at
 
 
-@jit
+@jit_once
 def _mask_rows(p: Any, logits: Any) -> None:
     mask, rows = int32_at(p[_AT.mask]), int64_at(p[_AT.rows])
     num_rows, row_stride, words, vocab = p[_AT.num_rows], p[_AT.row_stride], p[_AT.mask_words], p[_AT.vocab]

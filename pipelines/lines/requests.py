@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from jobs.errors import InputError
-from pipelines.sources.source import Row, Source
+from pipelines.sources.source import Source
 from pipelines.templates.renderer import Message, Renderer, RowError
 from pipelines.templates.template import Template
 
@@ -82,7 +82,7 @@ def request_lines(source: Source, template: Template, ask: Ask) -> Iterator[Requ
     """Yield what each row of a source becomes, in order."""
     body = ask.body()
     with Renderer(template) as renderer:
-        outcomes = renderer.render(_context(row, template) for row in source.read())
+        outcomes = renderer.render(shown_to(template, row.values) for row in source.read())
         for index, outcome in enumerate(outcomes, start=1):
             if isinstance(outcome, RowError):
                 yield UnrenderedRow(index=index, error=outcome.message)
@@ -92,12 +92,12 @@ def request_lines(source: Source, template: Template, ask: Ask) -> Iterator[Requ
                 )
 
 
-def _context(row: Row, template: Template) -> dict[str, Any]:
+def shown_to(template: Template, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the template may take of a row, and no more: what it does not name costs nothing."""
-    context = {name: row.values[name] for name in template.words if name in row.values}
+    shown = {name: values[name] for name in template.words if name in values}
     if WHOLE_ROW in template.words:
-        context[WHOLE_ROW] = row.values
-    return context
+        shown[WHOLE_ROW] = dict(values)
+    return shown
 
 
 def _line(index: int, messages: Sequence[Message], *, body: Mapping[str, Any]) -> bytes:

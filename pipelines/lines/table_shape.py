@@ -9,12 +9,15 @@ from typing import Any
 from jobs.errors import InputError
 from pipelines.outputs.answers import TEXT_COLUMN
 from pipelines.outputs.column_types import ColumnType, Kind
-from pipelines.outputs.tables import arrow_fields
+from pipelines.outputs.tables import arrow_fields, several_types, size_of
 from pipelines.packages import needed
 from pipelines.sources.files import Format
 
 ERROR_COLUMN = "error"
 MAX_COLUMNS = 10_000
+_GROUP_ROWS = 1024
+"""Whose types are found at once; fewer where they are more than _GROUP_BYTES."""
+_GROUP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class SeenColumns:
         self._names: dict[str, None] = {}
         self._needs_types = form is Format.PARQUET
         self._group: list[Mapping[str, Any]] = []
+        self._group_bytes = 0
         self._schema: Any = None
         self.has_widened = False
         """Whether a column's type became wider: its values were not looked at with the type it has now."""
@@ -84,7 +88,8 @@ class SeenColumns:
                 raise InputError(f"the rows have more than {MAX_COLUMNS:,} different names. Put values under one name.")
         if self._needs_types:
             self._group.append(values)
-            if len(self._group) >= 1024:
+            self._group_bytes += size_of(values)
+            if len(self._group) >= _GROUP_ROWS or self._group_bytes >= _GROUP_BYTES:
                 self._infer()
 
     def schema(self) -> Any:
@@ -102,7 +107,7 @@ class SeenColumns:
 
     def _infer(self) -> None:
         arrow = needed("pyarrow", by="writing Parquet")
-        group, self._group = self._group, []
+        group, self._group, self._group_bytes = self._group, [], 0
         if not group:
             return
         fields = [arrow.field(name, self._type_of(name, group)) for name in self._names]
@@ -119,13 +124,7 @@ class SeenColumns:
         arrow = needed("pyarrow", by="writing Parquet")
         try:
             return arrow.array([row.get(name) for row in group]).type
-        except (arrow.ArrowException, OverflowError) as error:
+        except OverflowError:
+            raise several_types(f"column {name!r} has an integer beyond 64 bits") from None
+        except arrow.ArrowException as error:
             raise several_types(f"column {name!r}: {error}") from None
-
-
-def several_types(reason: str) -> InputError:
-    return InputError(
-        f"the rows cannot be written as Parquet, where a column has one type: {reason.splitlines()[0]}. Write JSONL, "
-        "or make the column's values alike.",
-        code="invalid_source",
-    )

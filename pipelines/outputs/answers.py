@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from pipelines.outputs.column_types import ColumnType, Kind
+from pipelines.row_json import loads
 
 TEXT_COLUMN = "answer"
 """What an answer without a schema becomes."""
@@ -56,8 +55,8 @@ def _text_of(line: Mapping[str, Any], *, needs_end: bool) -> str:
 
 def _values_of(text: str, columns: Mapping[str, ColumnType]) -> dict[str, Any]:
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        found = loads(text.encode())
+    except ValueError as error:
         raise UnfitAnswerError(f"the answer is no JSON: {error} (invalid_json)") from None
     if not isinstance(found, dict):
         raise UnfitAnswerError("the answer is no JSON object (invalid_json)")

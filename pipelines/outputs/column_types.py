@@ -58,6 +58,25 @@ def answer_columns(schema: Any) -> dict[str, ColumnType]:
     return dict(whole.fields)
 
 
+def require_narrow(columns: Mapping[str, ColumnType]) -> None:
+    """Raise InputError with the place of a column that has no single type, as each has in Parquet."""
+    for column in columns.values():
+        if column.kind is Kind.ANY:
+            raise InputError(
+                f"the schema is too wide for Parquet, where a column has one type: at {column.place}, "
+                f"{column.problem}. Narrow it, or write JSONL.",
+                param="schema",
+                code="invalid_schema",
+            )
+        if column.kind is Kind.OBJECT and not column.fields:
+            raise InputError(
+                f"the schema cannot be written as Parquet: at {column.place}, the object has no properties.",
+                param="schema",
+                code="invalid_schema",
+            )
+        require_narrow(column.fields or ({} if column.item is None else {"": column.item}))
+
+
 def _refused(place: str, problem: str) -> InputError:
     return InputError(f"the schema cannot be used: at {place}, {problem}.", param="schema", code="invalid_schema")
 

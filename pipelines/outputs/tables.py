@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self
 
 import orjson
 
 from jobs.errors import InputError
-from pipelines.outputs.column_types import ColumnType, Kind
+from pipelines.outputs.column_types import ColumnType, Kind, require_narrow
 from pipelines.packages import needed
+from pipelines.row_json import dumps
 from pipelines.sources.files import Format
 
 _GROUP_ROWS = 4096
-"""Of Parquet: a row group."""
+"""Of Parquet: a row group; fewer where they are more than _GROUP_BYTES."""
+_GROUP_BYTES = 32 << 20
 
 
 class TableWriter(Protocol):
@@ -64,11 +68,11 @@ class _JsonLines:
         pass
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._target.write(_json(dict(row)) + b"\n")
+        self._target.write(dumps(dict(row)) + b"\n")
 
 
 class _Csv:
-    """Texts and numbers as they are, null as nothing, truth values and all with parts as JSON."""
+    """Texts and numbers as they are, null as nothing, all else as JSON: times without its quotes."""
 
     def __init__(self, target: BinaryIO, columns: Sequence[str]) -> None:
         self._columns = columns
@@ -87,18 +91,10 @@ class _Csv:
 
 
 def _field(value: Any) -> Any:
-    if isinstance(value, (bool, list, dict, bytes)):
-        return _json(value).decode()
-    return value
-
-
-def _json(value: Any) -> bytes:
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-
-
-def _plain(value: Any) -> Any:
-    """Write what JSON has no form for: bytes as hexadecimal digits, numbers of any precision as texts."""
-    return value.hex() if isinstance(value, bytes) else str(value)
+    if value is None or type(value) in (str, int):
+        return value
+    written = dumps(value)
+    return orjson.loads(written) if written.startswith((b'"', b"null")) else written.decode()
 
 
 class _Parquet:
@@ -107,6 +103,7 @@ class _Parquet:
         self._arrow = needed("pyarrow", by="writing Parquet")
         self._writer = needed("pyarrow.parquet", by="writing Parquet").ParquetWriter(target, schema, compression="zstd")
         self._rows: list[Mapping[str, Any]] = []
+        self._num_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -121,42 +118,71 @@ class _Parquet:
             self._writer.close()
 
     def write(self, row: Mapping[str, Any]) -> None:
+        """Add a row. Raises InputError where Parquet has no place for a value of this row or one before."""
         self._rows.append(row)
-        if len(self._rows) >= _GROUP_ROWS:
+        self._num_bytes += size_of(row)
+        if len(self._rows) >= _GROUP_ROWS or self._num_bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        if self._rows:
+        if not self._rows:
+            return
+        try:
             self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
-            self._rows = []
+        except (self._arrow.ArrowException, OverflowError) as error:
+            raise several_types(str(error)) from None
+        self._rows, self._num_bytes = [], 0
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes a value takes: of texts their length, of all else a word."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(size_of, value.values()))
+    return sum(map(size_of, value)) if isinstance(value, (list, tuple)) else 8
+
+
+def require_writable(schema: Any, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    """Raise InputError where Parquet takes no such columns or rows: now, and not when all is computed."""
+    arrow = needed("pyarrow", by="writing Parquet")
+    with Path(os.devnull).open("wb") as nowhere:
+        try:
+            table = open_table(nowhere, Format.PARQUET, columns=None, schema=schema)
+        except arrow.ArrowException as error:
+            raise several_types(str(error)) from None
+        with table:
+            for row in rows:
+                table.write(row)
+
+
+def several_types(reason: str) -> InputError:
+    return InputError(
+        f"the rows cannot be written as Parquet, where a column has one type: {reason.splitlines()[0]}. Write JSONL, "
+        "or make the column's values alike.",
+        code="invalid_source",
+    )
 
 
 def arrow_fields(columns: Mapping[str, ColumnType]) -> list[Any]:
     """Return the pyarrow.Field of each column. Raises InputError with the place of one that has no single type."""
+    require_narrow(columns)
+    return _fields(columns)
+
+
+def _fields(columns: Mapping[str, ColumnType]) -> list[Any]:
     arrow = needed("pyarrow", by="writing Parquet")
     return [arrow.field(name, _arrow_type(column)) for name, column in columns.items()]
 
 
 def _arrow_type(column: ColumnType) -> Any:
     arrow = needed("pyarrow", by="writing Parquet")
-    if column.kind is Kind.ANY:
-        raise InputError(
-            f"the schema is too wide for Parquet, where a column has one type: at {column.place}, {column.problem}. "
-            "Narrow it, or write JSONL.",
-            param="schema",
-            code="invalid_schema",
-        )
     if column.kind is Kind.ARRAY:
         assert column.item is not None
         return arrow.list_(_arrow_type(column.item))
     if column.kind is Kind.OBJECT:
-        if not column.fields:
-            raise InputError(
-                f"the schema cannot be written as Parquet: at {column.place}, the object has no properties.",
-                param="schema",
-                code="invalid_schema",
-            )
-        return arrow.struct(arrow_fields(column.fields))
+        assert column.fields, "it is narrow"
+        return arrow.struct(_fields(column.fields))
     plain = {
         Kind.STRING: arrow.string(),
         Kind.INTEGER: arrow.int64(),

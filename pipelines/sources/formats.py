@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
-import orjson
-
 from jobs.errors import InputError
+from pipelines.arrow_values import row_values
 from pipelines.packages import needed
+from pipelines.row_json import loads
 from pipelines.sources.files import SourceFile, readable
+from pipelines.sources.row_groups import rows_at_once
 from pipelines.sources.source import Row
 
 MAX_ROW_BYTES = 16 << 20
@@ -41,8 +42,8 @@ def jsonl_rows(file: SourceFile) -> Iterator[Row]:
 
 def _object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        found = loads(line)
+    except ValueError as error:
         raise _bad(file, number, f"it is no JSON ({error})") from None
     if not isinstance(found, dict):
         raise _bad(file, number, 'it is no JSON object, such as {"text": "…"}')
@@ -109,13 +110,28 @@ def parquet_rows(file: SourceFile) -> Iterator[Row]:
     """Yield the rows; a text that many of them share becomes many only in batches of at most MAX_ROW_BYTES."""
     number = 0
     with _opened_parquet(file, is_bounded=True) as parquet:
-        rows = max(1, min(_BATCH_ROWS, MAX_ROW_BYTES // max(1, _fixed_bytes(parquet.schema))))
-        batches = parquet.iter_batches(batch_size=rows, use_threads=False)
-        while (batch := _next_batch(file, batches, number)) is not None:
+        for batch in _batches(file, parquet):
             for part in _small_parts(file, batch, number):
-                for values in part.to_pylist():
+                for values in _values(file, part):
                     number += 1
                     yield Row(file.name, number, values)
+
+
+def _batches(file: SourceFile, parquet: Any) -> Iterator[Any]:
+    number = 0
+    for group in range(parquet.num_row_groups):
+        rows = rows_at_once(file.name, parquet, group, max_rows=_BATCH_ROWS, max_bytes=MAX_ROW_BYTES)
+        batches = parquet.iter_batches(batch_size=rows, row_groups=[group], use_threads=False)
+        while (batch := _next_batch(file, batches, number)) is not None:
+            number += batch.num_rows
+            yield batch
+
+
+def _values(file: SourceFile, batch: Any) -> Iterator[dict[str, Any]]:
+    try:
+        yield from row_values(batch)
+    except InputError as error:
+        raise InputError(f"{file.name}: {error.message}", code=error.code) from None
 
 
 def _small_parts(file: SourceFile, batch: Any, number: int) -> Iterator[Any]:
@@ -152,11 +168,6 @@ def _decoded_bytes(array: Any) -> int:
 def _texts(schema: Any) -> list[str]:
     columns = map(schema.column, range(len(schema)))
     return [each.path for each in columns if each.physical_type == "BYTE_ARRAY" and each.logical_type.type in _TEXTS]
-
-
-def _fixed_bytes(schema: Any) -> int:
-    """Return what the columns of one length take in a row: their values are decoded before anybody can count them."""
-    return sum(schema.column(position).length for position in range(len(schema)))
 
 
 def _next_batch(file: SourceFile, batches: Any, number: int) -> Any:

@@ -27,6 +27,9 @@ _NOT_OFFERED = (
 
 _FUNCTIONS_NOT_OFFERED = ("cycler", "debug", "joiner")
 
+_INTEGERS = range(-(1 << 127), 1 << 128)
+"""What minijinja 3.0 keeps as integers."""
+
 
 def main() -> None:
     """Serve one parent over standard input and output."""
@@ -38,7 +41,7 @@ def main() -> None:
     write_frame(answers, renderer.compiled())
     while True:
         try:
-            contexts = read_frame(source)
+            contexts = read_frame(source, integer=_integer)
         except EOFError:
             return
         for context in contexts:
@@ -86,6 +89,21 @@ class _Renderer:
             return orjson.dumps({"texts": texts})
 
 
+class _LongInteger:
+    """One that minijinja would make a float of: it can be shown, and compared with itself."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def _integer(digits: str) -> int | _LongInteger:
+    value = int(digits)
+    return value if value in _INTEGERS else _LongInteger(value)
+
+
 class _CpuLimit:
     """Let the kernel end this process when a block has used so much CPU time, inside a library's call too."""
 
@@ -122,6 +140,8 @@ def _tojson(value: Any, indent: int | None = None) -> str:
 
 def _plain(value: Any) -> Any:
     """Take what templates hand to filters: views and iterators of rows' lists and objects."""
+    if isinstance(value, _LongInteger):
+        return value.value
     return dict(value) if isinstance(value, Mapping) else list(value)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import IO, Any
 
-import orjson
+from pipelines.row_json import loads
 
 LENGTH = struct.Struct(">I")
 
@@ -16,9 +17,9 @@ def write_frame(stream: IO[bytes], payload: bytes) -> None:
     stream.flush()
 
 
-def read_frame(stream: IO[bytes]) -> Any:
-    """Return what the next frame holds. Raises EOFError where the other side has ended."""
+def read_frame(stream: IO[bytes], *, integer: Callable[[str], Any] = int) -> Any:
+    """Return the next frame; `integer` makes its integers. Raises EOFError where the other side has ended."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError
-    return orjson.loads(stream.read(LENGTH.unpack(head)[0]))
+    return loads(stream.read(LENGTH.unpack(head)[0]), integer=integer)

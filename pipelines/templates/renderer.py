@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from decimal import Decimal
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
-
 from jobs.errors import InputError
+from pipelines.row_json import as_json, dumps
 from pipelines.templates.limits import Limits
 from pipelines.templates.process import RendererDiedError, RenderingProcess
 from pipelines.templates.template import Template
 
 _GROUP_ROWS = 64
 _GROUP_BYTES = 1 << 20
+_NAMED_LEVELS = 3
+"""Of a row, in what is said of a value that cannot be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class RowError:
 class Renderer:
     """Use as a context manager, by one thread: inside, `render` may be called any number of times.
 
-    Values of a row are what JSON has, times and dates, and numbers of any precision.
+    Values of a row are what `pipelines.row_json` writes, but for bytes.
     """
 
     def __init__(self, template: Template, *, limits: Limits | None = None) -> None:
@@ -62,8 +61,8 @@ class Renderer:
     ) -> None:
         self._end()
 
-    def render(self, contexts: Iterable[Mapping[str, Any]]) -> Iterator[Rendered | RowError]:
-        """Yield what each row's names and values become, in order, reading some rows ahead.
+    def render(self, contexts: Iterable[Mapping[str, Any] | RowError]) -> Iterator[Rendered | RowError]:
+        """Yield what each row's names and values become, in order, reading some rows ahead; an error stays what it is.
 
         Raises InputError once more rows than `max_deaths` have ended their renderer.
         """
@@ -129,23 +128,34 @@ class Renderer:
             self._process = None
 
 
-def _encoded(context: Mapping[str, Any], limits: Limits) -> bytes | RowError:
+def _encoded(context: Mapping[str, Any] | RowError, limits: Limits) -> bytes | RowError:
+    if isinstance(context, RowError):
+        return context
     try:
-        row = orjson.dumps(dict(context), default=_plain, option=orjson.OPT_NON_STR_KEYS)
-    except (TypeError, ValueError) as error:  # orjson's are both
-        return RowError(message=f"the row holds what no prompt can show: {error}")
+        row = dumps(dict(context), default=_shown)
+    except TypeError as error:
+        problem = _unshown(context) or str(error)
+        return RowError(message=f"the row holds what no prompt can show: {problem}")
     if len(row) > limits.max_row_bytes:
         return RowError(message=f"the row has {len(row):,} bytes as JSON; {limits.max_row_bytes:,} are allowed")
     return row
 
 
-def _plain(value: Any) -> Any:
-    """Show what JSON has no form for as people write it."""
-    if isinstance(value, (Decimal, timedelta)):
-        return str(value)
+def _shown(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError("bytes, which are no text")
-    raise TypeError(f"a value of type {type(value).__name__}")
+    return as_json(value)
+
+
+def _unshown(values: Mapping[str, Any], *, level: int = 0) -> str | None:
+    """Return the name of the first value that cannot be shown, and why."""
+    for name, value in values.items():
+        try:
+            dumps(value, default=_shown)
+        except TypeError as error:
+            inner = _unshown(value, level=level + 1) if isinstance(value, dict) and level < _NAMED_LEVELS else None
+            return f"{name}.{inner}" if inner else f"{name}: {error.__cause__ or error}"
+    return None
 
 
 def _groups(rows: Iterable[bytes | RowError]) -> Iterator[list[bytes | RowError]]:

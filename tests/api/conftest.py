@@ -22,7 +22,7 @@ from jobs.accounts.tenants import create_key, create_tenant
 from jobs.database import connect
 from jobs.served_models import add_model
 from jobs.settings import Settings
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from tests.api.waiting import running
 from tests.api.witness import Witness
 
@@ -60,7 +60,7 @@ class Deployment:
     engine: Engine
     objects: Path  # the folder of the object store
 
-    def new_key(self, best_priority: Priority = Priority.URGENT, **limits: int) -> str:
+    def new_key(self, best_priority: AskedPriority = AskedPriority.URGENT, **limits: int) -> str:
         """Create a tenant and return its key."""
         with Session(self.engine) as session, session.begin():
             tenant = create_tenant(session, f"tenant-{next(_numbers)}", best_priority=best_priority, **limits)

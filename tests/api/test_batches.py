@@ -22,7 +22,7 @@ from jobs.chunks import fleet, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.forecasts import snapshot
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from jobs.storage import Storage
 from jobs.tables import Batch as BatchRow
 
@@ -67,7 +67,7 @@ def test_our_extensions_ride_on_extra_body(client: OpenAI, submit: Submit) -> No
 def test_a_class_above_the_tenants_right_is_refused_and_never_lowered(
     new_client: Callable[..., OpenAI], submit: Submit
 ) -> None:
-    client = new_client(best_priority=Priority.NORMAL)
+    client = new_client(best_priority=AskedPriority.NORMAL)
     with pytest.raises(openai.PermissionDeniedError) as caught:
         submit(client, extra_body={"priority": "urgent"})
     assert (caught.value.status_code, caught.value.code, caught.value.param) == (
@@ -81,6 +81,18 @@ def test_a_class_above_the_tenants_right_is_refused_and_never_lowered(
         made = submit(client, extra_body={"priority": allowed}).model_extra
         assert made is not None
         assert made["priority"] == allowed
+
+
+def test_the_class_that_nobody_asks_for_is_refused_with_those_that_are_allowed(client: OpenAI, submit: Submit) -> None:
+    batch_id = submit(client).id
+    for ask in (
+        lambda: submit(client, extra_body={"priority": "overflow"}),
+        lambda: client.post(f"/batches/{batch_id}", cast_to=object, body={"priority": "overflow"}),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask()
+        assert (caught.value.param, caught.value.code) == ("priority", "invalid_value")
+        assert "'urgent', 'normal' or 'bulk'" in caught.value.message
 
 
 def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
@@ -155,7 +167,7 @@ def test_an_input_in_use_cannot_be_deleted_and_the_client_does_not_insist(client
 @pytest.mark.parametrize(
     ("options", "param", "code"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint", "invalid_value"),
+        ({"endpoint": "/v1/moderations"}, "endpoint", "invalid_value"),
         ({"completion_window": "soon"}, "completion_window", "invalid_value"),
         ({"metadata": {str(n): "x" for n in range(17)}}, "metadata", "invalid_value"),
         ({"metadata": {"k" * 65: "x"}}, "metadata", "invalid_value"),

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks import leasing
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from tests.api.worker import LEASE, run, validate
 
 
@@ -111,7 +111,7 @@ def refusal(client: OpenAI, batch_id: str, **body: Any) -> tuple[int, str | None
 def test_what_may_not_be_changed_is_refused_and_stays(
     new_client: Callable[..., OpenAI], deployment: Any, submit: Callable[..., Batch]
 ) -> None:
-    client = new_client(best_priority=Priority.NORMAL)
+    client = new_client(best_priority=AskedPriority.NORMAL)
     batch = submit(client)
     with Session(deployment.engine) as session, session.begin():
         session.execute(

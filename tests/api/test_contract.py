@@ -54,8 +54,14 @@ NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
 """No schema tells what a cron expression, a time zone, a template or a moment that is over is: their own tests do."""
 
 
-SAID_BY_NO_SCHEMA = frozenset({"after", "group_by", "page", "since", "input_file_id", "requests", "url"})
-"""Ids and pages are what the tenant was given, times have an order, of two fields one is there, a URL is public."""
+SAID_BY_NO_SCHEMA = frozenset(
+    {
+        *("after", "calibration", "file_ids", "group_by", "input_file_id", "page", "prefix", "requests"),
+        *("schema", "since", "store", "url", "value"),
+    }
+)
+"""Ids and pages are what the tenant was given, times have an order, of two fields one is there, a URL is public,
+what a schema of fields may say is told in words, and a value is there with one decision alone."""
 
 
 def depends_on_state(case: Any, answer: Any) -> bool:

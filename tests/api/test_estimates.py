@@ -158,6 +158,8 @@ def test_an_input_without_a_known_model_has_no_price_and_no_end(client: OpenAI) 
         ({"input_file_id": "file-none"}, "id"),
         ({"requests": [{}], "completion_window": "soon"}, "completion_window"),
         ({"requests": [{}], "colour": "red"}, "colour"),
+        ({"requests": [{}], "endpoint": "/v1/nothing"}, "endpoint"),
+        ({"requests": [{}], "endpoint": "/v1/documents/read"}, "endpoint"),
     ],
 )
 def test_what_is_no_create_call_is_refused_by_name(client: OpenAI, body: dict[str, Any], param: str) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from jobs import served_models
 from jobs.batches import exact_counts
 from jobs.batches.exact_counts import Turn
+from jobs.chunks import fleet
 
 MODEL = "org/counted"
 PROBLEM = {"code": "context_length_exceeded", "message": "too long", "param": "body.messages", "line": 3}
@@ -29,6 +30,8 @@ def priced(deployment: Any) -> Iterator[None]:
         )
     yield
     with Session(deployment.engine) as session, session.begin():
+        fleet.stop(session, "counts")
+        session.execute(text("DELETE FROM serving_rate WHERE model = :name"), {"name": MODEL})
         session.execute(text("DELETE FROM model WHERE name = :name"), {"name": MODEL})
 
 
@@ -84,6 +87,28 @@ def test_an_estimate_is_by_bytes_until_a_worker_has_counted_it(client: OpenAI, d
     assert client.batches.list().data == []
 
 
+def test_what_is_counted_is_not_corrected_by_how_far_off_estimates_by_bytes_were(
+    client: OpenAI, deployment: Any, file_id: str
+) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        fleet.register(session, worker_id="counts", model=MODEL, max_chunks=1, max_model_len=64)
+        session.execute(
+            text("""
+                INSERT INTO serving_rate (model, tokens_per_second, token_ratio, counters, is_saturated, measured_at)
+                VALUES (:model, 50, 0.5, '{}', TRUE, now())
+            """),
+            {"model": MODEL},
+        )
+    first = ask(client, input_file_id=file_id)
+    assert first["worker_seconds"] == pytest.approx((first["input_tokens"] + first["output_tokens"]) * 0.5 / 50)
+    assert "lines of this model used 50% of what was estimated for them" in first["basis"]
+    count(deployment, num_lines=5, is_whole=True, listed=[])
+    whole = look(client, first["id"])
+    assert whole["worker_seconds"] == pytest.approx(65 / 50)
+    assert "65 of its own" in whole["basis"]
+    assert "answers count in full, and may end before their max_tokens" in whole["basis"]
+
+
 def test_an_estimate_by_bytes_has_no_id(client: OpenAI, file_id: str) -> None:
     found = ask(client, input_file_id=file_id, exact=False)
     assert (found["id"], found["status"], found["counted_lines"]) == (None, "estimated", None)
@@ -95,6 +120,9 @@ def test_what_cannot_be_counted_is_refused(client: OpenAI, file_id: str, input_l
     other = client.files.create(file=("in.jsonl", input_lines(1, model="nobody's")), purpose="batch")
     with pytest.raises(openai.BadRequestError, match="nobody can count") as unknown:
         ask(client, input_file_id=other.id)
+    with pytest.raises(openai.BadRequestError, match="/v1/embeddings is estimated by bytes") as pooled:
+        ask(client, input_file_id=file_id, endpoint="/v1/embeddings")
+    assert pooled.value.param == "exact"
     assert (inline.value.param, unknown.value.param) == ("exact", "exact")
     for _ in range(exact_counts.MAX_COUNTING):
         ask(client, input_file_id=file_id)

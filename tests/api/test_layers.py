@@ -10,22 +10,22 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import Body, FastAPI
-from prometheus_client import CollectorRegistry
 from sqlalchemy.exc import OperationalError
 
 from api.errors import install_error_handlers
 from api.logs import LineBudget
 from api.middleware.guard import MAX_JSON_BYTES
 from api.middleware.layers import install_layers
-from api.middleware.metrics import RequestMetrics
 from jobs.errors import ConflictError, ServiceError
+from jobs.telemetry.declared import API
+from jobs.telemetry.meters import Meters
 
 
 def small_app() -> FastAPI:
     app = FastAPI()
     install_error_handlers(app)
-    install_layers(app, RequestMetrics(registry := CollectorRegistry()), stall_seconds=30, operator_key="")
-    app.state.registry = registry
+    install_layers(app, meters := Meters(API), stall_seconds=30, operator_key="")
+    app.state.registry = meters.registry
 
     @app.get("/fails/{how}")
     def fail(how: str) -> None:

@@ -9,15 +9,34 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from jobs.chunks import fleet
 from jobs.served_models import put_model, remove_model
+from jobs.tables import Worker
 
 
 def test_models_are_listed_and_found_by_a_name_with_a_slash(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["org/tiny"]
     model = client.models.retrieve("org/tiny")  # travels as org%2Ftiny
     assert (model.id, model.object, model.owned_by) == ("org/tiny", "model", "tokenmill")
+
+
+def test_a_model_says_how_long_a_context_its_workers_have(client: OpenAI, deployment: Any) -> None:
+    def context() -> Any:
+        told = [client.models.retrieve("org/tiny"), *client.models.list()]
+        return [getattr(model, "max_model_len", "missing") for model in told]
+
+    assert context() == [None, None]
+    with Session(deployment.engine) as session, session.begin():
+        for worker_id, max_model_len in (("first", 512), ("second", 2048)):
+            fleet.register(session, worker_id=worker_id, model="org/tiny", max_chunks=1, max_model_len=max_model_len)
+    try:
+        assert context() == [2048, 2048]
+    finally:
+        with Session(deployment.engine) as session, session.begin():
+            session.execute(delete(Worker))
 
 
 def test_a_model_that_no_worker_has_loaded_is_not_there(client: OpenAI, deployment: Any) -> None:

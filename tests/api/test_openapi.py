@@ -11,7 +11,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from api.app import create_app
-from api.batches.fields import WINDOW_PATTERN
+from api.submission_fields import WINDOW_PATTERN
 from jobs.batches.submission import parse_window
 from jobs.errors import InputError
 from jobs.settings import Settings
@@ -56,6 +56,12 @@ REQUESTS = {
     "ChangeScheduleBody",
     "BackfillBody",
     "RunBody",
+    "CollectionBody",
+    "DocumentsBody",
+    "CreateExtractionBody",
+    "ClaimBody",
+    "DecisionBody",
+    "CalibrationBody",
 }
 MORE_FORMS = {"readUsage": ["text/csv"]}
 
@@ -103,7 +109,10 @@ def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) ->
             other[operation["operationId"]] = media_type
     assert other == {
         "downloadFile": "application/octet-stream",
+        "listGold": "application/x-ndjson",
+        "listRecords": "application/x-ndjson",
         "listResults": "application/x-ndjson",
+        "retrievePageImage": "image/png",
         "readMetrics": "text/plain",
         "streamBatch": "text/event-stream",
     }
@@ -124,6 +133,20 @@ def test_the_schema_allows_the_windows_that_are_allowed() -> None:
             is_described = re.search(WINDOW_PATTERN, f"{number}{unit}") is not None
             with nullcontext() if is_described else pytest.raises(InputError):
                 parse_window(f"{number}{unit}")
+
+
+def test_requests_are_offered_the_classes_that_a_batch_may_ask_for_and_answers_know_all(witness: Witness) -> None:
+    schemas = witness.schema["components"]["schemas"]
+    offered = {
+        name: re.findall(r"schemas/(\w+)'", str(schemas[name]["properties"]["priority"]))
+        for name in schemas
+        if "priority" in schemas[name].get("properties", {})
+    }
+    requests = {"CreateBatchBody", "RetryBatchBody", "ChangeBatchBody", "EstimateBody", "CreateExtractionBody"}
+    assert {name for name, used in offered.items() if used == ["AskedPriority"]} == requests
+    assert {name for name, used in offered.items() if used == ["Priority"]} == {"BatchObject", "ExtractionObject"}
+    assert schemas["AskedPriority"]["enum"] == ["urgent", "normal", "bulk"]
+    assert schemas["Priority"]["enum"] == ["urgent", "normal", "bulk", "overflow"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from api.pipelines import previews
 from jobs.accounts.tenants import authenticate
 from jobs.errors import InputError
 from jobs.pipelines import stores
+from tests.api.worker import run
 
 MODEL = "org/tiny"
 
@@ -64,7 +65,24 @@ def test_a_pipeline_is_made_shown_changed_and_deleted(http: httpx.Client) -> Non
         ({"prompt": "{{ text"}, 400, "steps.0.prompt", "steps.0.prompt: line 1"),
         ({"prompt": "{{ 'a' * 100000000 }}"}, 400, "steps.0.prompt", "repeats it"),
         ({"schema": {"type": "string"}}, 400, "steps.0.schema", "needs"),
-        ({"parameters": {"max_tokens": "many"}}, 400, "steps.0", "max_tokens"),
+        ({"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}, 400, "steps.0.schema", "'error'"),
+        (
+            {
+                "schema": {"type": "object", "properties": {"total": {}}},
+                "output": {"store": "results", "keys": "o/{n}.parquet"},
+            },
+            400,
+            "steps.0.schema",
+            "too wide for Parquet, where a column has one type: at $.properties.total, it may be anything",
+        ),
+        ({"parameters": {"max_tokens": "many"}}, 400, "steps.0.parameters", "max_tokens"),
+        ({"prompt": "{{ previous.text }}"}, 400, "steps.0.prompt", "the source of this one is no step"),
+        (
+            {"schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}},
+            400,
+            "steps.0.schema",
+            "at $.properties.a.pattern, '(' is no regular expression",
+        ),
         ({"model": "gone"}, 400, "steps.0.model", "The model 'gone' does not exist; known are: org/tiny"),
         ({"source": {"store": "secret", "keys": "a"}}, 404, "steps.0.source.store", "There is no store"),
         ({"source": {"store": "documents", "keys": "../a"}}, 400, "steps.0.source.keys", "without a leading /"),
@@ -74,7 +92,7 @@ def test_a_pipeline_is_made_shown_changed_and_deleted(http: httpx.Client) -> Non
             "steps.0.output.store",
             "registered for reading only",
         ),
-        ({"output": {"store": "results", "keys": "o/{n}.xml"}}, 400, "steps.0.output", ".jsonl or .csv"),
+        ({"output": {"store": "results", "keys": "o/{n}.xml"}}, 400, "steps.0.output", ".jsonl, .csv or .parquet"),
         ({"name": "../x"}, 400, "steps.0.name", "a-z"),
         ({"parameters": {"user": "\u0000"}}, 400, "steps", "NUL"),
     ],
@@ -99,6 +117,10 @@ def test_a_schedule_shows_its_next_five_runs_and_is_paused_and_resumed(http: htt
     paused = http.post("/v1/schedules/at-two/pause").json()
     assert (paused["paused_at"] is None, paused["next_runs"]) == (False, [])
     assert http.post("/v1/schedules/at-two/resume").json()["next_runs"] == made["next_runs"]
+    changed = http.patch("/v1/schedules/at-two", json={"late_after_seconds": 3600}).json()
+    assert (changed["late_after_seconds"], changed["num_skipped"]) == (3600, 0)
+    changed = http.patch("/v1/schedules/at-two", json={"late_after_seconds": None}).json()
+    assert changed["late_after_seconds"] is None
     changed = http.patch("/v1/schedules/at-two", json={"max_failures": 3, "overlap": "queue_one"}).json()
     assert (changed["max_failures"], changed["overlap"], changed["cron"]) == (3, "queue_one", "30 2 * * *")
     (listed,) = http.get("/v1/schedules", params={"pipeline": "nightly"}).json()["data"]
@@ -135,7 +157,7 @@ def test_a_wrong_schedule_is_refused_with_its_place(http: httpx.Client, fields: 
     assert answer.json()["error"]["param"] == param
 
 
-def test_a_run_is_triggered_once_by_one_key_shown_and_cancelled(http: httpx.Client) -> None:
+def test_a_run_is_triggered_once_by_one_key_shown_cancelled_and_deleted(http: httpx.Client) -> None:
     pipeline = http.post("/v1/pipelines", json={"name": "nightly", "steps": [step()]}).json()
     runs = [
         http.post("/v1/runs", json={"pipeline": "nightly"}, headers={"Idempotency-Key": "k"}).json() for _ in range(2)
@@ -144,10 +166,13 @@ def test_a_run_is_triggered_once_by_one_key_shown_and_cancelled(http: httpx.Clie
     run = runs[0]
     assert (run["status"], run["kind"], run["pipeline_id"], run["steps"]) == ("queued", "manual", pipeline["id"], [])
     assert http.post(f"/v1/runs/{run['id']}/resume").json()["error"]["code"] == "run_not_resumable"
+    assert http.delete(f"/v1/runs/{run['id']}").json()["error"]["code"] == "run_not_deletable"
     cancelled = http.post(f"/v1/runs/{run['id']}/cancel").json()
     assert cancelled["status"] == "cancelled"
     assert cancelled["reason"].startswith("cancelled by key_")
     assert http.get(f"/v1/runs/{run['id']}").json() == cancelled
+    assert http.delete(f"/v1/runs/{run['id']}").json() == {"id": run["id"], "object": "run", "deleted": True}
+    assert http.get(f"/v1/runs/{run['id']}").status_code == 404
 
 
 def test_another_tenants_are_not_there(http: httpx.Client, new_client: Callable[..., Any]) -> None:
@@ -170,8 +195,27 @@ def test_a_preview_renders_the_first_lines_and_keeps_nothing(http: httpx.Client,
     assert prompts == ["Read row 0", "Read row 1", "Read row 2"]
     assert (found["rows"], found["failed"], found["has_more"], found["files"]) == (6, 1, False, 1)
     assert found["estimated_output_tokens"] == 40
-    assert "All 6 rows" in found["summary"]
+    assert "Together 6 rows: about" in found["summary"]
     assert http.get("/v1/pipelines").json()["data"] == []
+
+
+def test_a_preview_of_a_batchs_answers_is_for_its_tenant_alone(http: httpx.Client, deployment: Any) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+    wish = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    requests = [{"custom_id": name, "body": body} for name in ("a", "b")]
+    batch_id = http.post("/v1/batches", json=wish | {"requests": requests}).json()["id"]
+    pipeline = {"name": "after", "steps": [step(source={"batch": batch_id}, prompt="After {{ custom_id }}")]}
+    early = http.post("/v1/pipelines/preview", json=pipeline)
+    assert (early.status_code, early.json()["error"]["param"]) == (400, "steps.0.source.batch")
+    assert "is validating; its answers are whole once it has ended" in early.json()["error"]["message"]
+    run(deployment, batch_id)
+    found = http.post("/v1/pipelines/preview", json=pipeline).json()
+    assert [line["body"]["messages"][0]["content"] for line in found["lines"]] == ["After a", "After b"]
+    assert http.post("/v1/pipelines", json=pipeline).json()["steps"][0]["source"] == {"batch": batch_id}
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    for path in ("/v1/pipelines/preview", "/v1/pipelines"):
+        answer = httpx.post(f"{deployment.url}{path}", json=pipeline, headers=headers, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (404, "steps.0.source.batch")
 
 
 def test_previews_of_slow_stores_keep_nobody_else_waiting(

@@ -95,6 +95,7 @@ def test_a_request_is_one_json_line_that_says_who_asked_for_what_and_how_it_went
     assert entry.pop("peer").startswith("127.0.0.1:")
     assert entry == {
         "level": "INFO",
+        "role": "api",
         "event": "request answered",
         "request_id": answer.headers["x-request-id"],
         "tenant_id": role.tenant_id,

@@ -12,7 +12,7 @@ from openai import OpenAI
 from openai.types import Batch
 from sqlalchemy import text
 
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from tests.api.worker import run, validate
 
 Submit = Callable[..., Batch]
@@ -82,7 +82,7 @@ def test_a_retry_may_have_another_window_and_class(client: OpenAI, deployment: A
 def test_a_class_above_the_tenants_right_is_refused_and_leaves_no_object(
     new_client: Callable[..., OpenAI], deployment: Any, input_lines: Callable[..., bytes]
 ) -> None:
-    client = new_client(best_priority=Priority.NORMAL)
+    client = new_client(best_priority=AskedPriority.NORMAL)
     file = client.files.create(file=("in.jsonl", input_lines(1)), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
     run(deployment, batch.id, failed=(0,))

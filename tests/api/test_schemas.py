@@ -39,7 +39,7 @@ def a_file(**columns: Any) -> File:
 def a_model() -> Model:
     return Model(
         name="org/m", created_at=MOMENT, input_price_micros=3_000_000, output_price_micros=4,
-        cached_input_price_micros=500_000, urgent_price_percent=200, bulk_price_percent=50,
+        cached_input_price_micros=500_000, urgent_price_percent=200, bulk_price_percent=50, serves="generate",
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() ->
     )
     model = (
         f'{{"id":"org/m","object":"model","created":{SECONDS},"owned_by":"tokenmill",'
-        '"input_price_micros":3000000,"output_price_micros":4,"currency":"EUR","prices":{'
+        '"input_price_micros":3000000,"output_price_micros":4,"currency":"EUR","max_model_len":null,"endpoints":["/v1/chat/completions","/v1/completions"],"prices":{'
         '"urgent":{"input":"6.00","cached_input":"1.00","output":"0.000008"},'
         '"normal":{"input":"3.00","cached_input":"0.50","output":"0.000004"},'
         '"bulk":{"input":"1.50","cached_input":"0.25","output":"0.000002"},'

@@ -195,7 +195,7 @@ def test_a_request_for_an_answer_at_once_is_told_how_to_make_a_batch(client: Ope
         (chat, chat, lambda: client.chat.completions.create(model="m", messages=hello)),
         (completions, completions, lambda: client.completions.create(model="m", prompt="hello")),
         ("/v1/responses", f"{chat} or {completions}", lambda: client.responses.create(model="m", input="hello")),
-        ("/v1/embeddings", f"{chat} or {completions}", lambda: client.embeddings.create(model="m", input="hello")),
+        ("/v1/embeddings", "/v1/embeddings", lambda: client.embeddings.create(model="m", input="hello")),
     ]
     for path, endpoint, call in calls:
         with pytest.raises(openai.NotFoundError) as caught:

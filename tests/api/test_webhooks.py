@@ -155,6 +155,11 @@ def test_a_sample_is_sent_at_once_and_signed(owner: OpenAI, receiver: Receiver) 
     (request,) = receiver.received
     event = owner.webhooks.unwrap(request.body, request.headers, secret=made.signing_secret)
     assert event.type == "batch.expired"
+    owner.post(f"/webhook_endpoints/{made.id}/test", body={"event_type": "run.late"}, cast_to=dict[str, Any])
+    sent: Any = owner.webhooks.unwrap(
+        receiver.received[1].body, receiver.received[1].headers, secret=made.signing_secret
+    )
+    assert (sent.type, sent.data.id) == ("run.late", "run_sample")
     assert log_of(owner, made.id)["data"] == []
 
 

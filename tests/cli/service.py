@@ -65,18 +65,27 @@ def typed(
     )  # fmt: skip
 
 
-def completed(line_no: int, *, content: str = "text", finish_reason: str = "stop") -> LineResult:
-    """Return an answer of five tokens; line 0 is that of custom_id "0"."""
+def completed(
+    line_no: int, custom_id: str | None = None, *, content: str = "text", finish_reason: str = "stop"
+) -> LineResult:
+    """Return an answer of five tokens; line 0 is that of custom_id "0", where none is given."""
     body = {"choices": [{"index": 0, "text": content, "finish_reason": finish_reason}]}
-    line = output_line("batch", line_no, str(line_no), status_code=200, body=body)
+    line = output_line("batch", line_no, custom_id or str(line_no), status_code=200, body=body)
     is_truncated = finish_reason == "length"
     return LineResult(
         line_no=line_no, line=line, status_code=200, input_tokens=2, output_tokens=3, is_truncated=is_truncated
     )
 
 
-def failed(line_no: int, *, code: str, batch_id: str = "batch") -> LineResult:
-    line = error_line(batch_id, line_no, str(line_no), code=code, message="it went wrong")
+def chatted(line_no: int, custom_id: str, content: str, **body: Any) -> LineResult:
+    """Return an answer of a chat, of five tokens; keywords add to its body."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    line = output_line("batch", line_no, custom_id, status_code=200, body={"choices": [choice], **body})
+    return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=2, output_tokens=3)
+
+
+def failed(line_no: int, custom_id: str | None = None, *, code: str, batch_id: str = "batch") -> LineResult:
+    line = error_line(batch_id, line_no, custom_id or str(line_no), code=code, message="it went wrong")
     return LineResult(line_no=line_no, line=line, status_code=None)
 
 
@@ -96,6 +105,18 @@ class Service:
     def run(self, *arguments: str | Path, **more: str) -> Result:
         """Invoke the command in this process, pointed at the API."""
         return run(*arguments, **{**self.variables, **more})
+
+    def start(self, *arguments: str | Path, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start the command in a process of its own, pointed at the API."""
+        command = [*before, sys.executable, "-m", "cli.main", *map(str, arguments)]
+        return subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment(**self.variables)
+        )
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Return the batches that there are, the newest first."""
+        found: list[dict[str, Any]] = json.loads(self.run("batch", "list", "--json").stdout)
+        return found
 
     def validate(self, batch_id: str) -> None:
         with self._maker() as maker:
@@ -125,14 +146,25 @@ class Service:
 
     def finish(self, batch_id: str) -> None:
         """Write the files of a batch whose every line has its result."""
+        with self._maker() as maker, transaction(maker) as session:
+            chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch_id)).one()
+            claim = leasing.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
+            assert claim is not None
+            leasing.complete(session, claim)
+            finish_ready(session)
+        self.write_files(batch_id)
+
+    def write_files(self, batch_id: str) -> None:
+        """Write the files of a batch that is ending."""
         with self._maker() as maker:
-            with transaction(maker) as session:
-                chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch_id)).one()
-                claim = leasing.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
-                assert claim is not None
-                leasing.complete(session, claim)
-                finish_ready(session)
             finalise_batch(maker, Storage(self.storage_url), batch_id, settings=Settings())
+
+    def cancel(self, batch_id: str, results: Sequence[LineResult]) -> None:
+        """End a batch that nobody has looked at when these of its lines have a result."""
+        self.validate(batch_id)
+        self.answer(batch_id, results)
+        self.run("batch", "cancel", batch_id)
+        self.write_files(batch_id)
 
     def work_off(self, batch_id: str, results: Sequence[LineResult]) -> None:
         self.validate(batch_id)

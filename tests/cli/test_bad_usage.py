@@ -322,3 +322,10 @@ def test_an_id_that_a_script_has_lost_is_refused(command: Sequence[str]) -> None
     assert status == 2
     assert "it is empty; give the id that the server answered with" in told
     assert "Traceback" not in told
+
+
+def test_extract_is_shown_under_the_name_that_it_is_called_by() -> None:
+    status, said = tokenmill("extract", "a.pdf", COLUMNS="80")
+    assert status == 2
+    assert "cli.main extract [OPTIONS] {DOCS}...\n" in said
+    assert "cli.main extract --help' for help.\n" in said

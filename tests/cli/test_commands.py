@@ -249,6 +249,18 @@ def test_a_new_tenant_may_not_be_urgent_until_the_operator_says_so(database: str
     assert best("patient") == "urgent"
 
 
+def test_the_class_that_nobody_asks_for_is_not_offered_by_any_command(batch_file: Path) -> None:
+    for command in (
+        ("batch", "create", batch_file, "--priority"),
+        ("batch", "change", "batch_1", "--priority"),
+        ("tenants", "create", "new", "--best-priority"),
+        ("tenants", "priority", "acme"),
+    ):
+        refused = run(*command, "overflow")
+        assert refused.exit_code == 2
+        assert "'overflow' is not one of 'urgent', 'normal', 'bulk'" in refused.stderr
+
+
 def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "small", "--budget", "1000", "--weight", "0.5", **admin)
@@ -271,6 +283,19 @@ def test_a_model_has_prices_in_currency_for_a_million_tokens_and_for_each_class(
     )
     said = run("models", "set", "priced", "--cached-input-price", "same", "--output-price", "0.7", **admin).stdout
     assert said.startswith("priced: input 0.15, cached input 0.15, output 0.70 EUR")
+
+
+def test_an_added_model_answers_what_its_files_say(database: str, tmp_path: Path) -> None:
+    for name, model_type in (("vectors", "bert"), ("chats", "llama")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
+        run("models", "add", name, folder, TOKENMILL_DATABASE_URL=database)
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT name, serves FROM model WHERE name IN ('vectors', 'chats')").fetchall()
+    assert sorted(found) == [("chats", "generate"), ("vectors", "pool")]
+    for name in ("vectors", "chats"):
+        run("models", "remove", name, TOKENMILL_DATABASE_URL=database)
 
 
 def test_a_model_is_offered_where_its_files_can_be_read_and_removed_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -41,11 +42,16 @@ def test_a_database_without_tables_and_one_of_a_newer_release_are_told_apart(
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     try:
         newer = found(settings)["schema"]
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE schema_floor SET revision = '9999'"))
+        other = found(settings)["schema"]
     finally:
         with engine.begin() as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = :own"), {"own": head_revision()})
+            connection.execute(text("UPDATE schema_floor SET revision = '0001'"))
         engine.dispose()
-    assert (newer.verdict, newer.advice) == (Verdict.PROBLEM, "Upgrade this installation.")
+    assert (newer.verdict, newer.advice) == (Verdict.OK, "")
+    assert (other.verdict, other.advice) == (Verdict.PROBLEM, "Upgrade this installation.")
 
 
 def test_a_dead_database_and_broker_and_a_store_that_takes_nothing_are_found_together(
@@ -76,6 +82,17 @@ def test_models_that_open_batches_wait_for_are_named(settings: Settings, service
     assert (workers.verdict, workers.said) == (
         Verdict.WARNING, "open batches wait for tiny; live workers serve nothing",
     )  # fmt: skip
+
+
+def test_documents_that_wait_name_the_role_that_reads_them(
+    settings: Settings, service: Service, batch_file: Path
+) -> None:
+    batch_id = service.run("batch", "create", batch_file).stdout.strip()
+    service.validate(batch_id)
+    with psycopg.connect(service.database) as connection:
+        connection.execute("UPDATE batch SET model = ':prepare'")
+    workers = found(settings.model_copy(update={"database_url": service.database}))["workers"]
+    assert workers.advice == "Start one for each: `tokenmill prepare`."
 
 
 def test_the_command_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> None:

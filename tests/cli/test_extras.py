@@ -26,9 +26,9 @@ class Hidden(importlib.abc.MetaPathFinder):
         if name.partition(".")[0] in hidden:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Hidden())
-from cli.main import main
-main()
 """
+MAIN = "from cli.main import main; main()"
+SERVER_ROLES = "import api.app, workers.control, workers.dispatcher"
 
 
 def modules_of(extra: str) -> Iterator[str]:
@@ -44,17 +44,21 @@ def modules_of(extra: str) -> Iterator[str]:
 
 def run_without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
     hidden = ",".join({*modules_of("server"), *modules_of("engine")})
-    command = [sys.executable, "-c", WITHOUT_EXTRAS, hidden, *arguments]
+    return run_without(hidden, MAIN, *arguments)
+
+
+def run_without(hidden: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS + program, hidden, *arguments]
     environment = {"TOKENMILL_BASE_URL": "http://127.0.0.1:9", "TOKENMILL_API_KEY": "k", "PATH": "/usr/bin:/bin"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("extra", ["server", "engine"])
+@pytest.mark.parametrize("extra", ["server", "engine", "documents"])
 def test_every_package_of_an_extra_is_named_when_it_is_missing(extra: str) -> None:
     for module in modules_of(extra):
         sentence = what_to_install(f"{module}.part")
         assert sentence is not None, module
-        assert extra in sentence or module == "msgspec"
+        assert extra in sentence or module in ("msgspec", "numpy", "rapidfuzz")  # of two extras
 
 
 def test_a_missing_module_of_no_extra_is_not_explained_away() -> None:
@@ -86,3 +90,9 @@ def test_another_command_says_what_to_install(command: str, extra: str) -> None:
     assert outcome.returncode == 1
     assert f"pip install 'tokenmill[{extra}" in outcome.stderr
     assert "Traceback" not in outcome.stderr
+
+
+def test_the_roles_of_a_server_need_the_packages_of_its_extra_alone() -> None:
+    others = {module for extra in ("engine", "documents", "ocr", "tables") for module in modules_of(extra)}
+    outcome = run_without(",".join(others - set(modules_of("server"))), SERVER_ROLES)
+    assert outcome.returncode == 0, outcome.stderr

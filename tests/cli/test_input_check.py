@@ -44,5 +44,5 @@ def test_a_file_with_too_many_lines_is_refused_as_a_whole(tmp_path: Path, monkey
 
 
 def test_an_endpoint_that_is_not_offered_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Invalid endpoint: '/v1/embeddings'"):
-        require_valid(write(tmp_path, line("a", url="/v1/embeddings")), endpoint="/v1/embeddings", model="m")
+    with pytest.raises(InputError, match="Invalid endpoint: '/v1/moderations'"):
+        require_valid(write(tmp_path, line("a", url="/v1/moderations")), endpoint="/v1/moderations", model="m")

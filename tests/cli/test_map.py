@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import pyarrow.parquet as pq
 import pytest
 
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError
-from jobs.lines.output_lines import error_line, output_line
-from tests.cli.service import ROOT, Service, clean_environment, run
+from jobs.lines.output_lines import output_line
+from tests.cli.killed import wait_for
+from tests.cli.service import ROOT, Service, chatted, failed, run
 
 pytestmark = pytest.mark.long
 
+MAX_FILE_BYTES = 1 << 20
+SMALL_FILES = ("bash", "-c", f'ulimit -f {MAX_FILE_BYTES >> 10}; exec "$@"', "bash")
 SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}, "stars": {"type": "integer"}}}
 
 
@@ -45,52 +46,41 @@ def arguments(folder: Path, *more: str, output: str = "out.parquet") -> list[str
 
 
 def answered(line_no: int, row: int, content: str) -> LineResult:
-    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
-    line = output_line("batch", line_no, f"row-{row}", status_code=200, body={"choices": [choice]})
-    return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=2, output_tokens=3)
+    return chatted(line_no, f"row-{row}", content)
 
 
 def refused(line_no: int, row: int) -> LineResult:
-    line = error_line("batch", line_no, f"row-{row}", code="engine_failure", message="it went wrong")
-    return LineResult(line_no=line_no, line=line, status_code=None)
+    return failed(line_no, f"row-{row}", code="engine_failure")
+
+
+def unsupported(line_no: int, row: int, *, said: str) -> LineResult:
+    body = {"error": {"code": "unsupported_structure", "message": said}}
+    line = output_line("batch", line_no, f"row-{row}", status_code=400, body=body)
+    return LineResult(line_no=line_no, line=line, status_code=400)
 
 
 RESULTS = [answered(0, 1, '{"label": "fine", "stars": 5}'), answered(1, 3, '{"label": "hm"}'), refused(2, 4)]
 
 
-def started(service: Service, folder: Path, *more: str, output: str = "out.parquet") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "cli.main", *arguments(folder, *more, output=output)]
-    return subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment(**service.variables)
-    )
-
-
-def batches(service: Service) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(service.run("batch", "list", "--json").stdout)
-    return found
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def started(
+    service: Service, folder: Path, *more: str, output: str = "out.parquet", before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    return service.start(*arguments(folder, *more, output=output), before=before)
 
 
 def test_a_table_comes_back_with_its_answers_after_a_kill_too(service: Service, folder: Path) -> None:
-    before = len(batches(service))
+    before = len(service.batches())
     with started(service, folder) as process:
-        wait_for(lambda: len(batches(service)) > before, process)
+        wait_for(lambda: len(service.batches()) > before, process)
         process.kill()
-    batch = batches(service)[0]
+    batch = service.batches()[0]
     service.work_off(batch["id"], RESULTS)
     with started(service, folder, "--fail-on-errors") as process:
         said = process.communicate(timeout=120)[1]
     assert process.returncode == 3
     assert "2 of 4 rows answered, written to" in said
     assert "2 failed, see the column error: engine_failure 1, unrendered 1" in said
-    assert len(batches(service)) == before + 1
+    assert len(service.batches()) == before + 1
     table = pq.read_table(folder / "out.parquet")
     assert [str(kind) for kind in table.schema.types] == ["string", "string", "string", "int64", "string"]
     rows = table.to_pylist()
@@ -100,22 +90,84 @@ def test_a_table_comes_back_with_its_answers_after_a_kill_too(service: Service, 
     assert rows[1]["error"].startswith("line 4, column ")
     assert rows[3]["error"] == "it went wrong (engine_failure)"
     assert [path.name for path in folder.glob("d/runs/*/*")] == ["state.json"]
-    again = service.run(*arguments(folder))
-    assert (again.exit_code, "is already complete" in again.stderr) == (0, True)
+    for more, status in (((), 0), (("--fail-on-errors",), 3)):
+        again = service.run(*arguments(folder, *more))
+        assert (again.exit_code, "is already complete" in again.stderr) == (status, True)
+        assert "2 failed, see the column error: engine_failure 1, unrendered 1" in again.stderr
     service.run("files", "download", batch["input_file_id"], "-o", folder / "sent.jsonl")
     body = json.loads((folder / "sent.jsonl").read_text().splitlines()[0])["body"]
     assert body["messages"] == [{"role": "system", "content": "Rate."}, {"role": "user", "content": "GOOD"}]
     assert body["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
+def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    with started(service, folder) as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        first = service.batches()[0]["id"]
+        service.cancel(first, [RESULTS[0], refused(2, 4)])
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    assert "the batch ended as cancelled. Results of 2 lines are kept; the same command submits the others." in said
+    with started(service, folder) as process:
+        wait_for(lambda: len(service.batches()) > before + 1, process)
+        second = service.batches()[0]
+        service.work_off(second["id"], [answered(0, 3, '{"label": "later"}')])
+        said = process.communicate(timeout=120)[1]
+    assert (process.returncode, "2 lines have a result of an earlier batch" in said) == (0, True)
+    rows = pq.read_table(folder / "out.parquet").to_pylist()
+    assert [row["label"] for row in rows] == ["fine", None, "later", None]
+    assert rows[3]["error"] == "it went wrong (engine_failure)"
+    service.run("files", "download", second["input_file_id"], "-o", folder / "sent.jsonl")
+    assert [json.loads(line)["custom_id"] for line in (folder / "sent.jsonl").read_text().splitlines()] == ["row-3"]
+    assert [path.name for path in folder.glob("d/runs/*/*")] == ["state.json"]
+
+
+def test_a_schema_that_the_server_cannot_keep_is_each_rows_error(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    said = "the keyword is not supported"
+    with started(service, folder, output="out.jsonl") as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        results = [unsupported(line_no, row, said=said) for line_no, row in enumerate((1, 3, 4))]
+        service.work_off(service.batches()[0]["id"], results)
+        process.communicate(timeout=120)
+    assert process.returncode == 1
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert [row["error"] for row in rows if row["id"] != "8"] == [f"{said} (unsupported_structure)"] * 3
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_a_disk_that_is_full_at_the_end_costs_nothing_that_was_computed(
+    service: Service, folder: Path, output: str
+) -> None:
+    """As full as it is for the output alone, whose rows are larger than their prompts."""
+    noise = Random(1).randbytes(MAX_FILE_BYTES).hex()
+    (folder / "in.csv").write_text(f"text,pad\ngood,{noise}\n")
+    before = len(service.batches())
+    with started(service, folder, output=output, before=SMALL_FILES) as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        service.work_off(service.batches()[0]["id"], RESULTS[:1])
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == (
+        f"tokenmill: File too large: {folder / output}. Make room or permit it, then try again."
+    )
+    assert "Traceback" not in said
+    assert sorted(path.name for path in folder.iterdir()) == ["d", "in.csv", "out.json", "prompt.j2"]
+    again = service.run(*arguments(folder, output=output))
+    assert (again.exit_code, "1 of 1 rows answered" in again.stderr) == (0, True)
+    assert len(service.batches()) == before + 1
+    assert (folder / output).stat().st_size > MAX_FILE_BYTES
+
+
 @pytest.mark.parametrize("output", ["out.jsonl", "out.csv"])
 def test_another_output_of_another_prompt_is_another_run(service: Service, folder: Path, output: str) -> None:
     (folder / "prompt.j2").write_text("{{ text }}")
-    before = len(batches(service))
+    before = len(service.batches())
     with started(service, folder, "--prefix", "a_", "--param", "top_p=0.5", output=output) as process:
-        wait_for(lambda: len(batches(service)) > before, process)
+        wait_for(lambda: len(service.batches()) > before, process)
         results = [answered(number, number + 1, '{"label": "x"}') for number in range(4)]
-        service.work_off(batches(service)[0]["id"], results)
+        service.work_off(service.batches()[0]["id"], results)
         said = process.communicate(timeout=120)[1]
     assert process.returncode == 0, said
     if output == "out.csv":
@@ -127,7 +179,7 @@ def test_another_output_of_another_prompt_is_another_run(service: Service, folde
 
 def test_a_dry_run_shows_the_first_prompts_and_what_all_would_take(service: Service, folder: Path) -> None:
     service.worker_lives()
-    before = (len(batches(service)), service.run("files", "list").stdout)
+    before = (len(service.batches()), service.run("files", "list").stdout)
     result = service.run(*arguments(folder, "--dry-run"))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(
@@ -136,7 +188,7 @@ def test_a_dry_run_shows_the_first_prompts_and_what_all_would_take(service: Serv
     assert "--- row 3\n# system:\nRate.\n# user:\nSO, SO\n" in result.stdout
     fields = dict(line.split(None, 1) for line in result.stdout.splitlines() if line[:1].isalpha() and " " in line)
     assert (fields["rows"], fields["unrendered"], fields["lines"], fields["model"]) == ("4", "1", "3", "tiny")
-    assert (len(batches(service)), service.run("files", "list").stdout) == before
+    assert (len(service.batches()), service.run("files", "list").stdout) == before
     assert not (folder / "d").exists()
 
 
@@ -178,7 +230,7 @@ def test_a_command_that_is_wrong_says_what_to_do(service: Service, folder: Path)
     assert "Give it as NAME=JSON" in refusal(folder, "--param", "top_p")
     assert "come from the prompt, --model and --schema" in refusal(folder, "--param", "messages=[]")
     assert "there is no model at nowhere" in refusal(folder, "--model", "nowhere")
-    with pytest.raises(InputError, match=r"there is no model 'other' at .* it serves: tiny"):
+    with pytest.raises(InputError, match=r"there is no model 'other' at .* serves: tiny\. One that is still"):
         service.run(*arguments(folder, "--model", "other"))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cli.mapping.folder import MapFolder
 from cli.mapping.job import Wanted, plan
-from cli.run_state import RunFolder
+from cli.places.run_folder import RunFolder
 from jobs.errors import InputError
 from pipelines.sources.files import Format, reads
 from pipelines.sources.reading import open_source
@@ -72,3 +72,12 @@ def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"of the source .* Choose with -o a path outside it"):
             run("map", str(source), "-o", str(tmp_path / name), *prompt, TOKENMILL_BASE_URL="")
     assert (tmp_path / "a.csv").read_text() == "text\na\n"
+
+
+def test_an_output_that_is_the_prompt_or_the_schema_is_refused(tmp_path: Path) -> None:
+    for name in ("a.csv", "p.jsonl", "s.jsonl"):
+        (tmp_path / name).write_text("{}")
+    given = ("--prompt", str(tmp_path / "p.jsonl"), "--schema", str(tmp_path / "s.jsonl"))
+    for name, what in (("p.jsonl", "the prompt"), ("s.jsonl", "the schema")):
+        with pytest.raises(InputError, match=f"is {what}"):
+            run("map", str(tmp_path / "a.csv"), "-o", str(tmp_path / name), *given, TOKENMILL_BASE_URL="")

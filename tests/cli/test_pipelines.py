@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,14 +39,18 @@ def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Se
     path = tmp_path / "nightly.yaml"
     path.write_text(FILE)
     tried = service.run("pipelines", "apply", path, "--dry-run").stdout
-    assert '"content": "Read one"' in tried
-    assert "All 1 rows are about" in tried
+    assert tried.splitlines()[:2] == ["row-000000001", "  user       Read one"]
+    assert tried.splitlines()[-1].startswith("1 file of 16 bytes. Together 1 row: about ")
+    as_json = json.loads(service.run("pipelines", "apply", path, "--dry-run", "--json").stdout)
+    assert as_json["lines"][0]["body"]["messages"] == [{"role": "user", "content": "Read one"}]
     assert service.run("pipelines", "list", "--json").stdout.strip() == "[]", "a dry run changes nothing"
     first = service.run("pipelines", "apply", path).stdout
     assert "pipeline nightly version 1: made" in first
     assert "schedule nightly: made" in first
     assert first.count("T02:30:00+0") == 5
     assert "pipeline nightly version 1: as it was" in service.run("pipelines", "apply", path).stdout
+    with pytest.raises(InputError, match="--json is for what --dry-run shows"):
+        service.run("pipelines", "apply", path, "--json")
     path.write_text(FILE.replace("max_cost: 2.50", "max_tokens: 1000"))
     assert "pipeline nightly version 2: changed" in service.run("pipelines", "apply", path).stdout
     shown = json.loads(service.run("pipelines", "show", "nightly").stdout)
@@ -53,13 +58,18 @@ def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Se
     run_id = service.run("runs", "trigger", "nightly").stdout.strip()
     assert run_id in service.run("runs", "list", "--pipeline", "nightly").stdout
     assert service.run("runs", "cancel", run_id).stdout.strip() == f"{run_id} cancelled"
+    watched = service.run("runs", "watch", run_id)
+    assert watched.exit_code == 1
+    assert watched.stdout.startswith("cancelled: cancelled by key_")
+    assert service.run("runs", "delete", run_id).stdout.strip() == f"deleted {run_id}"
     filled = service.run(
         "schedules", "backfill", "nightly", "--from", "2026-10-24T00:00:00Z", "--to", "2026-10-26T12:00:00Z"
     ).stdout
     assert len(filled.split()) == 3
     assert "paused" in service.run("schedules", "pause", "nightly").stdout
     assert "paused" in service.run("schedules", "list").stdout
-    assert "time_zone" in service.run("schedules", "show", "nightly").stdout
+    shown_schedule = service.run("schedules", "show", "nightly").stdout
+    assert re.search(r"^created_at +20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$", shown_schedule, re.MULTILINE)
     assert "deleted nightly" in service.run("pipelines", "delete", "nightly").stdout
     listed = service.run("stores", "list", "acme", TOKENMILL_DATABASE_URL=service.database).stdout
     assert listed.splitlines()[1].split("\t")[0::2] == ["documents", "no"]

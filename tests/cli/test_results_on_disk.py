@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,35 @@ def test_results_go_through_a_pipe_as_they_come(service: Service, batch_id: str,
     reader.join(60)
     assert read[0] > 2 * MAX_FILE_BYTES
     assert pipe.is_fifo()
+
+
+class _Breaks(BaseHTTPRequestHandler):
+    """Promises more than it sends."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "1000")
+        self.end_headers()
+        self.wfile.write(b"half")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_file_that_breaks_off_is_told_in_a_sentence_and_leaves_the_one_that_was_there(
+    service: Service, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.jsonl"
+    target.write_text("good")
+    with HTTPServer(("127.0.0.1", 0), _Breaks) as server:
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        done = typed(
+            "files", "download", "file_1", "-o", target, variables=service.variables | {"TOKENMILL_BASE_URL": url}
+        )
+        thread.join()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"tokenmill: cannot reach {url}/ (peer closed connection"), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert target.read_text() == "good"

@@ -23,6 +23,12 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def _keeps_our_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("api.logs", "workers.logs"):
+        monkeypatch.setattr(f"{module}.configure", lambda *_, **__: None)
+
+
 def dispatch(ready_file: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> None:
     monkeypatch.setattr("workers.dispatcher.main", lambda _settings: look())
     roles.dispatch(ready_file=ready_file)
@@ -40,8 +46,7 @@ def control(ready_file: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[]
 
 def api(ready_file: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> None:
     monkeypatch.setattr("cli.stack.require_free_port", lambda *_: None)
-    monkeypatch.setattr("api.app.create_app", lambda _settings: None)
-    monkeypatch.setattr("api.logs.configure", lambda: None)
+    monkeypatch.setattr("api.app.create_app", lambda _settings, **__: None)
     monkeypatch.setattr("api.server.serve", lambda *_, **__: look())
     roles.api(ready_file=ready_file)
 

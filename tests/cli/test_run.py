@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
 import pytest
+
+from tests.cli.killed import finished_lines, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -34,27 +34,6 @@ def _start(folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _finished_lines(folder: Path) -> dict[int, str]:
-    """Return the lines that have a result in the run's database, with the time each was stored."""
-    urls = list(folder.glob("data/runs/*/stack/run/database_url"))
-    if not urls:
-        return {}
-    try:
-        with psycopg.connect(urls[0].read_text().strip(), connect_timeout=2) as connection:
-            rows = connection.execute("SELECT line_no, xmin::text FROM result").fetchall()
-    except (psycopg.Error, FileNotFoundError):
-        return {}  # not yet, or not any more
-    return {int(line_no): str(xmin) for line_no, xmin in rows}
-
-
-def _wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 200
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.timeout(900)  # three starts of everything; 45 s of CPU in all
 def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -> None:
     lines = (ROOT / "examples" / "documents.jsonl").read_text().splitlines()[:NUM_LINES]
@@ -64,11 +43,11 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
     (tmp_path / "in.jsonl").write_text(text)
 
     with _start(tmp_path) as process:
-        _wait(lambda: len(_finished_lines(tmp_path)) >= 1, process)
+        wait_for(lambda: len(finished_lines(tmp_path)) >= 1, process)
         process.kill()
     with _start(tmp_path) as process:
-        _wait(lambda: len(_finished_lines(tmp_path)) >= 4, process)
-        before = _finished_lines(tmp_path)
+        wait_for(lambda: len(finished_lines(tmp_path)) >= 4, process)
+        before = finished_lines(tmp_path)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
         assert process.returncode == 130
@@ -78,7 +57,7 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
     after: dict[int, str] = {}
     with _start(tmp_path) as process:
         while process.poll() is None:
-            after = _finished_lines(tmp_path) or after
+            after = finished_lines(tmp_path) or after
             time.sleep(0.05)
         said = process.communicate()[1]
         assert process.returncode == 0, said

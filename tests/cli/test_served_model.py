@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.disk.input_scan import InputScan
 from cli.run_command import _served_model
-from cli.run_state import InputScan
 from cli.served_model import ServedModel, choose_model, demo_model_folder
 from jobs.errors import InputError
 

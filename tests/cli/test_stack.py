@@ -27,8 +27,8 @@ from cli.embedded.servers import chosen_environment
 from cli.embedded.sockets import free_port
 from cli.main import app
 from cli.served_model import ServedModel
-from cli.stack import _prepare_database, _shown_host, _with_gpu
-from jobs.errors import ConflictError
+from cli.stack import _prepare_database, _require_metrics_ports, _shown_host, _with_gpu, _with_metrics_port
+from jobs.errors import ConflictError, InputError
 
 pytestmark = pytest.mark.long
 
@@ -46,6 +46,23 @@ def test_a_second_start_keeps_the_tenant_and_its_key_and_moves_the_model(tmp_pat
         assert connection.execute("SELECT name FROM tenant").fetchall() == [("default",)]
         assert connection.execute("SELECT count(*) FROM api_key").fetchone() == (1,)
         assert connection.execute("SELECT name, path FROM model").fetchall() == [("tiny", "/models/b")]
+
+
+def test_each_role_on_a_machine_shows_its_metrics_at_a_port_of_its_own() -> None:
+    given = {"TOKENMILL_METRICS_PORT": "9100"}
+    assert [_with_metrics_port(given, number)["TOKENMILL_METRICS_PORT"] for number in (0, 1, 2)] == [
+        "9100",
+        "9101",
+        "9102",
+    ]
+    assert _with_metrics_port({"TOKENMILL_METRICS_PORT": "0"}, 1) == {"TOKENMILL_METRICS_PORT": "0"}
+    assert _with_metrics_port({}, 1) == {}
+
+
+def test_ports_of_metrics_that_there_are_not_enough_of_are_refused() -> None:
+    _require_metrics_ports(65_532, num_workers=2)
+    with pytest.raises(InputError, match=r"is 65533, and 4 ports .* Choose 65532 or a lower one"):
+        _require_metrics_ports(65_533, num_workers=2)
 
 
 def test_a_key_that_opens_nothing_any_more_is_replaced(tmp_path: Path, database_url: str) -> None:

@@ -106,6 +106,25 @@ def test_what_is_begun_ends_with_the_others_where_one_of_them_does_not_start(
     assert not begun.is_running
 
 
+def test_a_child_is_started_once_it_is_needed_and_is_one_of_the_last_group(
+    tmp_path: Path, supervisor: Supervisor
+) -> None:
+    supervisor.start([sleeper(tmp_path, "postgres")])
+    supervisor.start([sleeper(tmp_path, "api")])
+    needed: list[bool] = []
+    supervisor.start_once(sleeper(tmp_path, "prepare"), lambda: bool(needed))
+    supervisor.tend()
+    assert [running.spec.name for running in supervisor.children] == ["postgres", "api"]
+    needed.append(True)
+    supervisor.tend()
+    supervisor.tend()
+    assert [running.spec.name for running in supervisor.children] == ["postgres", "api", "prepare"]
+    supervisor.children[-1].wait_until_ready()
+    supervisor.stop()
+    *others, last = (tmp_path / "ended").read_text().split()
+    assert (sorted(others), last) == (["api", "prepare"], "postgres")
+
+
 def test_a_dead_child_is_started_again_after_a_pause(
     tmp_path: Path, supervisor: Supervisor, clock: Clock, said: list[str]
 ) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from cli.batch_table import print_batches
 from cli.table import age, print_table
 
 ID = "batch_" + "0123456789abcdef" * 2
@@ -60,3 +64,43 @@ def test_a_pipe_gets_the_header_too_also_without_rows(capsys: pytest.CaptureFixt
 def test_an_age_has_one_unit(seconds: int, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.table.time.time", lambda: 1_700_000_000.9)
     assert age(1_700_000_000 - seconds) == shown
+
+
+def test_a_column_of_sentences_stands_below_the_table_in_a_terminal_and_in_its_place_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(ID, "failed", 12, 0, 200, "the store is full"), (ID[:-1] + "0", "completed", 1, 0, 1, None)]
+    header = (*HEADER[:-1], "reason")
+    print_table(header, rows, below="reason")
+    assert capsys.readouterr().out.splitlines()[:2] == ["\t".join(header), "\t".join(map(str, rows[0]))]
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(header, rows, below="reason")
+    shown = terminal.getvalue().splitlines()
+    assert len(shown) == 4
+    assert "reason" not in shown[0]
+    assert shown[3] == f"{ID}: the store is full"
+
+
+def batch(status: str, completed: int, failed: int, total: int) -> SimpleNamespace:
+    counts = SimpleNamespace(completed=completed, failed=failed, total=total)
+    created_at = int(time.time()) - 59 * 60
+    return SimpleNamespace(
+        id=ID, status=status, request_counts=counts, created_at=created_at, cost="0.000123", currency="USD"
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_list_of_batches_breaks_nothing_inside_a_word(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    batches = [batch("completed", 400, 0, 400), batch("in_progress", 99_997, 3, 100_000)]
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_batches(batches)
+    shown = re.sub(r"\x1b\[\d*m", "", terminal.getvalue())
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
+    words = f"id status done age cost {ID} completed 400/400 in_progress 99997/100000, 3 failed 59 min 0.000123 USD"
+    assert set(shown.split()) == set(words.split())
+    assert len(shown.splitlines()) == 3 or columns == 80

@@ -25,8 +25,8 @@ class Terminal(io.StringIO):
 
 def row(**values: Any) -> dict[str, Any]:
     none = dict.fromkeys(("day", "model", "key_id", "key", "batch_id"))
-    counts = {"lines": 1200, "input_tokens": 1_500_000, "cached_tokens": 20, "output_tokens": 7, "cost_micros": 1}
-    return {**none, **counts, "cost": "0.000001500001", "gpu_seconds": 1234.56, **values}
+    counts = {"lines": 1200, "input_tokens": 1_500_000, "cached_tokens": 20, "output_tokens": 7, "truncated": 3}
+    return {**none, **counts, "cost": "0.000001500001", "gpu_seconds": 1234.56, "cost_micros": 1, **values}
 
 
 PAGES: dict[str | None, dict[str, Any]] = {
@@ -80,9 +80,9 @@ def test_all_pages_are_read_and_a_pipe_gets_bare_numbers(asked: list[dict[str, l
     header, *rows = [
         line.split("\t") for line in usage("--by", "day,model", "--since", "2026-03-01").stdout.splitlines()
     ]
-    assert header == ["day", "model", "lines", "input", "cached", "output", "cost EUR", "gpu seconds"]
+    assert header == ["day", "model", "lines", "input", "cached", "output", "truncated", "cost EUR", "gpu seconds"]
     assert rows == [
-        [f"2026-03-0{day}", "small", "1200", "1500000", "20", "7", "0.000001500001", "1234.56"] for day in (1, 2)
+        [f"2026-03-0{day}", "small", "1200", "1500000", "20", "7", "3", "0.000001500001", "1234.56"] for day in (1, 2)
     ]
     assert [query["group_by"] + query["since"] for query in asked] == [["day,model", "2026-03-01"]] * 2
 
@@ -90,7 +90,7 @@ def test_all_pages_are_read_and_a_pipe_gets_bare_numbers(asked: list[dict[str, l
 def test_csv_is_exact_and_has_one_header(asked: list[dict[str, list[str]]]) -> None:
     header, *rows = usage("--csv").stdout.splitlines()
     assert header.startswith("day,model,key_id,key,batch_id,lines,")
-    assert [line.split(",")[-4:] for line in rows] == [["0.000001500001", "1", "1234.56", "EUR"]] * 2
+    assert [line.split(",")[-5:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", "EUR"]] * 2
 
 
 def test_a_terminal_shows_numbers_flush_right_and_their_total(
@@ -102,10 +102,24 @@ def test_a_terminal_shows_numbers_flush_right_and_their_total(
         monkeypatch.setenv(name, value)
     usage_commands.usage(by="day,model")
     *rows, total = [line.rstrip() for line in terminal.getvalue().splitlines()]
-    assert total.split() == ["total", "2,400", "3,000,000", "40", "14", "0.000003", "2,469.1"]
+    assert total.split() == ["total", "2,400", "3,000,000", "40", "14", "6", "0.000003", "2,469.1"]
     assert [line.index("1,200") + len("1,200") for line in rows if "1,200" in line] == [
         total.index("2,400") + len("2,400")
     ] * 2
+
+
+def test_cut_answers_are_blank_where_the_server_does_not_know_them_of_every_line(
+    asked: list[dict[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PAGES["two"], "data", [row(day="2026-03-02", truncated=None)])
+    assert [line.split("\t")[5] for line in usage().stdout.splitlines()] == ["truncated", "3", ""]
+    assert [line.split(",")[9] for line in usage("--csv").stdout.splitlines()] == ["truncated", "3", ""]
+    older = {name: value for name, value in row(day="2026-03-02").items() if name != "truncated"}
+    monkeypatch.setitem(PAGES["two"], "data", [older])
+    assert [line.split("\t")[5] for line in usage().stdout.splitlines()] == ["truncated", "3", ""]
+    assert [line.split(",")[9] for line in usage("--csv").stdout.splitlines()] == ["truncated", "3", ""]
+    unknown = usage_commands._Amounts(truncated=None)
+    assert (usage_commands._Amounts(truncated=1) + unknown).truncated is None
 
 
 def test_quota_shows_budgets_and_limits_in_one_table(asked: list[dict[str, list[str]]]) -> None:

@@ -9,11 +9,13 @@ import pytest
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.models.step_model import ModelSizes
+from engine.outputs import FinishReason, SequenceTimes, TokenDelta
 from engine.params import SamplingParams
+from engine.process.messages import Progress, decode_from_engine, encode
 from engine.recorder import Recorder
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
-from engine.stats import BOUNDS_SECONDS, Histogram
+from engine.stats import BOUNDS_SECONDS, EngineStats, Histogram
 from engine.work import WorkCounter
 from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine
@@ -87,3 +89,31 @@ def test_a_request_is_timed_from_its_arrival_to_its_end() -> None:
     assert timings.inter_token_latency.sum_seconds == 4.0
     assert sum(timings.inter_token_latency.counts) == 4
     assert timings.e2e_latency.sum_seconds == 11.0
+
+
+def test_sizes_of_steps_and_of_ended_sequences_are_counted() -> None:
+    engine = SimulatedEngine()
+    engine.add([1, 2, 3], 2)
+    engine.add([4, 5], 1)
+    while engine.scheduler.has_work:
+        engine.step()
+    sizes = engine.scheduler.sizes
+    assert (sum(sizes.step_sequences.counts), sizes.step_sequences.sum) == (2, 2 + 1)
+    assert (sum(sizes.sequence_kv_tokens.counts), sizes.sequence_kv_tokens.sum) == (2, 4 + 2)
+
+
+def test_the_last_delta_of_a_sequence_tells_its_times() -> None:
+    engine = SimulatedEngine()
+    engine.add([1, 2, 3], 9)
+    (sequence,) = engine.scheduler._waiting
+    engine.now = 2.0
+    engine.step()
+    recorder = Recorder(engine.scheduler)
+    first, last = TokenDelta(request_id=0, token_ids=[4]), TokenDelta(request_id=0, token_ids=[5])
+    engine.now = 5.0
+    recorder.report([(sequence, first)])
+    engine.now, last.finish_reason = 9.0, FinishReason.STOP
+    recorder.report([(sequence, last)])
+    assert first.times is None
+    assert last.times == SequenceTimes(arrived_at=0.0, started_at=2.0, first_token_at=5.0, ended_at=9.0)
+    assert decode_from_engine(encode(Progress([last], EngineStats(), 1))) == Progress([last], EngineStats(), 1)

@@ -31,6 +31,25 @@ COMPOSE = {
     "TOKENMILL_MODEL_DIR": "The model's folder on the host; the demo model's without it.",
 }
 
+STORES = {
+    "AWS_ACCESS_KEY_ID": "The id of the key for `s3://`; without it the role of the machine or container.",
+    "AWS_SECRET_ACCESS_KEY": "The secret that goes with it.",
+    "AWS_SESSION_TOKEN": "The token that goes with both where they are temporary.",
+    "AWS_REGION": "The region of the bucket, also read as `AWS_DEFAULT_REGION`.",
+    "AWS_ENDPOINT_URL": "Where another S3 than Amazon's listens, as `https://minio.internal:9000`.",
+    "AWS_ALLOW_HTTP": "`true`: that endpoint may be `http://`.",
+    "AWS_ALLOW_INVALID_CERTIFICATES": "`true`: its certificate is not verified.",
+    "AWS_PROXY_URL": "The proxy to the store.",
+    "AWS_PROXY_EXCLUDES": "Hosts that are asked without it, with commas between them.",
+    "AWS_USER_AGENT": "What requests to the store call themselves.",
+}
+MODELS = {
+    "HF_HOME": "Folder of the hub's cache, `~/.cache/huggingface` without it: `tokenmill models pull` puts models into "
+    "`hub` there, where workers look for them.",
+    "HF_TOKEN": "Sent to the hub where it is set; gated and private models need it.",
+    "HF_HUB_OFFLINE": "1: nothing is fetched; models that are in the cache are served.",
+}
+
 HEAD = """# Configuration
 
 Every variable that Tokenmill reads. `python -m tests.jobs.configuration_page` writes this page from
@@ -63,6 +82,18 @@ A local directory needs nothing, nor does Azure, which drops such parts after a 
 and prefix in its log whenever it sweeps (`parts of unfinished uploads are not swept`).
 """
 
+CREDENTIALS = """## Object stores
+
+What roles need beside a `TOKENMILL_STORAGE_URL` of `s3://`. For `gs://` and `az://` it is what their clouds call their
+credentials, and the last five with `GOOGLE_` and `AZURE_` for `AWS_`.
+"""
+
+CACHE = """## Models
+
+What `tokenmill models pull` and workers read. `smollm2` is no model of the hub: it goes to `models` of the data folder
+(`TOKENMILL_DATA_DIR`, `--data-dir`).
+"""
+
 COMPOSED = """## docker compose
 
 Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PASSWORD` and `TORCH`. Every other setting
@@ -74,7 +105,7 @@ def variables() -> dict[str, str]:
     """Return every variable with what it does."""
     fields = Settings.model_fields.items()
     settings = {PREFIX + name.upper(): " ".join((field.description or "").split()) for name, field in fields}
-    return settings | STACK | CLIENT | COMPOSE
+    return settings | STORES | MODELS | STACK | CLIENT | COMPOSE
 
 
 def configuration_page() -> str:
@@ -86,6 +117,10 @@ def configuration_page() -> str:
         ROLES,
         "\n".join(["| variable | default | |", "|---|---|---|", *rows]) + "\n",
         BUCKET,
+        CREDENTIALS,
+        table(STORES),
+        CACHE,
+        table(MODELS),
         "## The embedded stack\n",
         table(STACK),
         "## Commands for users\n",

@@ -18,7 +18,7 @@ from jobs.accounts import budgets, tenants
 from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.settings import Settings
-from jobs.states import BatchState, Priority
+from jobs.states import AskedPriority, BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
 from tests.jobs.batches.control import validate
@@ -64,7 +64,7 @@ def statements(engine: Engine) -> list[tuple[str, Any]]:
 
 @pytest.fixture
 def tenant(session: Session) -> Tenant:
-    tenant = tenants.create_tenant(session, "acme", best_priority=Priority.URGENT)
+    tenant = tenants.create_tenant(session, "acme", best_priority=AskedPriority.URGENT)
     session.commit()
     return tenant
 

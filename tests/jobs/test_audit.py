@@ -13,7 +13,9 @@ from jobs import retention
 from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.batches import deletion
+from jobs.chunks import unbilled
 from jobs.errors import NotFoundError
+from jobs.partitions import partition_days
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result
 
@@ -90,6 +92,23 @@ def test_live_work_has_no_findings(session: Session, maker: sessionmaker[Session
     assert messages(maker) == []
 
 
+def test_a_live_batch_whose_input_the_store_has_lost_is_found(
+    maker: sessionmaker[Session], storage: Storage, make_batch: Make, make_file: Make
+) -> None:
+    inputs = [make_file(object_key=name, size_bytes=8) for name in ("there", "lost", "short", "read")]
+    for file, state in zip(inputs, ("in_progress", "validating", "cancelling", "failed"), strict=True):
+        make_batch(state=state, input_file_id=file.id)
+    storage.put("there", b"8 bytes\n")
+    storage.put("short", b"7 bytes")
+    assert sorted(messages(maker, storage)) == sorted(
+        [
+            f"the input file {inputs[1].id} has no object in the store",
+            f"the input file {inputs[2].id} has 7 bytes and its row says 8",
+        ]
+    )
+    assert messages(maker) == [], "without a store nobody looks"
+
+
 # What is broken, and the words that must be found.
 BREAKS = {
     "a missing result": (
@@ -106,7 +125,11 @@ BREAKS = {
     ),
     "a result too many": (
         "INSERT INTO result SELECT batch_day, batch_id, 9, 5, 200, FALSE, 0, 0, 0, line FROM result WHERE line_no = 0",
-        ["there are 5 results for 4 lines", "counts num_completed 3 and its results give 4"],
+        [
+            "there are 5 results for 4 lines",
+            "counts num_completed 3 and its results give 4",
+            "line 10 has an answer that is not billed",
+        ],
     ),
     "a line filed under two days": (
         "INSERT INTO result SELECT batch_day - 1, batch_id, 0, 5, 200, FALSE, 0, 0, 0, line "
@@ -188,6 +211,87 @@ BREAKS = {
         ["has no object in the store"],
     ),
 }
+
+
+def unbill(session: Session, *line_nos: int) -> None:
+    """Take lines off everything that counts and bills their tokens, and leave their answers."""
+    lines = {"line_nos": list(line_nos)}
+    for table, is_one in (("batch", ""), ("ledger", "WHERE flush_no = 2")):
+        session.execute(
+            text(f"""
+                UPDATE {table} SET input_tokens = {table}.input_tokens - gone.input,
+                    cached_tokens = {table}.cached_tokens - gone.cached,
+                    output_tokens = {table}.output_tokens - gone.output,
+                    cost_picos = {table}.cost_picos - gone.input - 2 * gone.output
+                FROM (
+                    SELECT sum(input_tokens) AS input, sum(cached_tokens) AS cached, sum(output_tokens) AS output
+                    FROM result WHERE line_no = ANY(:line_nos)
+                ) AS gone {is_one}
+            """),
+            lines,
+        )
+    session.execute(
+        text("""
+            UPDATE budget SET spent_tokens = spent_tokens
+                - (SELECT sum(input_tokens + output_tokens) FROM result WHERE line_no = ANY(:line_nos))
+        """),
+        lines,
+    )
+    session.execute(
+        text("""
+            UPDATE result SET input_tokens = 0, cached_tokens = 0, output_tokens = 0 WHERE line_no = ANY(:line_nos)
+        """),
+        lines,
+    )
+
+
+def copy(session: Session, *pairs: int) -> None:
+    session.execute(text("UPDATE chunk SET copies = :pairs WHERE first_line = 2"), {"pairs": list(pairs)})
+
+
+def test_an_answer_that_is_no_copy_and_not_billed_is_found(maker: sessionmaker[Session], batch: Batch) -> None:
+    with maker.begin() as session:
+        unbill(session, 2)
+    assert messages(maker) == ["line 3 has an answer that is not billed, and is a copy of no line"]
+    with maker() as fresh:
+        assert [finding.subject for finding in audit(fresh, batch_id=batch.id)] == [batch.id]
+
+
+def test_answers_that_are_not_billed_are_not_read_all_at_once(maker: sessionmaker[Session], batch: Batch) -> None:
+    with maker.begin() as session:
+        unbill(session, 2)
+    with maker() as session:
+        found = unbilled.find(session, batch_id=batch.id, days=partition_days(session))
+        assert next(found).line_no == 2
+        assert session.scalar(text("SELECT count(*) FROM pg_cursors")) == 1
+
+
+def test_a_copy_of_a_line_that_is_billed_is_right_and_so_is_one_that_ran_itself(
+    maker: sessionmaker[Session], batch: Batch
+) -> None:
+    with maker.begin() as session:
+        copy(session, 2, 0)
+    assert messages(maker) == []
+    with maker.begin() as session:
+        unbill(session, 2)
+    assert messages(maker) == []
+
+
+@pytest.mark.parametrize("original", [3, 4])
+def test_a_copy_of_a_line_that_failed_or_has_no_result_is_found_unless_another_copy_ran_itself(
+    maker: sessionmaker[Session], batch: Batch, original: int
+) -> None:
+    with maker.begin() as session:
+        copy(session, 2, original)
+        unbill(session, 2)
+    (found,) = messages(maker)
+    assert found == (
+        f"line 3 has an answer that is not billed, and is a copy of line {original + 1}, which has no billed answer, "
+        "nor has another copy of it"
+    )
+    with maker.begin() as session:
+        session.execute(text("UPDATE chunk SET copies = :pairs WHERE first_line = 0"), {"pairs": [1, original]})
+    assert messages(maker) == []
 
 
 @pytest.mark.parametrize("broken", list(BREAKS))

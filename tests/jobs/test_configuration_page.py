@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
+from jobs import storage
 from tests.jobs.configuration_page import PAGE, PREFIX, ROOT, configuration_page, variables
 
 SOURCES = ["api", "benchmarks", "cli", "engine", "jobs", "kernels", "migrations", "workers", "deploy", "scripts"]
@@ -29,3 +32,36 @@ def test_every_variable_that_is_named_anywhere_is_on_the_page() -> None:
     texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
     named = {name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", text)}
     assert named <= set(variables())
+
+
+def test_what_others_than_the_settings_read_is_on_the_page() -> None:
+    read = {f"AWS_{name.upper()}" for name in storage._FROM_ENVIRONMENT}
+    pulling = (ROOT / "cli" / "models" / "pulling.py").read_text(encoding="utf-8")
+    read |= set(re.findall(r"(?<!constants\.)\bHF_[A-Z_]*[A-Z]\b", pulling))
+    assert {"AWS_ALLOW_HTTP", "HF_HOME", "HF_TOKEN"} <= read <= set(variables())
+    assert all(f"`{prefix}`" in configuration_page() for prefix in set(storage._ENVIRONMENT.values()))
+
+
+def test_a_store_signs_with_the_credentials_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            requests.append((self.headers["authorization"], self.headers["x-amz-security-token"]))
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        given = {"ACCESS_KEY_ID": "me", "SECRET_ACCESS_KEY": "s", "SESSION_TOKEN": "t", "REGION": "here"}
+        given |= {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "ALLOW_HTTP": "true"}
+        for name, value in given.items():
+            assert f"AWS_{name}" in variables()
+            monkeypatch.setenv(f"AWS_{name}", value)
+        assert not storage.Storage("s3://bucket/prefix").exists("key")
+        server.shutdown()
+    [(authorization, token)] = requests
+    assert re.search(r"Credential=me/\d+/here/s3/", authorization)
+    assert token == "t"

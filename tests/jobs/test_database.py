@@ -117,6 +117,24 @@ def test_a_database_without_the_schema_is_not_ready(empty_database: str) -> None
     engine.dispose()
 
 
+@pytest.mark.parametrize(
+    ("revision", "floor", "is_ready"),
+    [
+        ("9998", "0001", True),
+        ("9998", head_revision(), True),
+        ("9998", "9997", False),
+        ("0044", "0001", False),
+    ],
+)
+def test_code_is_ready_on_a_newer_schema_until_that_has_lost_what_it_uses(
+    engine: Engine, revision: str, floor: str, is_ready: bool
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
+        connection.execute(text("UPDATE schema_floor SET revision = :floor"), {"floor": floor})
+    assert database.is_ready(engine) == is_ready
+
+
 def test_an_unreachable_server_is_one_sentence_with_its_address() -> None:
     engine = database.connect("postgresql://user:secret@127.0.0.1:1/tokenmill")
     assert not database.is_ready(engine)
@@ -185,6 +203,10 @@ def test_an_advisory_lock_is_held_until_the_transaction_ends(maker: sessionmaker
         assert database.try_advisory_lock(two, "batch y")
         one.commit()
         assert database.try_advisory_lock(two, "batch x")
+
+
+def test_no_statement_is_compiled(session: Session) -> None:
+    assert session.scalar(text("SHOW jit")) == "off"
 
 
 def test_time_is_read_as_utc(session: Session) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import metrics
-from jobs.tables import Batch, Tenant
+from jobs.tables import Batch, Pipeline, Run, Tenant
+from jobs.telemetry.meters import Sample
 
 
 def test_open_chunks_are_counted_without_a_look_at_those_that_are_done(
@@ -32,7 +34,7 @@ def test_open_chunks_are_counted_without_a_look_at_those_that_are_done(
 def shown(session: Session) -> dict[tuple[str, ...], float]:
     samples = metrics.read_samples(session)
     return {
-        (sample.name, *sample.labels.values()): sample.value for sample in samples if isinstance(sample, metrics.Sample)
+        (sample.meter.name, *sample.labels.values()): sample.value for sample in samples if isinstance(sample, Sample)
     }
 
 
@@ -68,3 +70,25 @@ def test_whoever_asks_counts_where_nobody_else_does(session: Session, run: Calla
 
 def test_an_empty_queue_has_numbers_too(session: Session) -> None:
     assert shown(session)["tokenmill_tokens_spent",] == 0
+
+
+def test_open_runs_are_shown_by_state_and_schedules_whose_last_run_failed(session: Session, tenant: Tenant) -> None:
+    pipeline = Pipeline(id="pipeline_1", tenant_id=tenant.id, name="nightly", definition={})
+    session.add(pipeline)
+    session.flush()
+    now = datetime(2026, 11, 1, tzinfo=UTC)
+    for number, state in enumerate(["queued", "queued", "running", "failed", "succeeded"]):
+        at = now + timedelta(hours=number)
+        values = {"kind": "manual", "scheduled_for": at, "interval_start": now, "interval_end": at, "state": state}
+        session.add(Run(id=f"run_{number}", tenant_id=tenant.id, pipeline_id=pipeline.id, **values))
+    session.flush()
+    metrics.count_queue(session)
+    found = shown(session)
+    assert [found["tokenmill_runs", state] for state in ("queued", "running", "cancelling")] == [2, 1, 0]
+    assert found["tokenmill_failing_schedules",] == 0
+
+
+def test_numbers_that_an_earlier_release_counted_are_shown(session: Session) -> None:
+    metrics.count_queue(session)
+    session.execute(text("UPDATE queue_count SET numbers = numbers - 'runs' - 'failing_schedules'"))
+    assert shown(session)["tokenmill_runs", "queued"] == 0

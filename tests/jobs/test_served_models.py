@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import served_models
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, NotFoundError
+from jobs.lines.endpoints import LineKind
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk
@@ -117,6 +118,46 @@ def test_a_batch_whose_model_is_removed_while_it_is_validated_fails_with_nothing
     assert validate(session, storage, batch.id, settings=settings) == "failed"
     session.refresh(batch)
     assert [(error["code"], error["message"]) for error in batch.errors or []] == [
-        ("model_not_found", "the model 'm' was removed just now")
+        ("model_not_found", "the model 'm' was removed just now, or answers other lines now")
     ]
     assert (batch.reserved_tokens, session.query(Chunk).count()) == (0, 0)
+
+
+def test_a_model_answers_other_lines_once_nobody_needs_it_as_it_was(session: Session, run: Make) -> None:
+    run(1)
+    served_models.note_kind(session, "m", LineKind.GENERATE)
+    with pytest.raises(ConflictError, match=r"name the model 'm': batch_.* then have it serve /v1/embeddings"):
+        served_models.note_kind(session, "m", LineKind.POOL)
+    session.execute(text("UPDATE batch SET state = 'cancelled'"))
+    serve(session, "m")
+    with pytest.raises(ConflictError, match="'m' is served by w; stop what serves it"):
+        served_models.note_kind(session, "m", LineKind.POOL)
+    fleet.stop(session, "w")
+    served_models.note_kind(session, "m", LineKind.POOL)
+    assert served_models.names_for(session, LineKind.POOL) == {"m"}
+    assert "m" not in served_models.names_for(session, LineKind.GENERATE)
+    with pytest.raises(NotFoundError, match="'none' does not exist"):
+        served_models.note_kind(session, "none", LineKind.POOL)
+
+
+def test_a_batch_whose_model_answers_other_lines_by_its_end_of_validation_fails(
+    session: Session,
+    maker: sessionmaker[Session],
+    submit: Make,
+    storage: Storage,
+    settings: Settings,
+    request_line: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = submit([request_line("a")])
+    read = storage.iter_chunks
+
+    def iter_chunks(*arguments: Any) -> Iterator[bytes]:
+        yield from read(*arguments)
+        with maker.begin() as other:
+            served_models.note_kind(other, "m", LineKind.POOL)
+
+    monkeypatch.setattr(storage, "iter_chunks", iter_chunks)
+    assert validate(session, storage, batch.id, settings=settings) == "failed"
+    session.refresh(batch)
+    assert [error["code"] for error in batch.errors or []] == ["model_not_found"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -16,7 +17,8 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.s3_server import S3Server
-from jobs import files, retention, store_owner
+from jobs import files, read_documents, retention, store_owner
+from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
@@ -57,13 +59,13 @@ def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
     aged(tmp_path, "notes/mine.txt")
     make_file(object_key=named)
     storage = owned(maker, tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY) == 2
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 2
     assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt", MARK}
     entries = session.scalars(select(Deletion)).all()
     assert {(entry.kind, entry.subject_id, entry.tenant_id, entry.deleted_by) for entry in entries} == {
         ("object", key, tenant.id, "sweep") for key in (part, whole)
     }
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
 
 
 def test_objects_in_an_s3_are_swept_too(
@@ -74,7 +76,7 @@ def test_objects_in_an_s3_are_swept_too(
     kept: File = make_file(object_key=files.new_object_key(tenant.id))
     storage.put(kept.object_key, b"x")
     storage.put(leftover, b"x")
-    assert retention.sweep_objects(maker, storage, age=timedelta(0)) == 1
+    assert retention.sweep_objects(maker, storage, age=timedelta(0), unused=timedelta(days=30)) == 1
     assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
 
 
@@ -83,10 +85,10 @@ def test_a_sweep_says_which_rule_the_bucket_needs_for_what_it_cannot_list(
 ) -> None:
     caplog.set_level(logging.INFO, "jobs.retention")
     for url in (s3.url, tmp_path.as_uri()):
-        retention.sweep_objects(maker, owned(maker, url), age=DAY)
+        retention.sweep_objects(maker, owned(maker, url), age=DAY, unused=timedelta(days=30))
     (said,) = caplog.messages
-    assert f"storage={s3.url}:" in said
-    assert "AbortIncompleteMultipartUpload for the prefix 'objects/'" in said
+    assert f"storage={s3.url} prefix=" in said
+    assert "prefix='objects/': the bucket needs a lifecycle rule with AbortIncompleteMultipartUpload" in said
 
 
 def test_the_documented_rule_is_one_that_a_bucket_takes_and_spares_uploads_under_way(s3: S3Server) -> None:
@@ -118,7 +120,7 @@ def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
     aged(tmp_path, theirs)
     aged(tmp_path, leftover)
     storage = owned(maker, tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY) == 1
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 1
     assert {found.name for found in storage.iter_objects()} == {theirs, MARK}
     assert [entry.subject_id for entry in session.scalars(select(Deletion))] == [leftover]
 
@@ -132,9 +134,9 @@ def test_an_object_that_is_being_named_is_not_swept(
     aged(tmp_path, new.object_key)
     storage = owned(maker, tmp_path.as_uri())
     files.create_file(session, tenant.id, new)
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0, "not committed yet"
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0, "not committed yet"
     session.commit()
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert storage.exists(new.object_key)
 
 
@@ -146,7 +148,7 @@ def test_an_object_that_was_swept_is_never_named(
         object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
     )
     aged(tmp_path, f"{new.object_key}#1")
-    assert retention.sweep_objects(maker, owned(maker, tmp_path.as_uri()), age=DAY) == 1
+    assert retention.sweep_objects(maker, owned(maker, tmp_path.as_uri()), age=DAY, unused=timedelta(days=30)) == 1
     with pytest.raises(ServiceError, match="took too long"):
         files.create_file(session, tenant.id, new)
 
@@ -159,7 +161,7 @@ def test_a_sweep_locks_only_what_no_file_names(
         aged(tmp_path, key)
     local = owned(maker, tmp_path.as_uri())
     statements.clear()
-    assert retention.sweep_objects(maker, local, age=DAY) == 1
+    assert retention.sweep_objects(maker, local, age=DAY, unused=timedelta(days=30)) == 1
     assert sum("pg_try_advisory" in statement for statement, _ in statements) == 1
 
 
@@ -188,16 +190,16 @@ def test_a_copy_of_the_database_sweeps_nothing_of_the_store_of_the_first(
     named = make_file(object_key=files.new_object_key(tenant.id)).object_key
     aged(tmp_path, named)
     storage = Storage(tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0, "it marks the store"
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0, "it marks the store"
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert caplog.text == ""
-    assert retention.sweep_objects(copy, storage, age=DAY) == 0
+    assert retention.sweep_objects(copy, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert storage.exists(named)
     assert "objects are not swept, another database sweeps this store" in caplog.text
     store_owner.adopt(copy, storage)
-    assert retention.sweep_objects(copy, storage, age=DAY) == 1
+    assert retention.sweep_objects(copy, storage, age=DAY, unused=timedelta(days=30)) == 1
     caplog.clear()
-    assert retention.sweep_objects(maker, storage, age=DAY) == 0
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert "adopt-storage" in caplog.text
 
 
@@ -205,7 +207,7 @@ def test_a_store_is_swept_from_the_second_time_on(maker: sessionmaker[Session], 
     """The first time marks it: of two databases that do so at once only one sweeps then."""
     aged(tmp_path, files.new_object_key(tenant.id))
     storage = Storage(tmp_path.as_uri())
-    assert [retention.sweep_objects(maker, storage, age=DAY) for _ in range(2)] == [0, 1]
+    assert [retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) for _ in range(2)] == [0, 1]
 
 
 def test_whoever_may_use_the_schema_may_ask_for_the_name_of_the_database(maker: sessionmaker[Session]) -> None:
@@ -213,3 +215,50 @@ def test_whoever_may_use_the_schema_may_ask_for_the_name_of_the_database(maker: 
         session.execute(text("CREATE ROLE plain"))
         session.execute(text("SET LOCAL ROLE plain"))
         assert "/" in session.scalar(store_owner._NAME)
+
+
+def test_read_documents_that_nobody_used_for_long_are_swept_and_those_of_deleted_tenants(
+    session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
+) -> None:
+    other = create_tenant(session, "other")
+    other.deleted_at = datetime.now(UTC)
+    session.commit()
+
+    def key(owner: Tenant, content: str) -> str:
+        sha256 = hashlib.sha256(content.encode()).hexdigest()
+        return read_documents.key_of(owner.id, parsers="pdf 1", sha256=sha256, name=f"{content}.pdf")
+
+    unused, used, theirs = key(tenant, "unused"), key(tenant, "used"), key(other, "theirs")
+    aged(tmp_path, unused, age=31 * DAY)
+    aged(tmp_path, f"{unused}#1", age=31 * DAY)
+    aged(tmp_path, used, age=31 * DAY)
+    aged(tmp_path, theirs, age=DAY)
+    aged(tmp_path, f"{tenant.id}/documents/notes.txt", age=31 * DAY)
+    storage = owned(maker, tmp_path.as_uri())
+    assert read_documents.find(storage, used) == b"x"
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 3
+    assert {found.name for found in storage.iter_objects()} == {used, f"{tenant.id}/documents/notes.txt", MARK}
+    assert read_documents.find(storage, unused) is None
+
+
+def test_a_read_document_that_is_used_while_the_store_is_listed_stays(
+    maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = read_documents.key_of(tenant.id, parsers="pdf 1", sha256="0" * 64, name="a.pdf")
+    aged(tmp_path, key, age=31 * DAY)
+    storage = owned(maker, tmp_path.as_uri())
+    listed = list(storage.iter_objects())
+    monkeypatch.setattr(Storage, "iter_objects", lambda _: iter(listed))
+    assert read_documents.find(storage, key) == b"x"
+    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert storage.exists(key)
+
+
+def test_no_document_of_another_databases_store_is_swept(
+    maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
+) -> None:
+    key = read_documents.key_of(tenant.id, parsers="pdf 1", sha256="0" * 64, name="a")
+    aged(tmp_path, key, age=31 * DAY)
+    aged(tmp_path, MARK)
+    assert retention.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY, unused=timedelta(days=30)) == 0
+    assert (tmp_path / key).exists()

@@ -38,6 +38,15 @@ def test_every_product_equals_the_plain_one(product: Product, tokens: int, has_b
     torch.testing.assert_close(actual, functional.linear(x, weight, bias), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("product", [product for product in Product if product.unit])
+def test_panels_tell_sums_apart_that_are_one_number_in_bf16(product: Product) -> None:
+    require_product(product, torch.bfloat16)
+    layer = PackedLinear(torch.tensor([[25.0, 0.0], [25.0, 0.046875]]).bfloat16(), None, product=product)
+    ones = torch.ones(1, 2).bfloat16()
+    assert layer.unrounded(ones).tolist() == [[25.0, 25.046875]]
+    assert layer(ones).tolist() == [[25.0, 25.0]]
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_the_first_product_is_used_unasked_and_every_one_is_there(dtype: torch.dtype) -> None:
     products = list(products_for(dtype))

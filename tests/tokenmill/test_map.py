@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 from pydantic import BaseModel
 
 import tokenmill
-from cli.mapping import places
-from cli.mapping.folder import MapFolder
-from cli.run_command import errors_path
-from cli.run_state import scan_input
+from cli.disk.input_scan import scan_input
+from cli.places import place
+from cli.places.run_folder import RunFolder
+from cli.places.stage import Stage
 from tokenmill.tables import table_of
 
 SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}, "stars": {"type": "integer"}}}
@@ -45,13 +50,18 @@ class Shop:
     def estimate(self, lines: Path) -> dict[str, str]:
         raise NotImplementedError
 
-    def run(self, folder: MapFolder) -> None:
+    def require_valid(self, stage: Stage) -> None:
+        assert scan_input(stage.lines).models == ("demo",)
+
+    def connect(self, _run: RunFolder, _closing: ExitStack) -> Shop:
+        return self
+
+    def run(self, stage: Stage) -> None:
         self.num_runs += 1
         if self.dies:
             raise KeyboardInterrupt
-        assert scan_input(folder.lines).models == ("demo",)
-        with folder.answers.open("w") as answers, errors_path(folder.answers).open("w") as errors:
-            for raw in folder.lines.read_text().splitlines():
+        with stage.results.answers.open("w") as answers, stage.results.errors.open("w") as errors:
+            for raw in stage.lines.read_text().splitlines():
                 line = json.loads(raw)
                 text = line["body"]["messages"][-1]["content"]
                 (errors if text == "bad" else answers).write(json.dumps(answer(line["custom_id"], text)) + "\n")
@@ -69,7 +79,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shop:
     shop = Shop()
     monkeypatch.delenv("TOKENMILL_BASE_URL", raising=False)
     monkeypatch.setenv("TOKENMILL_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(places, "this_machine", lambda *_args, **_options: shop)
+    monkeypatch.setattr(place, "this_machine", lambda *_args, **_options: shop)
     return shop
 
 
@@ -107,11 +117,10 @@ def test_an_arrow_table_keeps_its_columns_and_their_types() -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_a_pandas_frame_keeps_its_index_and_its_types() -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    given = pandas.DataFrame({"text": ["good", "bad", "so"], "kind": ["u", "v", "u"]}, index=[7, 3, 5])
+    given = pd.DataFrame({"text": ["good", "bad", "so"], "kind": ["u", "v", "u"]}, index=[7, 3, 5])
     given["kind"] = given["kind"].astype("category")
     found = mapped(given)
-    assert type(found) is pandas.DataFrame
+    assert type(found) is pd.DataFrame
     assert list(found.index) == [7, 3, 5]
     assert str(found["kind"].dtype) == "category"
     assert found["label"].fillna("").tolist() == ["good", "", "so"]
@@ -120,10 +129,9 @@ def test_a_pandas_frame_keeps_its_index_and_its_types() -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_a_polars_frame_comes_back_as_one() -> None:
-    polars = pytest.importorskip("polars", reason="polars is not installed")
-    given = polars.DataFrame(ROWS)
+    given = pl.DataFrame(ROWS)
     found = mapped(given)
-    assert type(found) is polars.DataFrame
+    assert type(found) is pl.DataFrame
     assert found.select(given.columns).equals(given)
     assert shown(found.to_dicts()) == EXPECTED
 
@@ -133,8 +141,20 @@ def test_a_polars_frame_comes_back_as_one() -> None:
     [
         ({"text": "a"}, "rows is a dict. Give a list of dicts, a pyarrow.Table, or a pandas or polars DataFrame"),
         ("in.csv", "rows is a str"),
-        ([1], "row 1 is a int, and no dict whose keys are names"),
-        ([{1: 2}], "row 1 is a dict, and no dict whose keys are names"),
+        ([1], "row 1 is a int. Give each row as a dict of its columns."),
+        ([{"text": "a"}, {1: 2}], "row 2 has the key 1. Name every column by a text, such as with str()."),
+        ([{"text": {1}}], "Row 1: the row holds what no prompt can show: text: a value of type set"),
+        (pd.DataFrame({"text": [1, "a"]}), "the column 'text' of the DataFrame holds what a column of one type cannot"),
+        (pd.DataFrame({"text": [1 << 70]}, dtype=object), "the column 'text' of the DataFrame holds what"),
+        (pd.DataFrame({"text": [1j]}), "the column 'text' of the DataFrame holds what a column of one type cannot"),
+        (pd.DataFrame({"text": pd.period_range("2026", periods=1)}), "periods, which `.astype(str)` makes texts. Make"),
+        (pd.DataFrame({"text": pd.arrays.SparseArray([1])}), "Sparse pandas data (column text) not supported. Make"),
+        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "the table has the column 'text' twice. Rename one."),
+        (pd.DataFrame({"text": ["a"], 7: [1]}), "the DataFrame has a column named 7, which is no text. Rename it"),
+        (pl.DataFrame({"text": [object()]}), "the column 'text' of the DataFrame holds what a column of one type"),
+        (pl.DataFrame({"text": [1 << 100]}, schema={"text": pl.Int128}), "the column 'text' of the DataFrame holds"),
+        (pa.table({"text": pa.array([10**9], pa.date32())}), "column 'text' of type date32[day] holds what cannot be"),
+        (pa.dataset.dataset(pa.table({"text": ["a"]})), "rows is a InMemoryDataset. Give a list of dicts"),
         ([], "the table holds no rows"),
         ([{"words": "a"}], "none of the 1 rows of the table fits the prompt. Row 1: line 1, column 4 of the prompt"),
         (pa.table([[1], [2]], names=["a", "a"]), "the table has the column 'a' twice"),
@@ -167,6 +187,30 @@ def test_rows_that_are_read_again_are_the_same() -> None:
     first, again = table_of(ROWS).source, table_of([dict(row) for row in ROWS]).source
     assert first.identity() == again.identity() != table_of(ROWS[:2]).source.identity()
     assert [row.values for row in first.read()] == [row.values for row in first.read()] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1 << 70, str(1 << 70)),
+        (np.float64(1.5), "1.5"),
+        (np.array([1, 2]), "[1, 2]"),
+        (pd.Timestamp("2026-01-02 12:00:00.123456789", tz="Europe/Berlin"), "2026-01-02T12:00:00.123456789+01:00"),
+        (pd.NaT, "None"),
+    ],
+    ids=repr,
+)
+@pytest.mark.usefixtures("shop")
+def test_values_of_other_libraries_are_shown_and_come_back(value: Any, shown: str) -> None:
+    (row,) = mapped([{"text": value, "other": object}])
+    assert row["label"] == shown
+    assert row["text"] is value
+
+
+def test_arrays_that_differ_in_their_middle_are_different_rows() -> None:
+    arrays = np.zeros((2, 10_000))
+    arrays[1, 5_000] = 1
+    assert len({table_of([{"a": array}]).source.identity() for array in arrays}) == 2
 
 
 def test_a_server_is_named_by_its_url_and_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, served_models
@@ -18,10 +19,12 @@ from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.input_estimate import InputEstimator
+from jobs.pipelines import stores
 from jobs.settings import Settings
-from jobs.states import Priority
+from jobs.states import AskedPriority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
+from tests.workers.run_builders import House
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
@@ -68,7 +71,7 @@ SubmitLines = Callable[..., str]
 def tenant(maker: sessionmaker[Session]) -> Tenant:
     with maker.begin() as session:
         served_models.add_model(session, "demo", str(DEMO_MODEL))
-        return tenants.create_tenant(session, "acme", limit_tokens=1_000_000, best_priority=Priority.URGENT)
+        return tenants.create_tenant(session, "acme", limit_tokens=1_000_000, best_priority=AskedPriority.URGENT)
 
 
 @pytest.fixture
@@ -119,3 +122,16 @@ def read_batch(maker: sessionmaker[Session]) -> Callable[[str], Batch]:
             return session.get_one(Batch, batch_id)
 
     return read
+
+
+@pytest.fixture
+def house(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant, tmp_path: Path) -> House:
+    folders = [tmp_path / "documents", tmp_path / "results"]
+    with maker.begin() as session:
+        session.execute(text("UPDATE model SET input_price_micros = 1000000, output_price_micros = 1000000"))
+        for folder in folders:
+            folder.mkdir()
+            stores.add_store(
+                session, tenant.id, folder.name, f"file://{folder}", options={}, is_writable=folder.name == "results"
+            )
+    return House(maker, storage, settings, tenant.id, documents=folders[0], results=folders[1])

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import Celery
-from celery.contrib.testing.worker import start_worker
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import chores, metrics
 from jobs.batches import due, lifecycle
 from jobs.batches.due import Due
+from jobs.batches.lost_leases import Reaped
 from jobs.chunks import fleet, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import autocommit, try_advisory_lock
-from jobs.ids import new_id
-from jobs.pipelines import schedules
-from jobs.pipelines.schedules import ScheduleWish
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Batch, Pipeline, Tenant
-from workers.app import RUN_CHUNK_TASK, make_app, model_queue
+from jobs.tables import Batch, Tenant
 from workers.dispatcher import Dispatcher, Plan
-from workers.hints import MOST_QUEUED, PAUSE_SECONDS, HintSender
 
 MakeLines = Callable[[int], list[dict[str, Any]]]
 
@@ -356,6 +347,31 @@ def test_an_expired_lease_returns_the_chunk_to_the_queue(
     assert hints.sent == [("demo", claim.chunk_id)]
 
 
+def test_a_lease_that_the_database_kept_from_being_extended_is_no_loss(
+    dispatcher: Dispatcher,
+    submit_valid: Callable[..., str],
+    lines: MakeLines,
+    maker: sessionmaker[Session],
+    settings: Settings,
+) -> None:
+    submit_valid(lines(1))
+    dispatcher.tick()
+    claim = _claim(maker, "w1", settings)
+    with maker.begin() as session:
+        leasing.start(session, claim)
+        session.execute(
+            text("""
+                UPDATE chunk SET lease_until = clock_timestamp() - interval '1 second';
+                UPDATE uptime SET seen_at = clock_timestamp() - interval '1 minute'
+            """)
+        )
+    short = settings.model_copy(update={"lease_seconds": 0.001})  # the servers of tests are younger than a lease
+    later = Dispatcher(maker, Storage("memory://"), hints=RecordedHints(), settings=short)
+    assert later.tick().lost == (Reaped.READY,)
+    with maker() as session:
+        assert session.execute(text("SELECT state, losses FROM chunk")).all() == [("ready", 0)]
+
+
 def test_a_batch_past_its_window_is_hinted_to_be_written_out(
     dispatcher: Dispatcher,
     hints: RecordedHints,
@@ -410,145 +426,3 @@ def test_a_dead_database_costs_a_warning_a_tick_and_nothing_else(
         assert thread.is_alive()
     stop.set()
     thread.join()
-
-
-# --- sending ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_hint_arrives_on_the_queue_of_its_model(valkey_url: str) -> None:
-    app: Celery = make_app(valkey_url)
-    assert HintSender(app).run_chunk(7, model="org/model")
-    with app.connection_for_read() as connection, connection.SimpleQueue("model.org/model") as queue:
-        message = queue.get(timeout=5)
-        message.ack()
-    assert message.headers["task"] == "tokenmill.run_chunk"
-    assert message.payload[0] == [7]
-
-
-@pytest.mark.parametrize("seconds_ahead", [-60.0, 60.0])
-def test_a_hint_from_a_machine_with_another_clock_is_followed(
-    valkey_url: str, seconds_ahead: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sending: Celery = make_app(valkey_url)
-    clock = sending.now
-    monkeypatch.setattr(sending, "now", lambda: clock() + timedelta(seconds=seconds_ahead))
-    model, arrived = new_id("model"), queue.SimpleQueue[int]()
-    working: Celery = make_app(valkey_url, queue=model_queue(model))
-
-    @working.task(name=RUN_CHUNK_TASK, shared=False)
-    def follow(chunk_id: int) -> None:
-        arrived.put(chunk_id)
-
-    assert HintSender(sending).run_chunk(7, model=model)
-    with start_worker(working, pool="solo", perform_ping_check=False):
-        assert arrived.get(timeout=30) == 7
-
-
-def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    sender = HintSender(make_app("redis://127.0.0.1:1/0"), monotonic=lambda: clock[0])
-    tried: list[str] = []
-    has_room = sender._has_room
-
-    def noted(queue: str) -> bool:
-        tried.append(queue)
-        return has_room(queue)
-
-    monkeypatch.setattr(sender, "_has_room", noted)
-    assert not sender.validate("batch_1")
-    assert not sender.validate("batch_2")
-    assert len(tried) == 1, "no second try during the pause"
-    clock[0] += PAUSE_SECONDS + 1
-    assert not sender.validate("batch_3")
-    assert len(tried) == 2
-
-
-def test_hints_that_nobody_reads_do_not_pile_up(valkey_url: str) -> None:
-    app: Celery = make_app(valkey_url)
-    sender, model = HintSender(app), new_id("model")
-
-    def send(count: int) -> int:
-        return sum(sender.run_chunk(number, model=model) for number in range(count))
-
-    with app.connection_for_read() as connection, connection.SimpleQueue(model_queue(model)) as unread:
-        assert send(3 * MOST_QUEUED) == MOST_QUEUED
-        assert unread.qsize() == MOST_QUEUED
-        for _ in range(MOST_QUEUED):  # a worker has come
-            unread.get(timeout=5).ack()
-        assert send(5) == 5
-        assert unread.qsize() == 5
-
-
-def test_a_dispatcher_forecasts_batches_again_when_that_is_due(
-    dispatcher: Dispatcher,
-    submit_valid: Callable[..., str],
-    lines: MakeLines,
-    maker: sessionmaker[Session],
-) -> None:
-    def forecasts() -> list[str]:
-        with maker() as session:
-            return list(session.scalars(text("SELECT batch_id FROM forecast")))
-
-    first = submit_valid(lines(1))
-    dispatcher.forecast()
-    second = submit_valid(lines(1))
-    dispatcher.forecast()
-    assert forecasts() == [first], "not due yet"
-    with maker.begin() as session:
-        session.execute(text("UPDATE chore SET due_at = now()"))
-    dispatcher.forecast()
-    assert sorted(forecasts()) == sorted([first, second])
-
-
-def test_one_dispatcher_counts_the_queue_for_all_and_for_whoever_asks(
-    dispatcher: Dispatcher,
-    hints: RecordedHints,
-    submit: Callable[..., str],
-    lines: MakeLines,
-    maker: sessionmaker[Session],
-    storage: Storage,
-    settings: Settings,
-) -> None:
-    other = Dispatcher(maker, storage, hints=hints, settings=settings)
-
-    def shown() -> float:
-        with maker() as session:
-            samples = [found for found in metrics.read_samples(session) if isinstance(found, metrics.Sample)]
-        return sum(sample.value for sample in samples if sample.name == "tokenmill_batches")
-
-    submit(lines(1))
-    dispatcher.count_queue()
-    submit(lines(1))
-    other.count_queue()
-    assert shown() == 1, "counted once"
-    with maker.begin() as session:
-        session.execute(text("UPDATE chore SET due_at = now()"))
-    other.count_queue()
-    assert shown() == 2
-
-
-def test_a_chore_that_is_not_due_writes_nothing(maker: sessionmaker[Session]) -> None:
-    hold = timedelta(minutes=1)
-    with maker.begin() as session:
-        assert chores.claim(session, "sweep", hold=hold)
-    with maker.begin() as session:
-        assert not chores.claim(session, "sweep", hold=hold)
-        assert session.scalar(text("SELECT pg_current_xact_id_if_assigned()")) is None, "nothing to write down"
-
-
-def test_a_dispatcher_makes_the_runs_of_schedules_without_leading_and_without_an_open_batch(
-    dispatcher: Dispatcher, maker: sessionmaker[Session], tenant: Tenant
-) -> None:
-    row = {"tenant_id": tenant.id, "name": "nightly"}
-    with maker.begin() as session:
-        session.add(Pipeline(id="pipeline_1", definition={"steps": []}, **row))
-        session.flush()
-        wish = ScheduleWish(name="nightly", cron="* * * * *")
-        schedules.create_schedule(session, tenant.id, "pipeline_1", wish, Settings())
-        due = "UPDATE schedule SET next_at = next_at - interval '1 minute', due_at = due_at - interval '1 minute'"
-        session.execute(text(due))
-    with maker.begin() as leader:
-        assert try_advisory_lock(leader, "dispatcher")
-        dispatcher.make_due_runs()
-    with maker() as session:
-        assert session.scalars(text("SELECT state FROM run")).all() == ["queued"]

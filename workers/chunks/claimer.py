@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -23,6 +23,8 @@ from jobs.database import transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
 from jobs.states import Priority
+from jobs.telemetry.declared import CHUNKS_CLAIMED, CHUNKS_ENDED
+from jobs.telemetry.meters import Meters
 from workers.drain import Drain
 from workers.slots import MOST_ABOVE, Slots
 
@@ -51,6 +53,7 @@ class Claimer:
         sessions: sessionmaker[Session],
         settings: Settings,
         drain: Drain,
+        meters: Meters,
     ) -> None:
         """`run` returns whether the chunk was finished; where it was not, the next claim may wait a moment."""
         self._worker_id = worker_id
@@ -59,7 +62,9 @@ class Claimer:
         self._sessions = sessions
         self._settings = settings
         self._drain = drain
+        self._meters = meters
         self._slots = Slots(settings.worker_chunks)
+        self._open: set[tuple[int, int]] = set()  # chunks and the fences under which they run here
         self._hints: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._claim_until_drained, name="claim", daemon=True)
@@ -120,6 +125,11 @@ class Claimer:
             return False
         if claim is None:
             return False
+        if (claim.chunk_id, claim.fence) in self._open:
+            # A database that lost the last claim gave it out again: whoever runs the chunk here holds it by that.
+            log.warning("chunk claimed twice under one fence chunk_id=%s fence=%d", claim.chunk_id, claim.fence)
+            return False
+        self._open.add((claim.chunk_id, claim.fence))
         self._slots.open(Priority(claim.priority), claim.tenant_id)
         self._executor.submit(self._run_in_slot, claim)
         return True
@@ -128,8 +138,8 @@ class Claimer:
         hint = self._next_hint()
         try:
             with transaction(self._sessions) as session:
-                claim = None if hint is None else self._claim_hinted(session, hint.chunk_id)
-                return claim or leasing.claim_next(
+                hinted = None if hint is None else self._claim_hinted(session, hint.chunk_id)
+                claim = hinted or leasing.claim_next(
                     session,
                     model=self._model,
                     worker_id=self._worker_id,
@@ -137,21 +147,26 @@ class Claimer:
                     wanted=wanted,
                     urgent_tokens=self._settings.tenant_urgent_tokens,
                 )
+            if claim is not None:
+                self._meters.count(CHUNKS_CLAIMED, "turn" if hinted is None else "hint")
+            return claim
         finally:
             if hint is not None:
                 hint.is_answered.set()
 
     def _claim_hinted(self, session: Session, chunk_id: int) -> ClaimedChunk | None:
         within = timedelta(seconds=self._settings.hint_again_seconds)
-        if not ready_queues.was_hinted(session, chunk_id, within=within):
+        waited = ready_queues.hint_age(session, chunk_id, within=within)
+        if waited is None:
             return None
-        return leasing.claim_chunk(
+        claim = leasing.claim_chunk(
             session,
             chunk_id,
             worker_id=self._worker_id,
             lease=self._settings.lease,
             urgent_tokens=self._settings.tenant_urgent_tokens,
         )
+        return None if claim is None else replace(claim, hint_waited=waited)
 
     def _next_hint(self) -> _Hint | None:
         """Return a hint if there is one and a slot for whatever class its chunk is of."""
@@ -160,12 +175,15 @@ class Claimer:
         return self._hints.get()
 
     def _run_in_slot(self, claim: ClaimedChunk) -> None:
-        is_finished = False
+        is_finished, outcome = False, "error"
         try:
             is_finished = self._run(claim)
+            outcome = "done" if is_finished else "abandoned"
         except Exception:
             log.exception("chunk failed chunk_id=%s", claim.chunk_id)
         finally:
+            self._meters.count(CHUNKS_ENDED, outcome)
             self._slots.close(Priority(claim.priority), claim.tenant_id)
+            self._open.discard((claim.chunk_id, claim.fence))
             if is_finished:  # else something is wrong, or the worker drains: no hurry to claim it again
                 self._wake.set()

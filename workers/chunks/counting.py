@@ -91,7 +91,7 @@ class InputCounter:
                 turn = self._count(claimed)
             except NotFoundError:
                 with transaction(self._parts.sessions) as session:
-                    exact_counts.fail(session, claimed.count_id, claimed.fence, "The content of its input is lost.")
+                    exact_counts.fail(session, claimed, "The content of its input is lost.")
                 return True
             with transaction(self._parts.sessions) as session:
                 exact_counts.note_turn(session, claimed, turn, max_listed=self._parts.settings.max_listed_errors)

@@ -10,25 +10,27 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from engine.errors import InvalidParamsError
-from jobs.batches import missing_inputs
 from jobs.chunks import checkpoints, leasing, originals
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.originals import Original
-from jobs.errors import NotFoundError, ServiceError
 from jobs.lines import reading
 from jobs.lines.body_checks import BodyError
 from jobs.lines.reading import InputLine, RawLine
 from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
-from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
+from workers.chunks.lease import Abandoned, ChunkLease
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
 from workers.chunks.starter import LineStarter
+from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
 LONG_LINE_BYTES = 64 * 1024
 """From here on a line is prepared beside the thread that holds the lease, and where there is room for it: a context of
 100,000 tokens takes seconds to tokenise. A shorter line is not worth another thread."""
+
+PATIENCE_SECONDS = 10.0
+"""For how long copies wait in all for what other chunks run: an answer may take hours, and the slot stands idle."""
 
 _ORIGINALS_AT_ONCE = 16
 """Answers that are read together: each may be large."""
@@ -45,7 +47,7 @@ class ChunkFeeder:
         lease: ChunkLease,
         starter: LineStarter,
         results: ChunkResults,
-        ends: ChunkEnds,
+        ends: ChunkEnds[LineRun],
         copies: ChunkCopies,
     ) -> None:
         self._claim = claim
@@ -55,10 +57,11 @@ class ChunkFeeder:
         self._results = results
         self._ends = ends
         self._copies = copies
+        self._waits_since: float | None = None
 
     def feed(self) -> None:
         """Hand over every line but the copies of others, holding the lease on the way. Raises Abandoned."""
-        content = self._read_content()
+        content = self._ends.read_content(self._claim, self._parts.storage)
         done, kept = self._lease.run(self._start)
         for raw in self._claim.split(content):
             if raw.line_no not in done and (raw.line_no in kept or not self._copies.hold(raw)):
@@ -69,8 +72,8 @@ class ChunkFeeder:
     def feed_copies(self) -> None:
         """Answer copies whose originals are answered by now, run some of those that never will be, or wait a moment.
 
-        What is computed for them is not waited for twice: an original that another chunk runs comes sooner than one
-        that starts now. It never waits for a copy itself, so chunks cannot wait for each other. Raises Abandoned.
+        What another chunk runs mostly comes sooner than what starts now, so it is waited for, but not for ever. An
+        original never waits for a copy, so chunks cannot wait for each other. Raises Abandoned.
         """
         num_held, line_nos = len(self._copies), self._copies.originals()
         for start in range(0, len(line_nos), _ORIGINALS_AT_ONCE):
@@ -78,6 +81,7 @@ class ChunkFeeder:
             for original in self._lease.run(partial(originals.find, line_nos=some)):
                 self._feed_copies_of(original)
         if len(self._copies) == num_held:
+            self._waits_since = self._parts.monotonic() if self._waits_since is None else self._waits_since
             time.sleep(self._parts.settings.flush_seconds)
         self._go_on()
         self._starter.start()
@@ -89,10 +93,14 @@ class ChunkFeeder:
                 if self._results.are_many:
                     self._results.write()
                     self._ends.end_if_unwanted()
-        elif not original.is_awaited:
+        elif not original.is_awaited or self._is_impatient():
             for raw in self._copies.pop_unanswered(original.line_no):
                 self._feed_line(raw, [])
                 self._go_on()
+
+    def _is_impatient(self) -> bool:
+        since = self._waits_since
+        return since is not None and self._parts.monotonic() - since >= PATIENCE_SECONDS
 
     def _go_on(self) -> bool:
         """Do what must not wait for the next line, such as one whose grammar waits for its turn. Raises Abandoned."""
@@ -100,18 +108,6 @@ class ChunkFeeder:
         self._ends.hold_lease_if_due()
         self._ends.give_back_if_drained()
         return True
-
-    def _read_content(self) -> bytes:
-        try:
-            return self._ends.hold_lease_during(lambda _is_wanted: self._claim.read(self._parts.storage))
-        except ServiceError as error:
-            # Given back and not left to expire: a store that is away must not count as a loss of these lines.
-            time.sleep(RETRY_SECONDS)
-            self._lease.run(leasing.release)
-            raise Abandoned(str(error)) from None
-        except NotFoundError as error:
-            self._lease.run(missing_inputs.give_up_claim)
-            raise Abandoned(str(error)) from None
 
     def _start(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], dict[int, list[int]]]:
         """Return the lines that have a result, and the output that others of them have so far."""

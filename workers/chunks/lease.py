@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import decisions
 from jobs.accounts.budgets import Covered
+from jobs.accounts.money import PICOS_A_UNIT
 from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk, FlushOutcome
 from jobs.chunks.recording import LineResult
@@ -21,6 +22,16 @@ from jobs.database import transaction
 from jobs.decisions import Kind
 from jobs.errors import FencedOutError, ServiceError
 from jobs.settings import Settings
+from jobs.telemetry.declared import (
+    ALL_TENANTS,
+    BILLED_COST,
+    BILLED_TOKENS,
+    FLUSH_SECONDS,
+    RESULTS,
+    TRANSACTION_RETRIES,
+)
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import NO_TRACES, Traces
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +59,8 @@ class ChunkLease:
         sessions: sessionmaker[Session],
         hold_sessions: sessionmaker[Session],
         settings: Settings,
+        meters: Meters,
+        traces: Traces = NO_TRACES,
         monotonic: Callable[[], float],
     ) -> None:
         """`hold_sessions` have connections of their own: the lease is held however many flushes wait for one."""
@@ -55,6 +68,8 @@ class ChunkLease:
         self._sessions = sessions
         self._hold_sessions = hold_sessions
         self._settings = settings
+        self._meters = meters
+        self._traces = traces
         self._monotonic = monotonic
         self._extended_at = monotonic()
         self._num_flushes = 0
@@ -62,6 +77,10 @@ class ChunkLease:
         self._covered_picos = 0  # and in money
         self.is_batch_wanted = True
         self.is_complete = False
+        self.num_tokens = 0
+        """Of what was stored, prompts and outputs."""
+        self.trace_context: str | None = None
+        """Of the chunk's span, where it is traced."""
 
     @property
     def seconds_since_extended(self) -> float:
@@ -114,11 +133,29 @@ class ChunkLease:
                 decisions.note(session, claim.batch_id, kind, subject=claim.worker_id, num=num)
             return outcome
 
-        outcome = self.run(store)
+        with (
+            self._meters.timed(FLUSH_SECONDS, monotonic=self._monotonic),
+            self._traces.span("flush", parent=self.trace_context, results=len(results)),
+        ):
+            outcome = self.run(store)
+        self._count(outcome)
         self._num_flushes += 1
         self._covered, self._covered_picos = covered, covered_picos
         self.is_complete = is_last and outcome.batch_wanted
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
+
+    def _count(self, outcome: FlushOutcome) -> None:
+        recorded = outcome.recorded
+        if recorded is None or not recorded.num_results:
+            return
+        self.num_tokens += recorded.input_tokens + recorded.output_tokens
+        meters, tenant = self._meters, self._claim.tenant_id if self._settings.metrics_tenants else ALL_TENANTS
+        meters.count(RESULTS, "completed", by=recorded.num_completed)
+        meters.count(RESULTS, "failed", by=recorded.num_failed)
+        meters.count(BILLED_TOKENS, tenant, "input", by=recorded.input_tokens)
+        meters.count(BILLED_TOKENS, tenant, "cached", by=recorded.cached_tokens)
+        meters.count(BILLED_TOKENS, tenant, "output", by=recorded.output_tokens)
+        meters.count(BILLED_COST, tenant, self._settings.currency, by=recorded.cost_picos / PICOS_A_UNIT)
 
     def extend(self) -> None:
         """Extend the lease between flushes: the chunk's heartbeat."""
@@ -147,6 +184,7 @@ class ChunkLease:
                     deadline = self._monotonic() + self._settings.lease_seconds
                 elif self._monotonic() >= deadline:
                     raise Abandoned(f"the database stayed away: {error}") from None
+                self._meters.count(TRANSACTION_RETRIES)
                 log.warning("transaction failed, trying again chunk_id=%s error=%s", self._claim.chunk_id, error)
                 time.sleep(RETRY_SECONDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from engine.errors import InvalidParamsError
 from jobs.accounts.budgets import Covered
@@ -14,14 +15,69 @@ from jobs.lines.reading import InputLine
 from jobs.lines.responses import copied_body, error_body, is_truncated
 from workers.answers import AnswerMaker
 from workers.line_run import LineRun
-from workers.prompts import PreparedLine
 
 
-class ResultMaker:
+class Uncovered(Protocol):
+    """A line that no budget covers."""
+
+    @property
+    def line_no(self) -> int: ...
+
+    @property
+    def custom_id(self) -> str: ...
+
+    @property
+    def most_tokens(self) -> int:
+        """Return how many it might have used."""
+
+
+class FailureMaker:
+    """Makes the results of one batch's lines that have no answer; none of them is billed."""
+
+    def __init__(self, batch_id: str) -> None:
+        self._batch_id = batch_id
+
+    def refusal(self, line: InputLine, error: BodyError | InvalidParamsError) -> LineResult:
+        """Return the result of a body that cannot be run."""
+        param, code = (error.param, error.code) if isinstance(error, BodyError) else (None, "invalid_value")
+        body = error_body(str(error), code=code, param=param)
+        content = output_line(self._batch_id, line.line_no, line.custom_id, status_code=400, body=body)
+        return LineResult(line_no=line.line_no, status_code=400, line=content)
+
+    def failure(self, line_no: int, custom_id: str | None, *, message: str) -> LineResult:
+        """Return the result of a line that failed at run time: no response."""
+        content = error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
+        return LineResult(line_no=line_no, status_code=None, line=content)
+
+    def uncovered(
+        self,
+        line: Uncovered,
+        found: Covered,
+        *,
+        most_picos: int,
+        currency: str,
+        advice: str = "Lower max_tokens, or ask for a higher limit.",
+    ) -> LineResult:
+        """Return the result of a line that did not fit into a budget of its tenant; it might have cost `most_picos`."""
+        shortage = found.shortage_of(tokens=line.most_tokens, picos=most_picos, currency=currency)
+        message = f"This line {shortage}. It was not run and is not billed. {advice}"
+        content = error_line(self._batch_id, line.line_no, line.custom_id, code="insufficient_quota", message=message)
+        return LineResult(line_no=line.line_no, status_code=None, line=content)
+
+    def fault(self, line_no: int, custom_id: str | None, *, error: Exception) -> LineResult:
+        """Return the result of a line that a fault of ours has ended."""
+        message = (
+            f"An internal error, {type(error).__name__}, ended this line; the worker's log has it under batch "
+            f"{self._batch_id} line_no {line_no}. Report it to who runs this service."
+        )
+        return self.failure(line_no, custom_id, message=message)
+
+
+class ResultMaker(FailureMaker):
     """Makes the results of one batch's lines; only answers are billed."""
 
     def __init__(self, batch_id: str, answers: AnswerMaker) -> None:
-        self._batch_id = batch_id
+        super().__init__(batch_id)
         self._answers = answers
         self._created = int(time.time())
 
@@ -51,33 +107,3 @@ class ResultMaker:
         body = copied_body(answer, response_id(prefix, self._batch_id, line_no), copy_of=copy_of)
         content = output_line(self._batch_id, line_no, custom_id, status_code=200, body=body)
         return LineResult(line_no=line_no, status_code=200, line=content, is_truncated=is_truncated(body))
-
-    def refusal(self, line: InputLine, error: BodyError | InvalidParamsError) -> LineResult:
-        """Return the result of a body that cannot be run."""
-        param, code = (error.param, error.code) if isinstance(error, BodyError) else (None, "invalid_value")
-        body = error_body(str(error), code=code, param=param)
-        content = output_line(self._batch_id, line.line_no, line.custom_id, status_code=400, body=body)
-        return LineResult(line_no=line.line_no, status_code=400, line=content)
-
-    def failure(self, line_no: int, custom_id: str | None, *, message: str) -> LineResult:
-        """Return the result of a line that failed at run time: no response."""
-        content = error_line(self._batch_id, line_no, custom_id, code="engine_failure", message=message)
-        return LineResult(line_no=line_no, status_code=None, line=content)
-
-    def uncovered(self, prepared: PreparedLine, found: Covered, *, most_picos: int, currency: str) -> LineResult:
-        """Return the result of a line that did not fit into a budget of its tenant; it might have cost `most_picos`."""
-        line = prepared
-        shortage = found.shortage_of(tokens=prepared.most_tokens, picos=most_picos, currency=currency)
-        message = (
-            f"This line {shortage}. It was not run and is not billed. Lower max_tokens, or ask for a higher limit."
-        )
-        content = error_line(self._batch_id, line.line_no, line.custom_id, code="insufficient_quota", message=message)
-        return LineResult(line_no=line.line_no, status_code=None, line=content)
-
-    def fault(self, line_no: int, custom_id: str | None, *, error: Exception) -> LineResult:
-        """Return the result of a line that a fault of ours has ended."""
-        message = (
-            f"An internal error, {type(error).__name__}, ended this line; the worker's log has it under batch "
-            f"{self._batch_id} line_no {line_no}. Report it to who runs this service."
-        )
-        return self.failure(line_no, custom_id, message=message)

@@ -11,6 +11,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.settings import Settings
 from jobs.storage import Storage
+from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import NO_TRACES, Traces
 from workers.answers import AnswerMaker
 from workers.chunks.room import Room
 from workers.chunks.scores import ScoreRoom
@@ -42,4 +45,6 @@ class WorkerParts:
     """Divided among the open chunks."""
     scores: ScoreRoom = field(default_factory=ScoreRoom)
     """For the log-probabilities of prompts while their lines run."""
+    meters: Meters = field(default_factory=worker_meters)
+    traces: Traces = NO_TRACES
     monotonic: Callable[[], float] = time.monotonic

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 
 from engine.errors import InvalidParamsError
+from engine.outputs import SequenceTimes
 from jobs.accounts.budgets import Covered
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
@@ -20,6 +22,8 @@ from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
 log = logging.getLogger(__name__)
+
+_ENGINE_EVENTS = tuple(field.name for field in fields(SequenceTimes))
 
 
 class ChunkResults:
@@ -74,6 +78,7 @@ class ChunkResults:
         line = run.prepared
         self._lines.drop(line.line_no)
         self._decisions.count(run)
+        self._trace(run)
         try:
             if run.error is None:
                 self._hold(self._maker.answer(run))
@@ -85,6 +90,16 @@ class ChunkResults:
                 self._hold(self._maker.failure(line.line_no, line.custom_id, message=run.error))
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
             self.give_up(line.line_no, line.custom_id, error)
+
+    def _trace(self, run: LineRun) -> None:
+        """Note what a line went through, where it is one of those that are shown: the chunk has the others' time."""
+        traces, line_no = self._parts.traces, run.prepared.line_no
+        if self._lease.trace_context is None or not traces.has_line(self._batch_id, line_no):
+            return
+        times = [prompt.times for prompt in run.prompt_runs if prompt.times is not None]
+        events = [(name, getattr(found, name)) for found in times for name in _ENGINE_EVENTS]
+        parent = self._lease.trace_context
+        traces.note("line", parent=parent, began_at=run.began_at, events=events, line_no=line_no)
 
     def give_up(self, line_no: int, custom_id: str | None, error: Exception) -> None:
         """Fail one line for a fault of ours, and drop what the engine still runs of it."""

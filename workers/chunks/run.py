@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from jobs.chunks import leasing
+from sqlalchemy.orm import Session
+
+from jobs.chunks import checkpoints, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
@@ -15,6 +18,7 @@ from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
 from workers.chunks.scores import ChunkScores
 from workers.chunks.starter import LineStarter
+from workers.line_run import LineRun
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +34,23 @@ class ChunkRun:
             sessions=parts.sessions,
             hold_sessions=parts.hold_sessions,
             settings=parts.settings,
+            meters=parts.meters,
+            traces=parts.traces,
             monotonic=parts.monotonic,
         )
         lines = EngineLines(claim, parts)
         scores = ChunkScores(parts.scores)
         results = ChunkResults(claim, parts, lease=lease, lines=lines, scores=scores)
-        ends = ChunkEnds(parts, lease=lease, lines=lines, results=results)
+        ends = ChunkEnds(
+            lease=lease,
+            lines=lines,
+            results=results,
+            settings=parts.settings,
+            drain=parts.drain,
+            is_wedged=lambda: parts.host.is_wedged,
+            leave=self._leave,
+            monotonic=parts.monotonic,
+        )
         starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results, scores=scores)
         self._copies = ChunkCopies(claim.copies)
         self._feeder = ChunkFeeder(
@@ -46,6 +61,23 @@ class ChunkRun:
 
     def run(self) -> bool:
         """Return when the chunk is done, given back or lost: whether it is done."""
+        claim = self._claim
+        with self._parts.traces.span(
+            "chunk",
+            parent=claim.trace_context,
+            batch_id=claim.batch_id,
+            chunk_id=claim.chunk_id,
+            worker_id=claim.worker_id,
+            claimed_by="turn" if claim.hint_waited is None else "hint",
+        ) as span:
+            if claim.hint_waited is not None:
+                span.set(hint_waited_seconds=claim.hint_waited.total_seconds())
+            self._lease.trace_context = span.context
+            is_done = self._run()
+            span.set(is_done=is_done, tokens=self._lease.num_tokens)
+        return is_done
+
+    def _run(self) -> bool:
         claim = self._claim
         log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
         try:
@@ -66,6 +98,11 @@ class ChunkRun:
         finally:
             self._lines.drop_all()
             self._scores.leave_all()
+
+    def _leave(self, session: Session, claim: ClaimedChunk, runs: Sequence[LineRun]) -> None:
+        """Keep the output that lines have so far."""
+        outputs = {run.prepared.line_no: tokens for run in runs if (tokens := run.checkpoint)}
+        checkpoints.save(session, claim, outputs, model_fingerprint=self._parts.model_fingerprint)
 
     def _finish_started(self) -> None:
         """Until every line that was fed has its result: those that wait for room, too."""

@@ -2,9 +2,9 @@
 
 A tile goes over its keys in rounds of up to 128, with 1 to 4 rows at a time, or 1 to 16 by AMX (query heads of a token,
 or of neighbouring tokens where few share a KV head): scores, a step of online softmax (base 2), values. Rounds begin at
-multiples of 128 keys, so a row's result depends on nothing but its token, as long as keys and values are finite. Where
-queries and cache are bf16 and the processor has AVX512-BF16, both products are of bf16 with fp32 sums, and the shares
-are rounded to bf16 (before they are added up, so that they sum to 1); else all is fp32.
+multiples of 128 keys, so a row's result depends on nothing but its token, as long as keys and values are finite. By
+AMX, and by bf16 dot products (units.py), both products are of bf16 with fp32 sums, and the shares are rounded to bf16
+(before they are added up, so that they sum to 1); else all is fp32.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
-from kernels.cpu.attention import products, tiles
 from kernels.cpu.attention.logits import cap_scores, first_state, soft_cap_of
 from kernels.cpu.attention.products import MAX_ROWS, ROUND_KEYS
 from kernels.cpu.attention.softmax import soften
@@ -29,12 +26,12 @@ from kernels.cpu.attention.tasks import (
     next_turn,
     tile_of,
 )
+from kernels.cpu.attention.units import add_values, keep_tiles, operand_at, rows_at_once, score_keys
 from kernels.cpu.attention.words import AT
 from kernels.cpu.kv_layout import PLAIN
 from kernels.cpu.runtime.amx import TILE_ROWS
 from kernels.cpu.runtime.block import NUM_TASKS
 from kernels.cpu.runtime.memory import (
-    bfloat16_at,
     bits_to_float64,
     element,
     fetch_add,
@@ -46,56 +43,11 @@ from kernels.cpu.runtime.memory import (
     pointer_like,
     store,
 )
-from kernels.cpu.runtime.vectors import LANES, PAIRED_LANES, has_bfloat16_dot
+from kernels.cpu.runtime.vectors import LANES, PAIRED_LANES
 
 _LOG2_E = 1.4426950408889634
 _ROUND_GROUPS = ROUND_KEYS // LANES
 _LINE_BYTES = 64
-
-
-def _operand_at(query: Any, keys: Any, address: Any) -> Any:
-    """Return a pointer to queries or shares in the dtype that the products take."""
-    raise NotImplementedError("runs in compiled code only")
-
-
-@overload(_operand_at)
-def _operand_pointer(query: Any, keys: Any, address: Any) -> Any:
-    takes_dot = query.dtype == types.uint16 and keys.dtype == types.uint16 and has_bfloat16_dot()
-    pointer_at = bfloat16_at if takes_dot else float32_at
-
-    def pointer(query: Any, keys: Any, address: Any) -> Any:
-        return pointer_at(address)
-
-    return pointer
-
-
-def _either(by_vectors: Any, by_tiles: Any) -> Any:
-    """Return a function of (is_by_tiles, arguments) that calls one of two, chosen while compiling: None is vectors."""
-
-    def call(is_by_tiles: Any, arguments: Any) -> Any:
-        raise NotImplementedError("runs in compiled code only")
-
-    @overload(call)
-    def _call(is_by_tiles: Any, arguments: Any) -> Any:
-        chosen = by_vectors if isinstance(is_by_tiles, types.NoneType) else by_tiles
-
-        def run(is_by_tiles: Any, arguments: Any) -> Any:
-            return chosen(*arguments)
-
-        return run
-
-    return call
-
-
-@jit
-def _keep_none(shape: Any, rows: int) -> None:
-    """Keep no tiles."""
-
-
-_score_keys = _either(products.score_keys, tiles.score_keys)
-_add_values = _either(products.add_values, tiles.add_values)
-keep_tiles = _either(_keep_none, tiles.keep)
-_rows_at_once = _either(jit(lambda: MAX_ROWS), jit(lambda: TILE_ROWS))
 
 
 @jit
@@ -108,7 +60,7 @@ class Scratch(NamedTuple):
 
     Of a round: where its groups lie, and those of the next; copies of its keys and values, where blocks are in plain
     order. Of the rows at hand: scores, shares, factors, spans. Of all rows of the tile: states, queries, sums. And the
-    number of rows that AMX's tiles have the shapes for, where products go by tiles; None says that they do not.
+    number of rows that AMX's tiles have the shapes for; what computes the products (units.py).
     """
 
     offsets: int
@@ -124,11 +76,11 @@ class Scratch(NamedTuple):
     value_copies: int
     states: int
     end: int
-    is_by_tiles: bool | None
+    unit: bool | int | None
 
 
 @jit
-def scratch_of(p: Any, start: int, is_by_tiles: bool | None) -> Any:
+def scratch_of(p: Any, start: int, unit: bool | int | None) -> Any:
     """Cut scratch that begins at an address, best that of a cache line."""
     rows = p[AT.heads_per_kv] * max(p[AT.tile_tokens], p[AT.tile_decodes])
     queries_bytes = 4 * rows * _padded(p[AT.head_dim])
@@ -146,7 +98,7 @@ def scratch_of(p: Any, start: int, is_by_tiles: bool | None) -> Any:
     states = value_copies + copies_bytes
     return Scratch(
         start, ahead, scores, shares, factors, spans, shape, queries, sums, key_copies, value_copies, states,
-        states + 8 * rows, is_by_tiles,
+        states + 8 * rows, unit,
     )  # fmt: skip
 
 
@@ -207,7 +159,7 @@ def _find_first_groups(p: Any, task: int, offsets: Any) -> bool:
 def _begin_rows(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
     """Copy the tile's queries, and let its rows start with nothing."""
     query, keys = pointers
-    queries = _operand_at(query, keys, scratch.queries)
+    queries = operand_at(scratch.unit, query, keys, scratch.queries)
     sums, states = float32_at(scratch.sums), float32_at(scratch.states)
     group, dim = p[AT.heads_per_kv], p[AT.head_dim]
     padded = _padded(dim)
@@ -231,7 +183,7 @@ def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> 
     _, first, last, position = member_of(p, tile, turn[1])
     start, stop = keys_of_turn(p, tile, turn)
     group, before = p[AT.heads_per_kv], first - tile.first
-    most = _rows_at_once(scratch.is_by_tiles, ())
+    most = rows_at_once(scratch.unit, ())
     together, parts = max(most // group, 1), (group + most - 1) // most
     for token in range(0, last - first, together):
         count = min(last - first - token, together)
@@ -257,14 +209,14 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
     low, high = span
     group, dim, window = p[AT.heads_per_kv], p[AT.head_dim], p[AT.window]
     padded, begin, end = _padded(dim), low // LANES, (high + LANES - 1) // LANES
-    asked = element(_operand_at(query, keys, scratch.queries), first * padded)
-    scores, shares = float32_at(scratch.scores), _operand_at(query, keys, scratch.shares)
+    asked = element(operand_at(scratch.unit, query, keys, scratch.queries), first * padded)
+    scores, shares = float32_at(scratch.scores), operand_at(scratch.unit, query, keys, scratch.shares)
     factors, spans = float32_at(scratch.factors), int64_at(scratch.spans)
     sums, states = float32_at(scratch.sums + 4 * first * padded), float32_at(scratch.states + 8 * first)
     scale, soft_cap = bits_to_float64(p[AT.scale]), soft_cap_of(p)
     base_2 = np.float32(_LOG2_E if soft_cap > 0.0 else scale * _LOG2_E)  # a cap is put on scaled scores
-    keep_tiles(scratch.is_by_tiles, (int64_at(scratch.shape), rows))
-    _score_keys(scratch.is_by_tiles, (rows, asked, padded, keys, offsets, ahead, begin, end, dim, scores))
+    keep_tiles(scratch.unit, (int64_at(scratch.shape), rows))
+    score_keys(scratch.unit, (rows, asked, padded, keys, offsets, ahead, begin, end, dim, scores))
     for row in range(rows):
         own = position + (first + row) // group
         spans[2 * row] = max(own + 1 - window, low)
@@ -278,7 +230,7 @@ def _fold_rows(p: Any, pointers: Any, run: Any, span: Any, scratch: Any) -> None
             min(rows - row, MAX_ROWS), element(scores, key), element(shares, key), begin, end, element(spans, 2 * row),
             base_2, element(states, 2 * row), element(factors, row),
         )  # fmt: skip
-    _add_values(scratch.is_by_tiles, (rows, shares, values, offsets, ahead, low, high, sums, padded, factors, dim))
+    add_values(scratch.unit, (rows, shares, values, offsets, ahead, low, high, sums, padded, factors, dim))
 
 
 @jit

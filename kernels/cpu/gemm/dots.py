@@ -31,28 +31,28 @@ def is_there() -> bool:
 def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int) -> None:
     """Multiply any number of rows with one panel, of which the first `columns` columns are stored.
 
-    `matrix` is (x, x_stride, out, out_stride) and `panel` (weight, bias): addresses, strides in elements.
+    `matrix` is (x, x_stride, out, out_stride, out_bytes) and `panel` (weight, bias): addresses, strides in elements.
     """
-    x, x_stride, out, out_stride = matrix
+    x, x_stride, out, out_stride, out_bytes = matrix
     for row in range(0, rows, MAX_ROWS):
         _multiply_rows(
             min(rows - row, MAX_ROWS), bfloat16_at(x + 2 * row * x_stride), x_stride, bfloat16_at(panel[0]),
-            float32_at(panel[1]), bfloat16_at(out + 2 * row * out_stride), out_stride, depth, columns,
+            float32_at(panel[1]), out + out_bytes * row * out_stride, out_stride, out_bytes, depth, columns,
         )  # fmt: skip
 
 
 @intrinsic
 def _multiply_rows(  # noqa: PLR0917  compiled
     typing_context: Any, rows: Any, x: Any, x_stride: Any, weight: Any, bias: Any, out: Any, out_stride: Any,
-    depth: Any, columns: Any,
+    out_bytes: Any, depth: Any, columns: Any,
 ) -> Any:  # fmt: skip
     """Multiply 1 to 8 rows with a panel of which the first `columns` columns are stored. Strides count elements."""
     half, single, word = types.CPointer(types.uint16), types.CPointer(types.float32), types.int64
-    signature = types.void(word, half, word, half, single, half, word, word, word)
+    signature = types.void(word, half, word, half, single, word, word, word, word, word)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, x, x_stride, weight, bias, out, out_stride, depth, columns = arguments
-        target = RowsOut(builder, out, out_stride, columns, rows=MAX_ROWS)
+        rows, x, x_stride, weight, bias, out, out_stride, out_bytes, depth, columns = arguments
+        target = RowsOut(builder, out, out_stride, out_bytes, columns, rows=MAX_ROWS)
         done = builder.append_basic_block("done")
         choice = builder.switch(rows, done)
         for count in range(1, MAX_ROWS + 1):
@@ -61,10 +61,10 @@ def _multiply_rows(  # noqa: PLR0917  compiled
             with builder.goto_block(block):
                 code = _RowsCode(builder, (x, x_stride, weight, bias, depth), count)
                 code.multiply()
-                code.store_rounded(target)
+                code.store(target)
                 builder.branch(done)
         builder.position_at_end(done)
-        target.finish(rows)
+        target.finish(v.I64(0), rows, v.LANES, v.round_to_bfloat16)
         return context.get_dummy_value()
 
     return signature, generate
@@ -105,12 +105,12 @@ class _RowsCode:
             for total, weight in zip(row, weights, strict=True):
                 builder.store(v.dot_pairs(builder, weight, pair_of_x, builder.load(total)), total)
 
-    def store_rounded(self, target: RowsOut) -> None:
+    def store(self, target: RowsOut) -> None:
         builder = self._builder
         for index, row in enumerate(self._totals):
             for vector, total in enumerate(row):
-                place = target.vector_at(v.I64(index), vector * v.LANES, v.HALVES)
-                builder.store(v.round_to_bfloat16(builder, builder.load(total)), place, align=2)
+                place = target.sums_at(v.I64(index), vector * v.LANES, v.FLOATS)
+                builder.store(builder.load(total), place, align=4)
 
     def _words_at(self, index: Any) -> Any:
         return self._builder.bitcast(self._builder.gep(self._weight, [index]), v.WORDS.as_pointer())

@@ -1,6 +1,6 @@
 """Matrix products in bf16: rows of x times one packed panel of columns after the other, by the unit that is asked for.
 
-    y[r, n] = bf16(bias[n] + Σ_k x[r, k] · W[n, k])        sums in fp32, in one order over all k
+    y[r, n] = bf16(bias[n] + Σ_k x[r, k] · W[n, k])        sums in fp32, in one order over all k; or not rounded
 
 Every row sums in the same order, whatever the number of rows, so that a row's result never depends on its batch; but it
 does depend on the unit. A task is one panel and a run of rows, for all of which it is read from memory once. README.md
@@ -22,7 +22,7 @@ from kernels.cpu.gemm import dots, multiply_adds, tiles
 from kernels.cpu.gemm.panels import PANEL_COLUMNS, pack
 from kernels.cpu.runtime.block import NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel, keep
-from kernels.cpu.runtime.memory import fetch_add, jit
+from kernels.cpu.runtime.memory import fetch_add, jit_once
 
 _PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
 _MIN_RUN = 32  # rows of a task, where rows are cut at all
@@ -39,16 +39,16 @@ class Unit(StrEnum):
     """AMX."""
 
 
-_BLOCK = Block("x* weight* bias* out* rows x_stride depth width run")
+_BLOCK = Block("x* weight* bias* out* rows x_stride depth width run out_bytes")
 _AT = _BLOCK.at
 
 
-@jit
+@jit_once
 def _multiply(p: Any, multiply_panel: Any) -> None:
     """Take tasks of one panel and one run of rows; the runs of a panel follow each other."""
     x, weight, bias, out = p[_AT.x], p[_AT.weight], p[_AT.bias], p[_AT.out]
     rows, run, x_stride = p[_AT.rows], p[_AT.run], p[_AT.x_stride]
-    depth, width = p[_AT.depth], p[_AT.width]
+    depth, width, out_bytes = p[_AT.depth], p[_AT.width], p[_AT.out_bytes]
     runs = (rows + run - 1) // run
     panel_bytes = 2 * PANEL_COLUMNS * (depth + depth % 2)
     while True:
@@ -57,7 +57,7 @@ def _multiply(p: Any, multiply_panel: Any) -> None:
             break
         panel, first = task // runs, task % runs * run
         column = panel * PANEL_COLUMNS
-        matrix = x + 2 * first * x_stride, x_stride, out + 2 * (first * width + column), width
+        matrix = x + 2 * first * x_stride, x_stride, out + out_bytes * (first * width + column), width, out_bytes
         place = weight + panel * panel_bytes, bias + 4 * column
         multiply_panel(matrix, min(run, rows - first), place, depth, min(PANEL_COLUMNS, width - column))
 
@@ -103,20 +103,24 @@ def units() -> list[Unit]:
     return [unit for unit in (Unit.TILES, Unit.DOTS, Unit.MULTIPLY_ADDS) if can_multiply(unit)]
 
 
-def linear(x: Tensor, packed: Tensor, bias: Tensor, width: int, *, unit: Unit) -> Tensor:
+def linear(
+    x: Tensor, packed: Tensor, bias: Tensor, width: int, *, unit: Unit, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
     """Multiply bf16 x `[rows, in]` with what `pack` and `pack_bias` returned to a new `[rows, width]`.
 
+    `dtype` is bf16, or fp32 for sums that are not rounded.
     `can_multiply(unit)` must have said yes in this process.
     """
     x = x if x.stride(-1) == 1 else x.contiguous()
     rows, depth = x.shape
-    out = keep(torch.empty((rows, width), dtype=torch.bfloat16))
+    out = keep(torch.empty((rows, width), dtype=dtype))
     run = _rows_per_task(rows, packed.shape[0], _ROWS_AT_ONCE[unit])
-    _KERNELS[unit](
-        packed.shape[0] * -(-rows // run),
-        (x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr(), rows, x.stride(0), depth, width, run),
-        parallel=width * depth * max(rows, 8) >= _PARALLEL_FROM * 8,
-    )
+    words = (
+        x.data_ptr(), packed.data_ptr(), bias.data_ptr(), out.data_ptr(),
+        rows, x.stride(0), depth, width, run, dtype.itemsize,
+    )  # fmt: skip
+    is_parallel = width * depth * max(rows, 8) >= _PARALLEL_FROM * 8
+    _KERNELS[unit](packed.shape[0] * -(-rows // run), words, parallel=is_parallel)
     return out
 
 

@@ -46,14 +46,14 @@ def _most_rows() -> int:
 def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int) -> None:
     """Multiply any number of rows with one panel, of which the first `columns` columns are stored.
 
-    `matrix` is (x, x_stride, out, out_stride) and `panel` (weight, bias): addresses, strides in elements.
+    `matrix` is (x, x_stride, out, out_stride, out_bytes) and `panel` (weight, bias): addresses, strides in elements.
     """
-    x, x_stride, out, out_stride = matrix
+    x, x_stride, out, out_stride, out_bytes = matrix
     step = _rows_at_once()
     for row in range(0, rows, step):
         _multiply_rows(
             min(rows - row, step), bfloat16_at(x + 2 * row * x_stride), x_stride, bfloat16_at(panel[0]),
-            float32_at(panel[1]), bfloat16_at(out + 2 * row * out_stride), out_stride, depth, columns,
+            float32_at(panel[1]), out + out_bytes * row * out_stride, out_stride, out_bytes, depth, columns,
         )  # fmt: skip
 
 
@@ -68,16 +68,16 @@ def _rows_at_once(typing_context: Any) -> Any:
 @intrinsic
 def _multiply_rows(  # noqa: PLR0917  compiled
     typing_context: Any, rows: Any, x: Any, x_stride: Any, weight: Any, bias: Any, out: Any, out_stride: Any,
-    depth: Any, columns: Any,
+    out_bytes: Any, depth: Any, columns: Any,
 ) -> Any:  # fmt: skip
     """Multiply 1 to `_rows_at_once()` rows with a panel. Strides count elements."""
     half, single, word = types.CPointer(types.uint16), types.CPointer(types.float32), types.int64
-    signature = types.void(word, half, word, half, single, half, word, word, word)
+    signature = types.void(word, half, word, half, single, word, word, word, word, word)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows, x, x_stride, weight, bias, out, out_stride, depth, columns = arguments
+        rows, x, x_stride, weight, bias, out, out_stride, out_bytes, depth, columns = arguments
         lanes, most_rows = _lanes(), _most_rows()
-        target = RowsOut(builder, out, out_stride, columns, rows=most_rows)
+        target = RowsOut(builder, out, out_stride, out_bytes, columns, rows=most_rows)
         x_block = cgutils.alloca_once(builder, v.FLOATS, size=most_rows * _BLOCK_DEPTH // v.LANES)
         x_block = builder.bitcast(x_block, v.FLOAT.as_pointer())
         done = builder.append_basic_block("done")
@@ -89,10 +89,10 @@ def _multiply_rows(  # noqa: PLR0917  compiled
                 for first in range(0, PANEL_COLUMNS, _VECTORS * lanes):
                     code = _RowsCode(builder, (x, x_stride, weight, bias, depth, x_block), count, lanes, first)
                     code.multiply()
-                    code.store_rounded(target)
+                    code.store(target)
                 builder.branch(done)
         builder.position_at_end(done)
-        target.finish(rows)
+        target.finish(v.I64(0), rows, lanes, to_bfloat16)
         return context.get_dummy_value()
 
     return signature, generate
@@ -155,12 +155,11 @@ class _RowsCode:
                 for total, weight in zip(row, weights, strict=True):
                     builder.store(self._multiply_add(weight, factor, builder.load(total)), total)
 
-    def store_rounded(self, target: RowsOut) -> None:
-        builder, halves = self._builder, ir.VectorType(v.I16, self._lanes)
+    def store(self, target: RowsOut) -> None:
+        builder = self._builder
         for index, row in enumerate(self._totals):
             for column, total in zip(self._columns, row, strict=True):
-                place = target.vector_at(v.I64(index), column, halves)
-                builder.store(to_bfloat16(builder, builder.load(total), self._lanes), place, align=2)
+                builder.store(builder.load(total), target.sums_at(v.I64(index), column, self._floats), align=4)
 
     def _half(self, words: Any, half: int) -> Any:
         if half == 0:

@@ -1,10 +1,11 @@
-"""Where a panel's sums go: bf16 rows of the result, of which the last panel's may be narrower than the panel.
+"""Where a panel's sums go: rows of the result, rounded to bf16 or as they are; the last panel's may be narrower.
 
 Knows no unit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -12,41 +13,64 @@ from numba.core import cgutils
 
 from kernels.cpu.gemm.panels import PANEL_COLUMNS
 from kernels.cpu.runtime import vectors as v
+from kernels.cpu.runtime.amx import room
 
 _ROUNDED_UP, _QUIET_NAN, _INFINITY = 0x7FFF, 0x7FC0, 0x7F800000
 
 
+SUMS_BYTES = 4 * PANEL_COLUMNS
+"""Of a row of a panel in fp32."""
+
+Rounding = Callable[[Any, Any], Any]
+"""Writes the code that makes a vector of floats one of halves."""
+
+
 class RowsOut:
-    """Write code that stores whole vectors of up to `rows` rows, and of a narrow panel only what belongs there."""
+    """Write code that takes a panel's sums in fp32, a few rows at a time, and then stores them in the result's dtype.
 
-    def __init__(self, builder: Any, out: Any, out_stride: Any, columns: Any, *, rows: int) -> None:
-        self._builder, self._out, self._out_stride, self._columns = builder, out, out_stride, columns
+    `out` is the address of the first row's first column there, `out_bytes` the size of a number: 2 for bf16 or 4 for
+    fp32, and `out_stride` counts numbers.
+    """
+
+    def __init__(self, builder: Any, out: Any, out_stride: Any, out_bytes: Any, columns: Any, *, rows: int) -> None:
+        self._builder, self._out, self._out_bytes = builder, builder.inttoptr(out, v.BYTE.as_pointer()), out_bytes
+        self._row_bytes = builder.mul(out_stride, out_bytes)
+        self._width_bytes = builder.mul(columns, out_bytes)
         self._is_whole = builder.icmp_signed("==", columns, v.I64(PANEL_COLUMNS))
-        self._spare = cgutils.alloca_once(builder, v.I16, size=rows * PANEL_COLUMNS)
+        self.sums = room(builder, rows * SUMS_BYTES)
+        self._line = room(builder, SUMS_BYTES)
 
-    def vector_at(self, row: Any, column: int, vector: Any) -> Any:
-        """Return where a vector of halves of a row (int64) begins."""
+    def sums_at(self, row: Any, column: int, vector: Any) -> Any:
+        """Return where a vector of floats of a row (int64) belongs."""
+        at = self._builder.add(self._builder.mul(row, v.I64(SUMS_BYTES)), v.I64(4 * column))
+        return self._builder.bitcast(self._builder.gep(self.sums, [at]), vector.as_pointer())
+
+    def finish(self, first: Any, rows: Any, lanes: int, rounding: Rounding) -> None:
+        """Store so many rows (int64), which are the result's from row `first` on."""
         builder = self._builder
-        start = builder.select(self._is_whole, self._of_result(row), self._of_spare(row))
-        return builder.bitcast(builder.gep(start, [v.I64(column)]), vector.as_pointer())
+        with cgutils.for_range(builder, rows) as loop:
+            target = builder.gep(self._out, [builder.mul(builder.add(first, loop.index), self._row_bytes)])
+            place = builder.select(self._is_whole, target, self._line)
+            with builder.if_else(builder.icmp_signed("==", self._out_bytes, v.I64(2))) as (halves, floats):
+                with halves:
+                    self._store_row(loop.index, place, lanes, rounding)
+                with floats:
+                    self._store_row(loop.index, place, lanes, lambda _, sums: sums)
+            with builder.if_then(builder.not_(self._is_whole), likely=False):
+                cgutils.raw_memcpy(builder, target, self._line, self._width_bytes, v.I64(1), align=1)
 
-    def finish(self, rows: Any) -> None:
-        """Copy what belongs to a narrow panel, for so many rows (int64)."""
-        builder = self._builder
-        with builder.if_then(builder.not_(self._is_whole)), cgutils.for_range(builder, rows) as row:
-            source, target = self._of_spare(row.index), self._of_result(row.index)
-            with cgutils.for_range(builder, self._columns) as loop:
-                builder.store(builder.load(builder.gep(source, [loop.index])), builder.gep(target, [loop.index]))
-
-    def _of_result(self, row: Any) -> Any:
-        return self._builder.gep(self._out, [self._builder.mul(self._out_stride, row)])
-
-    def _of_spare(self, row: Any) -> Any:
-        return self._builder.gep(self._spare, [self._builder.mul(v.I64(PANEL_COLUMNS), row)])
+    def _store_row(self, row: Any, place: Any, lanes: int, convert: Rounding) -> None:
+        builder, floats = self._builder, ir.VectorType(v.FLOAT, lanes)
+        for column in range(0, PANEL_COLUMNS, lanes):
+            numbers = convert(builder, builder.load(self.sums_at(row, column, floats), align=4))
+            size = 4 if numbers.type == floats else 2
+            target = builder.bitcast(builder.gep(place, [v.I64(size * column)]), numbers.type.as_pointer())
+            builder.store(numbers, target, align=size)
 
 
-def to_bfloat16(builder: Any, floats: Any, lanes: int) -> Any:
+def to_bfloat16(builder: Any, floats: Any) -> Any:
     """Round floats to the bits of bf16, to nearest even, on any CPU; subnormal numbers and NaN stay what they are."""
+    lanes = floats.type.count
     words, halves = ir.VectorType(v.I32, lanes), ir.VectorType(v.I16, lanes)
 
     def every(number: int) -> Any:

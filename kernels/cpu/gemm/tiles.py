@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu.gemm.panels import PANEL_COLUMNS
+from kernels.cpu.gemm.rounded import SUMS_BYTES, RowsOut
 from kernels.cpu.runtime import amx
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.amx import NUM_TILES, TILE_BYTES, TILE_DEPTH, TILE_ROWS, Tiles, as_bytes, room
@@ -23,7 +23,7 @@ MAX_ROWS = 2 * TILE_ROWS
 _COLUMN_TILES = PANEL_COLUMNS // v.LANES
 _STEP_LINES = TILE_DEPTH // 2 * _COLUMN_TILES  # of a panel, in a step of k
 _WEIGHT_AHEAD = 2  # steps of k; 1 to 4 took alike (kernels/README.md)
-_PANEL_BYTES = 4 * PANEL_COLUMNS  # of a pair of k in a panel, and of a row of its sums
+_PANEL_BYTES = 4 * PANEL_COLUMNS  # of a pair of k in a panel
 
 
 def is_there() -> bool:
@@ -35,11 +35,11 @@ def is_there() -> bool:
 def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int) -> None:
     """Multiply any number of rows with one panel, of which the first `columns` columns are stored.
 
-    `matrix` is (x, x_stride, out, out_stride) and `panel` (weight, bias): addresses, strides in elements.
+    `matrix` is (x, x_stride, out, out_stride, out_bytes) and `panel` (weight, bias): addresses, strides in elements.
     """
-    x, x_stride, out, out_stride = matrix
+    x, x_stride, out, out_stride, out_bytes = matrix
     _multiply_rows(
-        rows, bfloat16_at(x), x_stride, bfloat16_at(panel[0]), float32_at(panel[1]), bfloat16_at(out), out_stride,
+        rows, bfloat16_at(x), x_stride, bfloat16_at(panel[0]), float32_at(panel[1]), out, out_stride, out_bytes,
         depth, columns,
     )  # fmt: skip
 
@@ -47,11 +47,11 @@ def multiply_panel(matrix: Any, rows: int, panel: Any, depth: int, columns: int)
 @intrinsic
 def _multiply_rows(  # noqa: PLR0917  compiled
     typing_context: Any, rows: Any, x: Any, x_stride: Any, weight: Any, bias: Any, out: Any, out_stride: Any,
-    depth: Any, columns: Any,
+    out_bytes: Any, depth: Any, columns: Any,
 ) -> Any:  # fmt: skip
     """Multiply any number of rows with a panel, of which the first `columns` are stored. Strides count elements."""
     half, single, word = types.CPointer(types.uint16), types.CPointer(types.float32), types.int64
-    signature = types.void(word, half, word, half, single, half, word, word, word)
+    signature = types.void(word, half, word, half, single, word, word, word, word, word)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows, *others = arguments
@@ -71,13 +71,13 @@ class _PanelCode:
 
     def __init__(self, builder: Any, arguments: Any, row_tiles: int) -> None:
         self._builder, self._row_tiles = builder, row_tiles
-        self._x, x_stride, self._weight, self._bias, self._out, self._out_stride, self._depth, self._columns = arguments
+        self._x, x_stride, self._weight, self._bias, out, out_stride, out_bytes, self._depth, columns = arguments
         self._x_bytes = builder.shl(x_stride, v.I64(1))
         self._tiles = Tiles(builder)
         self._sums = [[tile * _COLUMN_TILES + column for column in range(_COLUMN_TILES)] for tile in range(row_tiles)]
         self._x_tile = row_tiles * _COLUMN_TILES
         self._weight_tiles = [self._x_tile + 1 + (column if row_tiles == 1 else 0) for column in range(_COLUMN_TILES)]
-        self._fp32 = room(builder, row_tiles * TILE_ROWS * _PANEL_BYTES)
+        self._target = RowsOut(builder, out, out_stride, out_bytes, columns, rows=row_tiles * TILE_ROWS)
 
     def write(self, first: Any, end: Any) -> None:
         """Write the loop over the rows from `first` to `end`."""
@@ -90,18 +90,17 @@ class _PanelCode:
                     with builder.if_then(builder.icmp_signed(">", row, first), likely=False):
                         self._configure(rows)
                 x = builder.gep(as_bytes(builder, self._x), [builder.mul(row, self._x_bytes)])
-                out = builder.gep(self._out, [builder.mul(row, self._out_stride)])
-                self._write_block(builder.bitcast(x, self._x.type), rows, out)
+                self._write_block(builder.bitcast(x, self._x.type), row, rows)
             self._tiles.release()
 
     def _configure(self, rows: Any) -> None:
         heights = [v.I64(TILE_ROWS) if tile >= min(self._weight_tiles) else rows for tile in range(NUM_TILES)]
         self._tiles.configure([(height, TILE_BYTES) for height in heights])
 
-    def _write_block(self, x: Any, rows: Any, out: Any) -> None:
+    def _write_block(self, x: Any, row: Any, rows: Any) -> None:
         builder = self._builder
-        for row in self._sums:
-            for column, tile in enumerate(row):
+        for tiles in self._sums:
+            for column, tile in enumerate(tiles):
                 self._tiles.load(tile, builder.gep(self._bias, [v.I64(column * v.LANES)]), v.I64(0))
         steps = builder.udiv(self._depth, v.I64(TILE_DEPTH))
         with cgutils.for_range(builder, steps) as loop:
@@ -112,7 +111,7 @@ class _PanelCode:
         rest = builder.urem(self._depth, v.I64(TILE_DEPTH))
         with builder.if_then(builder.icmp_signed("!=", rest, v.I64(0)), likely=False):
             self._add_rest(x, rows, rest)
-        self._store(out, rows)
+        self._store(row, rows)
 
     def _add_products(self, x: Any, x_bytes: Any, weight: Any) -> None:
         """Add 32 numbers of k. Of two tiles of rows, the one that is loaded goes first with the next columns."""
@@ -159,28 +158,13 @@ class _PanelCode:
         halves = v.I16.as_pointer()
         self._add_products(builder.bitcast(own_x, halves), v.I64(TILE_BYTES), builder.bitcast(own_weight, halves))
 
-    def _store(self, out: Any, rows: Any) -> None:
-        """Round the sums to bf16 and store those of the panel's columns that there are."""
-        builder, sums = self._builder, self._fp32
+    def _store(self, first: Any, rows: Any) -> None:
+        """Store the sums of the panel's columns that there are, from row `first` of the result on."""
         for tile, row in enumerate(self._sums):
             for column, number in enumerate(row):
-                at = tile * TILE_ROWS * _PANEL_BYTES + column * TILE_BYTES
-                self._tiles.store(number, builder.gep(sums, [v.I64(at)]), v.I64(_PANEL_BYTES))
-        with cgutils.for_range(builder, rows) as loop:
-            source = builder.gep(sums, [builder.mul(loop.index, v.I64(_PANEL_BYTES))])
-            source = builder.bitcast(source, v.FLOAT.as_pointer())
-            target = builder.gep(out, [builder.mul(loop.index, self._out_stride)])
-            for column in range(0, PANEL_COLUMNS, v.LANES):
-                floats = v.load_vector(builder, source, v.I64(column), v.FLOATS)
-                self._store_halves(v.round_to_bfloat16(builder, floats), target, column)
-
-    def _store_halves(self, halves: Any, out: Any, first: int) -> None:
-        builder = self._builder
-        mask = v.lanes_below(builder, builder.sub(self._columns, v.I64(first)))
-        target = builder.bitcast(builder.gep(out, [v.I64(first)]), v.HALVES.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [v.HALVES, target.type, v.I32, mask.type])
-        store = builder.module.declare_intrinsic("llvm.masked.store.v16i16.p0", (), kind)
-        builder.call(store, [halves, target, v.I32(2), mask])
+                place = self._target.sums_at(v.I64(tile * TILE_ROWS), column * v.LANES, v.FLOATS)
+                self._tiles.store(number, place, v.I64(SUMS_BYTES))
+        self._target.finish(first, rows, v.LANES, v.round_to_bfloat16)
 
     def _copy(self, target: Any, source: Any, size: Any) -> None:
         cgutils.raw_memcpy(self._builder, target, source, size, v.I64(1), align=1)

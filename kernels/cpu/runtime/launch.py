@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,18 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numba
 import torch
-from numba import types
 from torch import Tensor
 
 from kernels.cpu.runtime.block import FAULT, Block
-from kernels.cpu.runtime.memory import FASTMATH
-
-_CPU_FOLDER = Path(__file__).resolve().parents[1]
-SIGNATURE = types.void(types.CPointer(types.int64))
-COMPILE_OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy"}
-_compile_lock = threading.Lock()
+from kernels.cpu.runtime.compilation import compile_apart, compile_cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +84,14 @@ class CpuKernel:
         self.block = block
         self._function = function
         self._blocks = threading.local()
+        self._compiler: subprocess.Popen[bytes] | None = None
         self._entry: Any = None
         self._address = 0
+
+    def begin_to_compile(self) -> None:
+        """Let a process of its own compile it meanwhile, where that helps; the first call waits for it."""
+        if self._entry is None and self._compiler is None:
+            self._compiler = compile_apart(self._function)
 
     def __call__(self, num_tasks: int, words: tuple[float, ...], *, parallel: bool) -> bool:
         """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL.
@@ -129,6 +127,9 @@ class CpuKernel:
         return self._address
 
     def _compile(self) -> None:
+        if self._compiler is not None:
+            self._compiler.wait()  # whatever came of it: what it has not left in the cache is compiled here
+            self._compiler = None
         compiled = compile_cached(self._function)
         self._address = compiled.address
         self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
@@ -146,52 +147,3 @@ def _openmp_parallel() -> Any:
         parallel.restype = None
         return parallel
     return None
-
-
-def compile_cached(function: Callable[[Any], None]) -> Any:
-    """Compile a kernel, from the disk cache where there is one.
-
-    numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
-    package, so that a change in an inlined function is never missed.
-    """
-    directory = cache_directory()
-    if directory is None:
-        return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
-    with _compile_lock:
-        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
-        try:
-            return numba.cfunc(SIGNATURE, cache=True, **COMPILE_OPTIONS)(function)
-        except (OSError, RuntimeError):  # disk full, directory taken away: a cache must never stop the work
-            return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
-        finally:
-            numba.config.CACHE_DIR = before
-
-
-@functools.cache
-def cache_directory() -> Path | None:
-    """Return where this version's compiled code is kept, and what was measured of it; None where nothing can be."""
-    digest = _package_digest()
-    for base in _cache_bases():
-        directory = base / digest
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(directory, os.W_OK):
-            return directory
-    return None
-
-
-def _cache_bases() -> list[Path]:
-    asked = os.environ.get("NUMBA_CACHE_DIR")
-    if asked:
-        return [Path(asked) / "tokenmill"]
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return [_CPU_FOLDER / "__pycache__" / "numba", Path(home) / "tokenmill" / "numba"]
-
-
-def _package_digest() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(_CPU_FOLDER.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -18,13 +18,16 @@ from numba.extending import intrinsic, overload
 # CPU has, and for four rows otherwise than for one; under `nnan` a NaN in an input need not come out as NaN.
 FASTMATH = {"contract"}
 
+# Nothing in Python calls a helper: what numba wraps it in for that would be compiled too.
+_OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 # A helper is always made part of the kernel that calls it. Left to itself, numba links a kernel that was just compiled
 # to the helpers' own code, and one read from the cache to a copy of it that was optimised once more and so rounds
 # otherwise: the first process after an installation would differ from all later ones.
-jit = njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)
+jit = njit(forceinline=True, **_OPTIONS)
 # For the long functions of a kernel, each called in one place: part of their caller before either is compiled, so that
 # LLVM goes over them once and not once for every caller's caller. Attention compiles in half the time.
-jit_once = njit(fastmath=FASTMATH, error_model="numpy", inline="always")
+jit_once = njit(inline="always", **_OPTIONS)
 
 
 def address_cast(target: Any) -> Any:

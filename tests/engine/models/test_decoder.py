@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine.config import PolicyName
+from engine.models.decoder import Decoder
 from engine.scheduling.plan import StepPlan
 from kernels.paged import LayerCache
 from kernels.write_kv import write_kv
@@ -139,3 +140,14 @@ def test_bfloat16_runs_and_mostly_agrees_with_float32(tiny_models: TinyModels) -
     outputs = run_all(make_engine(model, dtype="bfloat16"), model)
     first_tokens = [ours[0] == theirs[0] for ours, theirs in zip(outputs, model.expected, strict=True)]
     assert sum(first_tokens) >= 40
+
+
+def test_logits_are_not_rounded_to_bfloat16_where_panels_are_multiplied(tiny_models: TinyModels) -> None:
+    decoder = runner_of(make_engine(tiny_models["llama-gqa"], dtype="bfloat16"))._model
+    assert isinstance(decoder, Decoder)
+    if not decoder._head.is_compiled:
+        pytest.skip("this machine multiplies no panels")
+    hidden = torch.randn(3, decoder.config.hidden_size).bfloat16()
+    logits = decoder.logits(hidden, torch.zeros_like(hidden))
+    assert logits.dtype == torch.float32
+    assert not torch.equal(logits, logits.bfloat16().float())

@@ -11,7 +11,7 @@ from engine.process import outbox as outbox_module
 from engine.process.messages import Progress, decode_from_engine, encode
 from engine.process.outbox import HOLD_SECONDS, Outbox
 from engine.scheduling.decisions import Decision, Reason
-from engine.stats import EngineStats, SchedulerCounters
+from engine.stats import EngineStats, SchedulerCounters, SizeHistogram
 
 
 class SlowReader:
@@ -123,7 +123,8 @@ def test_decisions_arrive_once_and_only_the_last_ones_wait_for_a_slow_reader(mon
 
 
 def test_every_statistic_can_be_reported_however_long_the_engine_runs() -> None:
-    largest = {"int": 2**63 - 1, "float": 1e30, "float | None": 1e30}
+    huge = 2**63 - 1
+    largest = {"int": huge, "float": 1e30, "float | None": 1e30, "SizeHistogram": SizeHistogram([huge], huge)}
     stats = EngineStats()
     parts = [part for part in (getattr(stats, one.name) for one in fields(stats)) if part is not stats.timings]
     for part in parts:

@@ -122,7 +122,7 @@ def test_the_log_of_unfinished_requests_empties_with_them(policy: PolicyName) ->
     for index in range(20):
         engine.add([index] * 12, 9, priority=index % 2)
     engine.run()
-    assert engine.scheduler._log._by_request == {}
+    assert engine.scheduler._roster.log._by_request == {}
     assert engine.scheduler.decisions(), "the last decisions stay"
 
 

@@ -185,7 +185,7 @@ def test_whatever_is_done_in_any_order_no_block_is_lost_or_freed_twice(seed: int
         elif action == "finish" and running:
             scheduler.finish(rng.choice(list(running)))
         elif action == "preempt" and running:
-            scheduler._preempt(rng.choice(list(running)), Reason.PREEMPTED_FOR_BLOCKS, next(iter(running)))
+            scheduler._roster.preempt(rng.choice(list(running)), Reason.PREEMPTED_FOR_BLOCKS, next(iter(running)))
         scheduler.check_integrity()
     assert scheduler.counters.num_preemptions > 0
     engine.run()

@@ -94,7 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def preempt(self, pick: int) -> None:
         # Stands for a lack of blocks that hits any of them, not only the one that is ranked last.
         running = self.running()
-        self.engine.scheduler._preempt(running[pick % len(running)], Reason.PREEMPTED_FOR_BLOCKS, running[0])
+        self.engine.scheduler._roster.preempt(running[pick % len(running)], Reason.PREEMPTED_FOR_BLOCKS, running[0])
 
     @precondition(lambda self: self.running())
     @rule(pick=st.integers(0, 1000))

@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import files
 from jobs.accounts import tenants
 from jobs.accounts.limits import NAMES, Limits, limits_of, set_limits
-from jobs.batches import lifecycle
+from jobs.batches import lifecycle, queue_limits
 from jobs.batches.submission import CreateBatch
 from jobs.errors import InputError, LimitError, RateLimitError, TooLargeError
 from jobs.files import NewFile
+from jobs.lines.document_bodies import READ_ENDPOINT
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.tables import Batch, File, Tenant
@@ -84,6 +85,17 @@ def test_enqueued_tokens_are_those_of_all_open_batches(
     others = tenants.create_tenant(session, "other")
     theirs = make_file(tenant_id=others.id)
     assert lifecycle.create_batch(session, others, wanted(theirs), strict).tenant_id == others.id
+
+
+def test_documents_that_are_read_enqueue_no_tokens(
+    session: Session, tenant: Tenant, make_file: MakeFile, make_batch: Callable[..., Batch], settings: Settings
+) -> None:
+    file = make_file(estimated_input_tokens=100, estimated_output_tokens=200)
+    make_batch(input_file_id=file.id, endpoint=READ_ENDPOINT)
+    assert queue_limits.open_work(session, tenant.id) == (1, 0)
+    strict = settings.model_copy(update={"tenant_enqueued_tokens": 300})
+    lifecycle.create_batch(session, tenant, wanted(file), strict)
+    assert queue_limits.open_work(session, tenant.id) == (2, 300)
 
 
 def test_two_creates_at_once_do_not_both_take_the_last_place(

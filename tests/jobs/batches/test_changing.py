@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.batches.changing import change_batch
 from jobs.chunks import leasing, ready_queues
 from jobs.settings import Settings
-from jobs.states import ChunkState, Priority
+from jobs.states import AskedPriority, ChunkState
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Tenant
 from tests.jobs.batches.control import validate
 from tests.jobs.chunks.builders import Run, chunk_ids, claim_first, lose
 
-BULK = Priority.BULK
+BULK = AskedPriority.BULK
 LOCK_BATCH = "SELECT FROM batch FOR UPDATE"
 LOCK_CHUNKS = "SELECT FROM chunk WHERE state <> 'ready' OR id = (SELECT min(id) FROM chunk) FOR UPDATE"
 
@@ -27,7 +27,7 @@ def classes(session: Session, batch: Batch) -> list[str]:
     return list(session.scalars(query.order_by(Chunk.id)))
 
 
-def change(session: Session, tenant: Tenant, batch: Batch, priority: Priority = BULK) -> None:
+def change(session: Session, tenant: Tenant, batch: Batch, priority: AskedPriority = BULK) -> None:
     session.rollback()
     session.execute(text("SET LOCAL lock_timeout = '5s'"))
     change_batch(session, tenant, batch.id, priority=priority, completion_window=batch.completion_window)
@@ -41,7 +41,7 @@ def test_what_changes_nothing_waits_for_nobody(
     with maker.begin() as other:
         other.execute(text(LOCK_BATCH))
         other.execute(text(LOCK_CHUNKS))
-        change(session, tenant, batch, Priority.NORMAL)
+        change(session, tenant, batch, AskedPriority.NORMAL)
     assert classes(session, batch) == ["normal", "normal"]
 
 

@@ -96,7 +96,7 @@ def test_work_over_budget_is_refused_and_leaves_nothing(session: Session, tenant
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"completion_window": "soon"}, "completion_window"),
         ({"metadata": {"k" * 65: "v"}}, "metadata"),
         ({"output_expires_after_seconds": 3599}, "output_expires_after.seconds"),

@@ -17,6 +17,7 @@ from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.errors import FencedOutError
+from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import Priority
 from jobs.storage import Storage
 from jobs.tables import Chunk, Tenant
@@ -167,6 +168,7 @@ def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run:
         "sources": ["ready"],
         "suspect": 2,
         "urgent_tokens": 100,
+        "prepare_model": PREPARE_MODEL,
     }
     plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(leasing._CLAIM)), values)
     assert isinstance(plan, list)

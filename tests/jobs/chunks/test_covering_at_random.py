@@ -50,7 +50,7 @@ def test_workers_sweeps_and_lost_leases_at_once_keep_the_limit(
             for index, (cost, is_covered) in enumerate(zip(costs, fits, strict=True))
             if is_covered and claim.first_line + index not in done(claim)
         }
-        ended = {line_no: chance.randint(0, running.pop(line_no)) for line_no in list(running)[:2]}
+        ended = {line_no: chance.randint(1, running.pop(line_no)) for line_no in list(running)[:2]}
         results = [answer(claim, line_no, tokens=tokens) for line_no, tokens in ended.items()]
         with maker.begin() as own:
             leasing.flush(own, claim, results, flush_no=0, lease=LEASE, covered=sum(running.values()))
@@ -156,7 +156,7 @@ def test_whatever_happens_spent_and_reserved_stay_below_the_limit_and_nothing_st
                 return
             running, chance = self.running[claim.chunk_id], random.Random(seed)
             ended = [line for line in running if chance.random() < 0.6]
-            results = [answer(claim, line, tokens=chance.randint(0, running.pop(line))) for line in ended]
+            results = [answer(claim, line, tokens=chance.randint(1, running.pop(line))) for line in ended]
             self.num_flushes += 1
             leasing.flush(
                 session,

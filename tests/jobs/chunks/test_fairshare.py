@@ -24,7 +24,7 @@ from jobs.chunks.fair_order import (
     wanted_in_order,
 )
 from jobs.chunks.wanted import Wanted
-from jobs.states import ASKED_CLASSES, Priority
+from jobs.states import AskedPriority, Priority
 from jobs.tables import Batch, Tenant
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -156,7 +156,10 @@ def test_shares_converge_to_the_weights(weights: list[float], sizes: list[int], 
     assert max(clocks) - min(clocks) <= max(slack, *starts) + 1e-6
 
 
-@given(st.lists(st.sampled_from(ASKED_CLASSES), min_size=1, max_size=8), st.integers(5, 60))
+ASKED = [Priority(asked) for asked in AskedPriority]
+
+
+@given(st.lists(st.sampled_from(ASKED), min_size=1, max_size=8), st.integers(5, 60))
 @example(classes=[Priority.URGENT, *[Priority.NORMAL] * 5], seconds=60)  # others always aged
 @hypothesis_settings(deadline=None, max_examples=30)
 def test_nobody_starves_under_endless_urgent_load(classes: list[Priority], seconds: int) -> None:
@@ -245,9 +248,12 @@ def test_a_chunk_counts_as_hinted_for_a_while_on_the_databases_clock(
 ) -> None:
     ids, within = add_chunks(tenant.id, 2), timedelta(seconds=10)
     pick(session, 1)
-    assert [ready_queues.was_hinted(session, chunk_id, within=within) for chunk_id in [*ids, 0]] == [True, False, False]
+    ages = [ready_queues.hint_age(session, chunk_id, within=within) for chunk_id in [*ids, 0]]
+    assert ages[0] is not None
+    assert timedelta(0) < ages[0] < within
+    assert ages[1:] == [None, None]
     session.execute(text("UPDATE chunk SET hinted_at = hinted_at - interval '11 seconds'"))
-    assert not ready_queues.was_hinted(session, ids[0], within=within)
+    assert ready_queues.hint_age(session, ids[0], within=within) is None
 
 
 def test_only_ready_chunks_of_the_model_are_picked(session: Session, tenant: Tenant, add_chunks: AddChunks) -> None:

@@ -13,6 +13,7 @@ from jobs.accounts import budgets, tenants
 from jobs.chunks import fleet
 from jobs.states import ChunkState
 from jobs.tables import Batch, Worker
+from jobs.telemetry.meters import HistogramSample, Sample
 
 Make = Callable[..., Any]
 
@@ -143,8 +144,8 @@ def test_metrics_show_queue_budgets_and_fleet(
         stats = {"num_requests_running": 4, "steps_seconds": {"bounds": [1.0], "counts": [3, 2], "sum": 9.5}}
         fleet.heartbeat(session, worker_id, engine_stats=stats)
     samples = metrics.read_samples(session)
-    found = {(s.name, *sorted(s.labels.items())): s.value for s in samples if isinstance(s, metrics.Sample)}
-    histograms = {s.labels["worker"]: s for s in samples if isinstance(s, metrics.HistogramSample)}
+    found = {(s.meter.name, *sorted(s.labels.items())): s.value for s in samples if isinstance(s, Sample)}
+    histograms = {s.labels["worker"]: s for s in samples if isinstance(s, HistogramSample)}
     model, ready = ("model", "m"), ("state", "ready")
     assert found["tokenmill_batches", ("state", "in_progress")] == 1
     assert found["tokenmill_batches", ("state", "validating")] == 0

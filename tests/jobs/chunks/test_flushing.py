@@ -219,6 +219,7 @@ def test_truncated_answers_are_counted_once_however_often_they_are_flushed(sessi
     leasing.flush(session, claim, [*cut, replace(answer(claim, 3), is_truncated=True)], flush_no=1, lease=LEASE)
     session.refresh(batch)
     assert (batch.num_completed, batch.num_truncated) == (4, 3)
+    assert session.scalars(select(Ledger.num_truncated).order_by(Ledger.id)).all() == [2, 1]
 
 
 def test_a_line_of_another_chunk_is_our_own_mistake(session: Session, run: Run) -> None:

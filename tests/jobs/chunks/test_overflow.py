@@ -16,9 +16,9 @@ from jobs.batches import changing, lifecycle, retrying
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import covering, fairshare, leasing, ready_queues
 from jobs.chunks.fair_order import Queue, QueuedChunk, order
-from jobs.errors import ConflictError, InputError, OverBudgetError
+from jobs.errors import ConflictError, OverBudgetError
 from jobs.settings import Settings
-from jobs.states import BudgetUnit, BudgetWindow, Priority
+from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, Priority
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
 from tests.jobs.batches.control import validate
@@ -42,7 +42,7 @@ def create(session: Session, tenant: Tenant, make_file: Callable[..., File], set
             input_file_id=make_file().id,
             endpoint="/v1/chat/completions",
             completion_window="24h",
-            priority=Priority.URGENT,
+            priority=AskedPriority.URGENT,
         )
         return lifecycle.create_batch(session, tenant, wanted, settings)
 
@@ -84,20 +84,16 @@ def test_a_total_that_is_used_up_refuses_what_would_overflow_too(
         create()
 
 
-@pytest.mark.parametrize("priority", ["urgent", "bulk"])
-def test_nobody_asks_for_the_class(session: Session, tenant: Tenant, create: Make, priority: str) -> None:
-    with pytest.raises(InputError, match="no class to ask for; give urgent, normal, bulk"):
-        limits.check_priority(tenant, Priority.OVERFLOW)
-    with pytest.raises(InputError, match="no class to ask for"):
-        limits.set_best_priority(session, tenant.id, Priority.OVERFLOW)
-    with pytest.raises(InputError, match="no class to ask for"):
-        tenants.create_tenant(session, "other", best_priority=Priority.OVERFLOW)
+@pytest.mark.parametrize("priority", [AskedPriority.URGENT, AskedPriority.BULK])
+def test_nobody_changes_the_class_and_a_retry_asks_for_bulk(
+    session: Session, tenant: Tenant, create: Make, priority: AskedPriority
+) -> None:
     allow(session, tenant, limit=0)
     batch = create()
     with pytest.raises(ConflictError, match="your token budget did not cover it"):
-        changing.change_batch(session, tenant, batch.id, priority=Priority(priority))
+        changing.change_batch(session, tenant, batch.id, priority=priority)
     assert changing.change_batch(session, tenant, batch.id, completion_window="48h").priority == "overflow"
-    assert retrying.wish(batch).priority is Priority.BULK
+    assert retrying.wish(batch).priority is AskedPriority.BULK
 
 
 def queue(tenant_id: str, *ids: int, priority: Priority, waited: timedelta = timedelta(0)) -> Queue:

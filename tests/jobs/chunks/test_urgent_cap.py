@@ -18,7 +18,7 @@ from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
-from jobs.states import BatchState, ChunkState, Priority
+from jobs.states import AskedPriority, BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk, Tenant
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -174,7 +174,7 @@ def test_work_that_runs_as_urgent_counts_as_such_whatever_its_batch_becomes(
 ) -> None:
     first = add_work(tenant, 2, URGENT)
     assert shown(claims(session, 2), tenant) == ["mine urgent", "mine urgent"]
-    change_batch(session, tenant, first.id, priority=NORMAL)
+    change_batch(session, tenant, first.id, priority=AskedPriority.NORMAL)
     add_work(tenant, 1, URGENT)
     assert shown(claims(session, 1), tenant) == ["mine normal"]
 

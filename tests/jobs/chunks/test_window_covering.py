@@ -250,7 +250,7 @@ def test_workers_sweeps_turns_and_operators_at_once_keep_every_limit(
             picos = [cost * 1_000_000 for cost in costs.values()]
             fits = covering.cover(own, claim, list(costs.values()), covered=0, picos=picos).fits
         running = {line_no: costs[line_no] for line_no, is_covered in zip(costs, fits, strict=True) if is_covered}
-        ended = {line_no: chance.randint(0, running.pop(line_no)) for line_no in list(running)[:2]}
+        ended = {line_no: chance.randint(1, running.pop(line_no)) for line_no in list(running)[:2]}
         results = [answer(claim, line_no, tokens=tokens) for line_no, tokens in ended.items()]
         left = sum(running.values())
         with maker.begin() as own:

@@ -85,6 +85,19 @@ def test_a_batch_is_told_when_it_ends_and_what_is_before_it(session: Session, me
     )
 
 
+def test_a_rate_is_known_once_half_of_the_only_chunk_is_finished(session: Session, run: Run) -> None:
+    batch = run(4)
+    worker(session)
+    claim = claim_one(session, chunk_ids(session, batch)[0])
+    look_after(session, 0)
+    flush(session, claim, [0], flush_no=1)
+    look_after(session, 1)
+    assert told(session, batch).ends_at is None
+    flush(session, claim, [1], flush_no=2)
+    look_after(session, 1)
+    assert seconds_left(session, told(session, batch)) == pytest.approx(2, abs=1)
+
+
 def test_without_finished_lines_there_is_a_place_and_no_end(session: Session, run: Run) -> None:
     batches = [run(4), run(4)]
     worker(session)

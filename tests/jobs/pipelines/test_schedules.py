@@ -52,6 +52,7 @@ def test_a_schedule_runs_next_after_now_or_from_its_start_on(
         ({"jitter_seconds": 7200}, "jitter_seconds", "give 0 to 3600"),
         ({"catch_up_seconds": -1}, "catch_up_seconds", "give 0 to 604800"),
         ({"max_failures": 0}, "max_failures", "give 1 to 1000"),
+        ({"late_after_seconds": 0}, "late_after_seconds", "give 1 to 2678400"),
         ({"ends_at": datetime(2020, 1, 1, tzinfo=UTC)}, "ends_at", "would never run"),
         ({"starts_at": datetime(1900, 1, 1, tzinfo=UTC)}, "starts_at", "between 2000 and 2100"),
     ],

@@ -82,7 +82,7 @@ class Uploads:
     def tidy(self) -> set[str]:
         """Do what control workers do, where all that is in the store is old; return what it still has."""
         retention.purge_uploads(self.maker, self.storage)
-        retention.sweep_objects(self.maker, self.storage, age=timedelta(seconds=-60))
+        retention.sweep_objects(self.maker, self.storage, age=timedelta(seconds=-60), unused=timedelta(days=30))
         return {found.name for found in self.storage.iter_objects()} - {store_owner.MARK}
 
 
@@ -215,3 +215,23 @@ def test_a_local_store_joins_objects(uploads: Uploads, monkeypatch: pytest.Monke
         uploads.storage.put(key, content)
     uploads.storage.join(whole, parts)
     assert uploads.storage.read_range(whole, 0, 100) == WHOLE
+
+
+def test_a_completion_is_its_owners_only_whatever_the_fence(uploads: Uploads, session: Session) -> None:
+    """A database that was restored gives the same fence out again."""
+    upload_id = uploads.begin()
+    part_ids = uploads.send(upload_id)
+    lost = uploads.claim(upload_id, part_ids)
+    new = uploads.put_together(lost)
+    uploads.age(upload_id, claim_fence=0, claimed_until=None, claimed_by=None)
+    claimed = uploads.claim(upload_id, part_ids)
+    assert isinstance(lost, Completion)
+    assert isinstance(claimed, Completion)
+    assert claimed.fence == lost.fence
+    completing.give_up(session, lost)
+    session.commit()
+    assert uploads.claim(upload_id, part_ids) is None, "the other one's claim is as it was"
+    for use in (lambda: uploads.put_together(lost), lambda: uploads.finish(lost, new)):
+        with pytest.raises(FencedOutError):
+            use()
+    assert uploads.finish(claimed, uploads.put_together(claimed)).state == "completed"

@@ -4,14 +4,14 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
 from jobs.errors import ConflictError, NotFoundError
 from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
-from jobs.tables import Tenant, WebhookDelivery, WebhookEndpoint
+from jobs.tables import Tenant, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.webhooks import deliveries, endpoints
 from jobs.webhooks.deliveries import PAUSES, ClaimedDelivery
 from jobs.webhooks.endpoints import EndpointChange
@@ -67,6 +67,21 @@ def test_a_claim_has_all_that_a_request_needs(session: Session, tenant: Tenant, 
     assert claimed.event_data == {"id": "batch_0"}
     assert 0 <= claimed.claimed_at - claimed.event_at <= 60
     assert abs(claimed.claimed_at - datetime.now(UTC).timestamp()) < 60
+
+
+def test_a_claim_is_good_for_its_owner_only_whatever_the_fence(
+    session: Session, tenant: Tenant, endpoint: WebhookEndpoint
+) -> None:
+    """A database that was restored gives the same fence out again."""
+    note(session, tenant)
+    (lost,) = claim(session)
+    session.execute(text("UPDATE webhook_delivery SET fence = 0, claimed_by = NULL, due_at = now()"))
+    session.commit()
+    (claimed,) = claim(session)
+    assert claimed.fence == lost.fence
+    assert record(session, lost, DOWN) is None
+    assert record(session, claimed, OK) is DeliveryState.DELIVERED
+    assert [attempt.status_code for attempt in session.scalars(select(WebhookAttempt))] == [200]
 
 
 def test_a_claimed_delivery_is_nobody_elses_until_its_claim_ends(
@@ -298,6 +313,7 @@ def test_a_look_costs_no_more_for_a_tenant_with_many(
     )
     session.execute(text("ANALYZE webhook_delivery"))
     values = {"limit": 100, "a_tenant": 4, "claim": deliveries.CLAIM, "busy_tenants": [], "busy_allowed": []}
+    values["claimed_by"] = "claim"
     explained = text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + deliveries._CLAIM.text)
     plan = session.execute(explained, values).scalar_one()[0]["Plan"]
 

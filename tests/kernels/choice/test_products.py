@@ -34,6 +34,20 @@ def test_a_choice_is_measured_once_and_found_by_the_next_start(folder: Path, mon
     assert again.of(7, 512) is None
 
 
+@pytest.mark.parametrize(
+    ("layer", "head", "expected"),
+    [
+        (Product.MULTIPLY_ADDS, Product.MULTIPLY_ADDS, True),
+        (Product.MULTIPLY_ADDS, Product.DOTS, True),
+        (Product.DOTS, Product.MULTIPLY_ADDS, False),
+    ],
+)
+def test_attention_goes_by_what_multiplies_the_layers(layer: Product, head: Product, expected: bool) -> None:
+    mixed = {LAYER: layer, SMALL: Product.DOTS}
+    assert ProductChoice(products={LAYER: layer, HEAD: head}, origin="kept").is_in_float32 is expected
+    assert not ProductChoice(products=mixed, origin="kept").is_in_float32
+
+
 def test_small_models_and_other_dtypes_take_what_is_used_unasked(folder: Path) -> None:
     for shapes, dtype in (([SMALL], torch.bfloat16), ([LAYER, HEAD], torch.float32), ([LAYER], torch.float16)):
         found = choose_products(shapes, dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.cpu.runtime import amx
 from kernels.errors import KernelInputError
 from kernels.paged import LayerCache
 from kernels.paged_attention import paged_attention, paged_attention_reference
@@ -59,6 +60,19 @@ def test_attention_equals_its_twin(
         cache_dtype=cache_dtype,
     )
     close(case.run(paged_attention), case.run(paged_attention_reference))
+
+
+@pytest.mark.parametrize(("block_size", "window"), [(16, None), (16, 40), (4, None)])
+def test_bf16_in_fp32_is_the_fp32_result_rounded_once(
+    monkeypatch: pytest.MonkeyPatch, attention_case: Any, block_size: int, window: int | None
+) -> None:
+    monkeypatch.setattr(amx, "can_use", lambda: False)
+    case = attention_case(
+        BATCHES["mixed"], heads=6, kv_heads=2, block_size=block_size, window=window, dtype=torch.bfloat16
+    )
+    exact = replace(case, query=case.query.float()).run(paged_attention)
+    assert torch.isfinite(exact).all()
+    assert torch.equal(case.run(paged_attention, in_float32=True), exact.bfloat16())
 
 
 @pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16])

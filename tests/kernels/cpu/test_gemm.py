@@ -31,9 +31,11 @@ def linear(request: pytest.FixtureRequest) -> Linear:
     if not gemm.can_multiply(unit):
         pytest.skip(f"this CPU, or numba's LLVM, has no {unit}")
 
-    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def multiply(
+        x: Tensor, weight: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype = torch.bfloat16
+    ) -> Tensor:
         width = weight.shape[0]
-        return gemm.linear(x, pack(weight), pack_bias(bias, width), width, unit=unit)
+        return gemm.linear(x, pack(weight), pack_bias(bias, width), width, unit=unit, dtype=dtype)
 
     return multiply
 
@@ -57,6 +59,20 @@ def test_a_product_equals_the_one_in_fp32_rounded_once(linear: Linear, width: in
         x = torch.randn(rows, depth).bfloat16()
         close(linear(x, weight, bias), x, weight, bias)
         close(linear(x, weight), x, weight)
+
+
+@pytest.mark.parametrize("depth", [1, 33, 576])
+@pytest.mark.parametrize("width", [1, 17, 48, 49, 145])
+def test_sums_in_fp32_are_those_that_are_rounded_otherwise(linear: Linear, width: int, depth: int) -> None:
+    weight, bias = weight_of(width, depth), torch.randn(width).bfloat16()
+    for rows in ROWS:
+        x = torch.randn(rows, depth).bfloat16()
+        sums = linear(x, weight, bias, dtype=torch.float32)
+        assert sums.dtype == torch.float32
+        torch.testing.assert_close(
+            sums, functional.linear(x.float(), weight.float(), bias.float()), rtol=1e-5, atol=1e-5
+        )
+        assert torch.equal(sums.bfloat16(), linear(x, weight, bias))
 
 
 @pytest.mark.parametrize("depth", [33, 1536])

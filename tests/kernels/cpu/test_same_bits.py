@@ -16,7 +16,7 @@ import torch
 from numba.core import codegen
 
 from kernels.cpu import row_ops
-from kernels.cpu.runtime import launch
+from kernels.cpu.runtime import compilation
 from kernels.rms_norm import add_rms_norm, rms_norm
 
 pytestmark = pytest.mark.long
@@ -55,7 +55,7 @@ def test_a_row_of_equal_numbers_becomes_ones(dtype: torch.dtype) -> None:
     "function", [row_ops._rms_norm_float32, row_ops._add_rms_norm_bfloat16, row_ops._silu_mul_float32]
 )
 def test_no_estimate_of_the_cpus_own_is_compiled(function: Callable[[Any], None]) -> None:
-    compiled = numba.cfunc(launch.SIGNATURE, **launch.COMPILE_OPTIONS)(function)
+    compiled = numba.cfunc(compilation.SIGNATURE, **compilation.COMPILE_OPTIONS)(function)
     assert not re.findall(r"\bv?(?:rsqrt|rcp)\w*", compiled._library.get_asm_str())
 
 

@@ -158,6 +158,22 @@ def test_rows_without_a_header_get_the_columns_that_they_have() -> None:
     assert str(seen.schema().field("late").type).startswith("list")
 
 
+def test_an_integer_beyond_64_bits_is_refused_for_parquet_with_its_column() -> None:
+    seen = SeenColumns(Format.PARQUET)
+    seen.add({"n": 1 << 70})
+    with pytest.raises(InputError, match=r"column 'n' has an integer beyond 64 bits\. Write JSONL"):
+        seen.schema()
+
+
+def test_an_integer_of_any_length_reaches_prompt_and_output(tmp_path: Path) -> None:
+    source = source_of(tmp_path, {"n": 1 << 200})
+    (line,) = request_lines(source, check("{{ n }} {{ row|tojson }}"), Ask(model="m"))
+    assert isinstance(line, RequestLine)
+    assert line.messages[0].content == f'{1 << 200} {{"n": {1 << 200}}}'
+    shape = Shape(answer=answer_columns(SCHEMA))
+    assert next(joined_rows(source, shape, unrendered=[], results=[[result(1, "a")]]))["n"] == 1 << 200
+
+
 @pytest.mark.parametrize("values", [[1, "a"], [1] * 1024 + ["a"], [[1], {"a": 1}], [1 << 70]])
 def test_rows_of_several_types_are_refused_for_parquet_alone(values: list[Any]) -> None:
     def seen_in(form: Format) -> Any:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -166,6 +169,40 @@ def test_tables_are_written_row_by_row() -> None:
     assert table.to_pylist() == [*many[:-1], {"a": None, "b": None}]
 
 
+LONG = 123456789012345678901234567890
+
+
+def test_values_of_every_kind_are_written_alike() -> None:
+    rows: list[dict[str, Any]] = [
+        {"a": LONG, "b": {"n": [LONG]}},
+        {"a": float("nan"), "b": float("inf")},
+        {"a": Decimal("1.10"), "b": datetime(2026, 1, 2, tzinfo=UTC)},
+        {"a": np.float64(1.5), "b": np.array([1, 2])},
+    ]
+    assert written(Format.JSONL, rows).decode().splitlines() == [
+        f'{{"a":{LONG},"b":{{"n":[{LONG}]}}}}',
+        '{"a":null,"b":"Infinity"}',
+        '{"a":"1.10","b":"2026-01-02T00:00:00+00:00"}',
+        '{"a":1.5,"b":[1,2]}',
+    ]
+    assert written(Format.CSV, rows).decode().splitlines() == [
+        "a,b",
+        f'{LONG},"{{""n"":[{LONG}]}}"',
+        ",Infinity",
+        "1.10,2026-01-02T00:00:00+00:00",
+        '1.5,"[1,2]"',
+    ]
+
+
+def test_a_long_integer_of_an_answer_keeps_its_digits() -> None:
+    columns = answer_columns(object_of(a={}))
+    assert answer_of(result(f'{{"a": [{LONG}]}}'), columns).values == {"a": [LONG]}
+    columns = answer_columns(object_of(item={"type": "integer"}))
+    assert f"item of the answer is no integer that fits: {LONG} (" in (
+        answer_of(result(f'{{"item": {LONG}}}'), columns).error or ""
+    )
+
+
 def test_an_output_says_by_its_name_what_it_is_to_be() -> None:
     assert [output_format(name) for name in ("a.jsonl", "a.b.CSV", "a.parquet")] == list(Format)
     for name in ("a", "a.txt", "a.csv.gz"):
@@ -175,3 +212,20 @@ def test_an_output_says_by_its_name_what_it_is_to_be() -> None:
 
 def test_a_type_that_a_schema_does_not_say_is_any() -> None:
     assert answer_columns(object_of(a={"description": "?"}))["a"].kind is Kind.ANY
+
+
+def test_large_rows_are_written_in_small_groups() -> None:
+    target = io.BytesIO()
+    with open_table(target, Format.PARQUET, columns=None, schema=pa.schema({"a": pa.string()})) as table:
+        for _ in range(12):
+            table.write({"a": "x" * (8 << 20)})
+    metadata = pq.ParquetFile(target).metadata
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [4, 4, 4]
+
+
+def test_a_value_that_parquet_has_no_place_for_is_refused() -> None:
+    with (
+        pytest.raises(InputError, match="the rows cannot be written as Parquet, where a column has one type"),
+        open_table(io.BytesIO(), Format.PARQUET, columns=None, schema=pa.schema({"a": pa.int8()})) as table,
+    ):
+        table.write({"a": "text"})

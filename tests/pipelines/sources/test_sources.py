@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import obstore
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +18,10 @@ from obstore.store import from_url
 
 from benchmarks.s3_server import S3Server
 from jobs.errors import InputError, ServiceError
+from pipelines.outputs.tables import open_table
+from pipelines.row_json import dumps
 from pipelines.sources import formats
+from pipelines.sources.files import Format
 from pipelines.sources.reading import open_source
 
 
@@ -57,6 +62,7 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, row 2: it is no JSON"),
+        ("a.jsonl", b'{"a": ' + b"1" * 5000 + b"}\n", "a.jsonl, row 1: it is no JSON (an integer has 5,000 digits"),
         ("a.jsonl", b"[1]\n", "a.jsonl, row 1: it is no JSON object"),
         ("a.jsonl", b'{"a": "\xff"}\n', "a.jsonl, row 1: it is no JSON"),
         ("a.csv", b"a,b\n1,2\n3\n", "a.csv, row 2 (line 3): it has 1 fields and the header 2"),
@@ -126,6 +132,48 @@ def test_every_type_of_parquet_is_read_as_it_is(tmp_path: Path) -> None:
     })  # fmt: skip
     pq.write_table(table, tmp_path / "a.parquet")
     assert rows(tmp_path / "a.parquet") == pq.read_table(tmp_path / "a.parquet").to_pylist()
+
+
+NANOSECONDS = [1767312245123456789, None, 1767312245000000000, -1]
+
+
+def test_nanoseconds_of_parquet_come_through_to_each_output(tmp_path: Path) -> None:
+    zoned = pa.timestamp("ns", tz="Europe/Berlin")
+    table = pa.table({
+        "when": pa.array(NANOSECONDS, zoned), "time": pa.array([1, None, 1000, 86399999999999], pa.time64("ns")),
+        "took": pa.array(NANOSECONDS, pa.duration("ns")),
+        "nested": pa.array([[{"a": each}] for each in NANOSECONDS], pa.list_(pa.struct([("a", pa.timestamp("ns"))]))),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    read = rows(tmp_path / "a.parquet")
+    assert orjson.loads(dumps(read)) == [
+        {"when": "2026-01-02T01:04:05.123456789+01:00", "time": "00:00:00.000000001",
+         "took": "20455 days, 0:04:05.123456789", "nested": [{"a": "2026-01-02T00:04:05.123456789"}]},
+        {"when": None, "time": None, "took": None, "nested": [{"a": None}]},
+        {"when": "2026-01-02T01:04:05+01:00", "time": "00:00:00.000001",
+         "took": "20455 days, 0:04:05", "nested": [{"a": "2026-01-02T00:04:05"}]},
+        {"when": "1970-01-01T00:59:59.999999999+01:00", "time": "23:59:59.999999999",
+         "took": "-1 day, 23:59:59.999999999", "nested": [{"a": "1969-12-31T23:59:59.999999999"}]},
+    ]  # fmt: skip
+    target = io.BytesIO()
+    with open_table(target, Format.PARQUET, columns=None, schema=table.schema) as writer:
+        for row in read:
+            writer.write(row)
+    assert pq.read_table(target) == table
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([10**9], pa.date32()), "column 'far' of type date32[day] holds what cannot be read: "),
+        (pa.array([4 * 10**11], pa.timestamp("s")), "column 'far' of type timestamp[ms] holds what cannot be read: "),
+        (pa.array([b"\xff"]).cast(pa.string(), safe=False), "column 'far' of type string holds what cannot be read"),
+    ],
+    ids=["day", "second", "text"],
+)
+def test_what_python_has_no_value_for_is_refused_with_its_column(tmp_path: Path, column: pa.Array, said: str) -> None:
+    pq.write_table(pa.table({"far": column}), tmp_path / "a.parquet")
+    assert f"a.parquet: {said}" in refusal(tmp_path / "a.parquet")
 
 
 def test_a_folder_and_a_glob_are_read_in_the_order_of_names(tmp_path: Path) -> None:

@@ -70,10 +70,21 @@ def test_values_appear_as_people_write_them() -> None:
 
 
 def test_a_row_that_holds_what_no_prompt_can_show_is_that_rows_error() -> None:
-    outcome = rendered("{{ x }}", {"x": b"\xff"}, {"x": 1}, {"x": "\ud800"}, {"x": 1 << 70})
-    assert outcome[0].startswith("<the row holds what no prompt can show: ")
-    assert outcome[1] == "1"
-    assert all(one.startswith("<the row holds what no prompt can show: ") for one in outcome[2:])
+    bad: list[Any] = [b"\xff", "\ud800", {1}, {"a": [b"\xff"]}]
+    outcome = rendered("{{ x }}", {"x": 1}, *({"y": 1, "x": value} for value in bad), {"x": 2})
+    said = "<the row holds what no prompt can show: x"
+    assert (outcome[0], outcome[-1]) == ("1", "2")
+    assert outcome[1] == f"{said}: bytes, which are no text>"
+    assert outcome[2].startswith(f"{said}: str is not valid UTF-8")
+    assert outcome[3:5] == [f"{said}: a value of type set>", f"{said}.a: bytes, which are no text>"]
+
+
+@pytest.mark.parametrize("power", [63, 64, 100, 127, 128, 200])
+def test_integers_keep_their_digits(power: int) -> None:
+    source = "{{ x }} {{ [x]|tojson }} {{ row|tojson }} {{ row.x }} {{ x|string|length }}{{ x == row.x }}"
+    for value in (1 << power, -(1 << power) - 1):
+        expected = f'{value} [{value}] {{"x": {value}}} {value} {len(str(value))}True'
+        assert rendered(source, {"x": value, "row": {"x": value}}) == [expected]
 
 
 def test_names_of_columns_may_be_those_of_the_renderers_own_parameters() -> None:

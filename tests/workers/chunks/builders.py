@@ -38,7 +38,7 @@ class FakeHost:
 
     def __init__(self, *, instant: bool = False) -> None:
         self.instant = instant
-        self.silence = 0.0
+        self.is_silent = False
         self.num_silent_checks = 0
         self.waiting: dict[int, tuple[NewRequest, Owner]] = {}
         self.aborted: list[int] = []
@@ -113,11 +113,12 @@ class FakeHost:
             self.waiting.pop(request_id, None)
             self.aborted.append(request_id)
 
-    def seconds_since_progress(self) -> float:
+    @property
+    def is_wedged(self) -> bool:
         with self._changed:
-            self.num_silent_checks += self.silence > 0
+            self.num_silent_checks += self.is_silent
             self._changed.notify_all()
-        return self.silence
+        return self.is_silent
 
     def wait_for_silent_checks(self, count: int) -> None:
         """Wait until the chunk has looked so often at the silence that is set now."""

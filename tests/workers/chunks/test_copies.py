@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,6 +111,7 @@ def test_no_answer_goes_to_another_batch_or_tenant(
 def test_a_copy_waits_while_another_chunk_runs_its_original(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, same: MakeLine, line: MakeLine
 ) -> None:
+    bench.change_parts(monotonic=lambda: 0.0)  # however long it takes
     submit_valid([same(0), line(1), line(2), same(3), same(4), line(5)])
     first, second = Bench(bench.parts, bench.maker), Bench(bench.parts, bench.maker)
     first.start(first.claim())
@@ -122,6 +124,47 @@ def test_a_copy_waits_while_another_chunk_runs_its_original(
     assert len(host.prompts) == 4
     assert bench.rows(CHUNKS) == [("done", 1), ("done", 1)]
     assert bench.rows(BILLED) == [(0, 2), (1, 2), (2, 2), (3, 0), (4, 0), (5, 2)]
+
+
+def test_copies_wait_ten_seconds_and_then_one_of_them_runs_itself_for_all_of_its_chunk(
+    bench: Bench,
+    host: FakeHost,
+    submit_valid: SubmitLines,
+    same: MakeLine,
+    line: MakeLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, find = threading.Semaphore(0), originals.find
+
+    def count(*given: Any, line_nos: Sequence[int]) -> list[originals.Original]:
+        looks.release()
+        return find(*given, line_nos=line_nos)
+
+    def look_thrice() -> None:
+        assert all(looks.acquire(timeout=20) for _ in range(3))
+
+    monkeypatch.setattr(originals, "find", count)
+    batch_id = submit_valid([same(0), line(1), line(2), same(3), same(4)])
+    first, second = Bench(bench.parts, bench.maker), Bench(bench.parts, bench.maker)
+    now = 0.0
+    second.change_parts(monotonic=lambda: now)
+    first.start(first.claim())
+    host.wait_for(3)
+    second.start(second.claim())
+    look_thrice()
+    now = 9.9
+    look_thrice()
+    assert len(host.prompts) == 3
+    now = 10.0
+    host.wait_for(4)
+    assert host.prompts[3] == host.prompts[0]
+    host.answer(4)
+    second.join()
+    first.join()
+    assert bench.rows(CHUNKS) == [("done", 1), ("done", 1)]
+    assert bench.rows(BILLED) == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 0)]
+    with bench.maker() as session:
+        assert audit(session, batch_id=batch_id) == []
 
 
 def test_a_copy_whose_original_failed_or_waits_for_a_worker_is_computed_itself_once_for_all(
@@ -162,6 +205,7 @@ def test_copies_of_what_failed_twice_are_not_tried_one_a_round(
 def test_a_chunk_whose_worker_dies_before_the_copies_are_written_ends_with_each_answer_once(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, same: MakeLine, line: MakeLine
 ) -> None:
+    bench.change_parts(monotonic=lambda: 0.0)  # however long it takes
     batch_id = submit_valid([line(0), same(1), same(2), same(3), same(4), line(5)])
     first, second = Bench(bench.parts, bench.maker), Bench(bench.parts, bench.maker)
     first.start(first.claim())

@@ -19,7 +19,7 @@ from jobs.batches.exact_counts import NewCount
 from jobs.errors import FencedOutError, LimitError
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.settings import Settings
-from jobs.states import CountState, Priority
+from jobs.states import AskedPriority, CountState
 from jobs.storage import Storage
 from jobs.tables import InputCount, Tenant
 from workers.answers import AnswerMaker
@@ -72,7 +72,11 @@ def ask(maker: sessionmaker[Session], storage: Storage, tenant: Tenant) -> Ask:
         with maker.begin() as session:
             file = files.create_file(session, tenant.id, new)
             wanted = NewCount(
-                file_id=file.id, endpoint=CHAT_ENDPOINT, model="demo", priority=Priority.NORMAL, completion_window="24h"
+                file_id=file.id,
+                endpoint=CHAT_ENDPOINT,
+                model="demo",
+                priority=AskedPriority.NORMAL,
+                completion_window="24h",
             )
             return exact_counts.ask(session, tenant.id, wanted).id
 
@@ -134,6 +138,31 @@ def test_bad_lines_are_those_that_the_worker_would_refuse(
         (6, "invalid_json_line"),
     ]
     assert (found.num_requests, found.num_invalid) == (6, 5)
+
+
+def test_a_turn_is_its_owners_only_whatever_the_fence(
+    counter: InputCounter, ask: Ask, read: Callable[[str], InputCount], line: Callable[..., dict[str, Any]],
+    maker: sessionmaker[Session],
+) -> None:  # fmt: skip
+    """A database that was restored gives the same fence out again."""
+    count_id = ask(joined([line(0)]))
+    with maker.begin() as session:
+        lost = exact_counts.claim(session, model="demo", lease=timedelta(hours=1))
+        assert lost is not None
+    with maker.begin() as session:
+        session.execute(text("UPDATE input_count SET claim_fence = 0, claimed_until = NULL, claimed_by = NULL"))
+    with maker.begin() as session:
+        claimed = exact_counts.claim(session, model="demo", lease=timedelta(hours=1))
+        assert claimed is not None
+    assert claimed.fence == lost.fence
+    turn = counter._count(lost)
+    with pytest.raises(FencedOutError), maker.begin() as session:
+        exact_counts.note_turn(session, lost, turn, max_listed=5)
+    with pytest.raises(FencedOutError), maker.begin() as session:
+        exact_counts.fail(session, lost, "no")
+    with maker.begin() as session:
+        exact_counts.note_turn(session, claimed, turn, max_listed=5)
+    assert (read(count_id).state, read(count_id).num_requests) == (CountState.COUNTED, 1)
 
 
 def test_a_turn_that_is_lost_is_taken_again_behind_the_last_line_that_was_written(

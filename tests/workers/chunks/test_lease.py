@@ -32,6 +32,7 @@ def test_the_last_flush_waits_for_a_share_before_it_has_the_budget(
         sessions=bench.maker,
         hold_sessions=bench.maker,
         settings=bench.parts.settings,
+        meters=bench.parts.meters,
         monotonic=time.monotonic,
     )
     lease.cover([10, 10], [0, 0])

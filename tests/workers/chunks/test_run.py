@@ -12,7 +12,6 @@ from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import BILLED, CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
-from workers.chunks.ends import STALL_SECONDS
 from workers.drain import Drain
 
 
@@ -90,7 +89,7 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
     lease = "SELECT lease_until > now() + interval '10 seconds' FROM chunk"
     bench.age_lease()
     bench.wait_until(lease, [(True,)])
-    host.silence = STALL_SECONDS + 1
+    host.is_silent = True
     host.wait_for_silent_checks(1)  # a heartbeat that was under way has landed
     with bench.maker.begin() as session:
         session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))

@@ -18,10 +18,12 @@ from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import connect, sessions
 from jobs.settings import Settings
-from jobs.states import Priority
+from jobs.states import AskedPriority, Priority
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from jobs.telemetry.declared import worker_meters
 from workers.answers import AnswerMaker
+from workers.chunks.engine_runner import EngineRunner
 from workers.chunks.parts import WorkerParts
 from workers.chunks.service import ChunkService
 from workers.drain import Drain
@@ -78,8 +80,7 @@ class GatedHost:
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_child(self, request_id: int, index: int) -> None: ...
 
-    def seconds_since_progress(self) -> float:
-        return 0.0
+    is_wedged = False
 
     def close(self) -> None: ...
 
@@ -125,11 +126,11 @@ def make_service(
         service = ChunkService(
             worker_id="w",
             model="demo",
-            host=any_host,
-            make_parts=make_parts,
+            runner=EngineRunner(any_host, make_parts, model="demo"),
             sessions=maker if flushes is None else flushes,
             hold_sessions=maker,
             settings=chosen,
+            meters=worker_meters(),
         )
         made.append(service)
         return service
@@ -144,7 +145,7 @@ def make_service(
 @pytest.fixture
 def other_tenant(maker: sessionmaker[Session]) -> Tenant:
     with maker.begin() as session:
-        return tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=Priority.URGENT)
+        return tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=AskedPriority.URGENT)
 
 
 class Watch:

@@ -1,0 +1,263 @@
+"""`/v1/extractions`: create, look at, list, read, cancel and delete extractions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import orjson
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field, StrictInt
+from sqlalchemy.orm import Session
+
+from api.auth import KeyIdDep, TenantDep
+from api.bodies import described, signed_in_body
+from api.fields import WHOLE, ExpiresAfter, ObjectId, StrictModel
+from api.openapi import failures, lines_of
+from api.schemas.extractions import DeletedExtraction, ExtractionObject, ExtractionPage, RecordLine
+from api.services import Services, ServicesDep
+from api.sessions import SessionDep
+from api.spending import ONE_ESTIMATE, ONE_LISTING
+from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
+from extraction.course.stored_plan import StoredPlan
+from jobs.database import transaction
+from jobs.errors import InputError, TooLargeError
+from jobs.extractions import deletion, lifecycle, plans, records, reviewed, stages
+from jobs.extractions.lifecycle import CreateExtraction
+from jobs.extractions.records import RecordsPage
+from jobs.settings import Settings
+from jobs.states import AskedPriority
+from jobs.tables import Extraction, Tenant
+
+router = APIRouter(prefix="/v1/extractions", tags=["extractions"], responses=failures(401, 429, 503))
+
+_MAX_CURSOR = 2**53 - 1
+_MAX_FIELDS = 1000
+
+
+class ListQuery(StrictModel):
+    collection_id: ObjectId | None = None
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class ResultsQuery(StrictModel):
+    after: Annotated[int, Field(ge=0, le=_MAX_CURSOR)] = 0
+    """0, or the `x-next-after` of a page."""
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class CreateExtractionBody(StrictModel):
+    collection_id: ObjectId
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    """A JSON schema of the fields, see docs/extraction.md."""
+    model: ObjectId
+    quotes: bool = True
+    """Ask for the words that hold each value; else the value itself is looked for."""
+    logprobs: bool = True
+    """Ask how likely each token is: better scores, and some 10 kB more a document."""
+    again: bool = True
+    """Ask for doubtful fields a second time."""
+    max_tokens: Annotated[StrictInt, Field(ge=16, le=1_000_000), WHOLE] | None = None
+    """Of an answer; null: twice what the schema lets expect."""
+    max_fields: Annotated[StrictInt, Field(ge=1, le=_MAX_FIELDS), WHOLE] = 25
+    """Fields asked at once; a larger schema is split."""
+    calibration: dict[str, Any] | None = None
+    """What `tokenmill extract calibrate` wrote: what scores mean."""
+    parquet: bool = False
+    """Write the fields as a table, too."""
+    completion_window: CompletionWindow = "24h"
+    """Of all stages together."""
+    priority: AskedPriority = AskedPriority.NORMAL
+    output_expires_after: ExpiresAfter | None = None
+    metadata: Metadata = None
+
+
+@router.post(
+    "",
+    operation_id="createExtraction",
+    responses=failures(403, 404, 408, 409, 413),
+    openapi_extra=described(CreateExtractionBody),
+    dependencies=[ONE_ESTIMATE],
+)
+async def create(
+    body: Annotated[CreateExtractionBody, Depends(signed_in_body(CreateExtractionBody))],
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+) -> ExtractionObject:
+    """Ask fields of all documents that a collection has now; sent again with its key, it returns what was made."""
+    wanted = await run_sync(_checked, body, services.settings, idempotency_key, limiter=services.store.estimate_threads)
+    async with services.session_slots:
+        return await run_sync(_create, services, tenant, key_id, wanted)
+
+
+@router.get("", operation_id="listExtractions")
+def list_page(
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
+) -> ExtractionPage:
+    page = lifecycle.list_extractions(
+        session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
+    )
+    shown = [_shown(session, each, services.settings) for each in page.data]
+    return ExtractionPage.of(shown, has_more=page.has_more)
+
+
+@router.get("/{extraction_id}", operation_id="retrieveExtraction", responses=failures(404))
+def retrieve(extraction_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ExtractionObject:
+    return _shown(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
+
+
+_RESULTS = lines_of(
+    RecordLine,
+    {
+        "x-next-after": "The `after` of the next page.",
+        "x-has-more": "`true` where there is a next page, else `false`.",
+    },
+)
+
+
+@router.get(
+    "/{extraction_id}/results",
+    operation_id="listRecords",
+    response_class=Response,
+    responses={200: _RESULTS, **failures(404, 409, 410)},
+    dependencies=[ONE_LISTING],
+)
+async def results(
+    extraction_id: str, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ResultsQuery, Query()]
+) -> Response:
+    """Answer the records of a completed extraction as NDJSON, in the order of its documents.
+
+    A value that somebody has decided about is what is right; its evidence has what was extracted, and who decided.
+    """
+    return sent(await records_page(services, tenant.id, extraction_id, query, told=reviewed.with_decisions))
+
+
+async def records_page(
+    services: Services,
+    tenant_id: str,
+    extraction_id: str,
+    query: ResultsQuery,
+    *,
+    told: Callable[[Session, Extraction, bytes], bytes],
+) -> RecordsPage:
+    """Return a page of records as `told` makes them with what people decided."""
+    async with services.session_slots:
+        file = await run_sync(_records_file, services, tenant_id, extraction_id)
+    storage = services.store.storage
+    page = await run_sync(
+        lambda: records.read_page(storage, file, after=query.after, limit=query.limit),
+        limiter=services.store.making_threads,
+    )
+    async with services.session_slots:
+        content = await run_sync(_told, services, tenant_id, extraction_id, page.content, told)
+    return replace(page, content=content)
+
+
+def sent(page: RecordsPage) -> Response:
+    """Return the answer that has a page."""
+    headers = {"x-next-after": str(page.after), "x-has-more": "true" if page.has_more else "false"}
+    return Response(page.content, media_type="application/x-ndjson", headers=headers)
+
+
+@router.post("/{extraction_id}/cancel", operation_id="cancelExtraction", responses=failures(404, 409))
+def cancel(
+    extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
+) -> ExtractionObject:
+    """Stop an extraction, and the batch that it waits for; what was done is billed, and there are no results."""
+    found = lifecycle.cancel_extraction(session, tenant.id, extraction_id, reason=f"cancelled by {key_id}")
+    return _shown(session, found, services.settings)
+
+
+@router.delete("/{extraction_id}", operation_id="deleteExtraction", responses=failures(404, 409))
+def delete(extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> DeletedExtraction:
+    """Delete an extraction that has ended, its files, and its batches with their results; its collection stays.
+
+    What was billed stays on the bill.
+    """
+    deletion.delete_extraction(session, tenant.id, extraction_id, by=key_id)
+    return DeletedExtraction(id=extraction_id)
+
+
+def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: str | None) -> CreateExtraction:
+    """Return the call, once its schema is known to be one that can be asked. Raises InputError."""
+    schema = _as_json(body.schema_, param="schema")
+    if len(schema) > settings.max_schema_bytes:
+        raise TooLargeError(
+            f"The schema has {len(schema):,} bytes and {settings.max_schema_bytes:,} are allowed. Ask in several "
+            "extractions.",
+            param="schema",
+        )
+    params: dict[str, Any] = {"temperature": 0.0, "logprobs": body.logprobs}
+    if body.max_tokens is not None:
+        params["max_tokens"] = body.max_tokens
+    calibration = None if body.calibration is None else _as_json(body.calibration, param="calibration").decode()
+    plan = StoredPlan(
+        schema=schema.decode(),
+        model=body.model,
+        quotes=body.quotes,
+        params=params,
+        max_fields=body.max_fields,
+        calibration=calibration,
+    )
+    plans.check(plan, parquet=body.parquet)
+    expiry = body.output_expires_after
+    return CreateExtraction(
+        collection_id=body.collection_id,
+        plan=plan,
+        again=body.again,
+        parquet=body.parquet,
+        priority=body.priority,
+        completion_window=body.completion_window,
+        output_expires_after_seconds=expiry.seconds if expiry else None,
+        metadata=body.metadata,
+        idempotency_key=idempotency_key,
+    )
+
+
+def _as_json(given: dict[str, Any], *, param: str) -> bytes:
+    """Return what was given as JSON that can be kept and shown. Raises InputError."""
+    try:
+        json.dumps(given, allow_nan=False)  # instead of NaN and infinity orjson writes null
+        return orjson.dumps(given)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{param} cannot be kept as JSON: {error}. Leave out numbers that are not finite and whole numbers of more "
+            "than 64 bits, unpaired surrogates, and what is nested over 250 levels deep.",
+            param=param,
+            code="invalid_value",
+        ) from None
+
+
+def _create(services: Services, tenant: Tenant, key_id: str, wanted: CreateExtraction) -> ExtractionObject:
+    with transaction(services.sessions) as session:
+        made = lifecycle.create_extraction(session, tenant, wanted, services.settings, key_id=key_id)
+        return _shown(session, made, services.settings)
+
+
+def _records_file(services: Services, tenant_id: str, extraction_id: str) -> records.RecordsFile:
+    with transaction(services.sessions) as session:
+        return records.records_file(session, lifecycle.get_extraction(session, tenant_id, extraction_id))
+
+
+def _told(
+    services: Services,
+    tenant_id: str,
+    extraction_id: str,
+    content: bytes,
+    told: Callable[[Session, Extraction, bytes], bytes],
+) -> bytes:
+    with transaction(services.sessions) as session:
+        return told(session, lifecycle.get_extraction(session, tenant_id, extraction_id), content)
+
+
+def _shown(session: Session, extraction: Extraction, settings: Settings) -> ExtractionObject:
+    begun = stages.stages_of(session, extraction.id)
+    found = stages.batches_of(session, begun)
+    return ExtractionObject.of(extraction, begun, found, currency=settings.currency)

@@ -1,0 +1,159 @@
+"""`/v1/extractions`: what is asked of a collection's documents, how far that is, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import Field
+
+from api.schemas.batches import BatchUsage, RequestCounts, usage_of
+from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from jobs.accounts import prices
+from jobs.accounts.money import in_currency
+from jobs.extractions.stages import STAGES, Stage
+from jobs.states import BatchState, ExtractionState, Priority
+from jobs.tables import Batch, Extraction, ExtractionStage
+
+
+class DocumentCounts(WireModel):
+    total: int
+    completed: int
+    """With fields; counted at the end, as `failed`."""
+    failed: int
+
+
+class StageObject(WireModel):
+    name: Stage
+    batch_id: str | None
+    """Null where there was nothing to do."""
+    status: BatchState | None
+    """Of its batch; null where there is none, or it was deleted."""
+    request_counts: RequestCounts | None
+    usage: BatchUsage | None
+    begun_at: int
+    done_at: int | None
+
+    @classmethod
+    def of(cls, stage: ExtractionStage, batch: Batch | None) -> Self:
+        counts = None
+        if batch is not None:
+            counts = RequestCounts(
+                total=batch.num_requests or stage.num_lines,
+                completed=batch.num_completed,
+                failed=batch.num_failed,
+                truncated=batch.num_truncated,
+            )
+        return cls(
+            name=STAGES[stage.number],
+            batch_id=stage.batch_id,
+            status=None if batch is None else BatchState(batch.state),
+            request_counts=counts,
+            usage=None if batch is None else usage_of(batch),
+            begun_at=unix_seconds(stage.begun_at),
+            done_at=unix_seconds_or_none(stage.done_at),
+        )
+
+
+class ExtractionObject(ListedObject):
+    object: Literal["extraction"] = "extraction"
+    collection_id: str
+    model: str
+    schema_: Annotated[dict[str, Any], Field(serialization_alias="schema")]
+    """As it was given."""
+    quotes: bool
+    again: bool
+    status: ExtractionState
+    reason: str | None
+    """Of its end, where it is not completed; or what it waits for."""
+    stages: list[StageObject]
+    """Those that have begun."""
+    document_counts: DocumentCounts
+    failures: dict[str, int]
+    """How many documents failed, by code."""
+    num_to_review: int
+    """Values, null among them, that a person should look at."""
+    input_tokens: int
+    """Of all its batches."""
+    output_tokens: int
+    cost: str
+    """Of all its batches, in units of the currency."""
+    currency: str
+    output_file_id: str | None
+    """JSONL, a record a document."""
+    parquet_file_id: str | None
+    """The fields as a table, where that was asked for."""
+    priority: Priority
+    completion_window: str
+    metadata: dict[str, str] | None
+    created_at: int
+    expires_at: int
+    ended_at: int | None
+
+    @classmethod
+    def of(
+        cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
+    ) -> Self:
+        of_stages = [batches.get(stage.batch_id or "") for stage in stages]
+        found = [batch for batch in of_stages if batch is not None]
+        return cls(
+            id=extraction.id,
+            collection_id=extraction.collection_id,
+            model=extraction.model,
+            schema_=orjson.loads(extraction.plan["schema"]),
+            quotes=extraction.plan["quotes"],
+            again=extraction.again,
+            status=ExtractionState(extraction.state),
+            reason=extraction.reason,
+            stages=[StageObject.of(stage, batch) for stage, batch in zip(stages, of_stages, strict=True)],
+            document_counts=DocumentCounts(
+                total=extraction.num_documents,
+                completed=extraction.num_done,
+                failed=sum(extraction.failed_codes.values()),
+            ),
+            failures=extraction.failed_codes,
+            num_to_review=extraction.num_to_review,
+            input_tokens=sum(batch.input_tokens for batch in found),
+            output_tokens=sum(batch.output_tokens for batch in found),
+            cost=in_currency(sum(prices.cost_picos(batch) for batch in found)),
+            currency=currency,
+            output_file_id=extraction.output_file_id,
+            parquet_file_id=extraction.parquet_file_id,
+            priority=Priority(extraction.priority),
+            completion_window=extraction.completion_window,
+            metadata=extraction.request_metadata,
+            created_at=unix_seconds(extraction.created_at),
+            expires_at=unix_seconds(extraction.expires_at),
+            ended_at=unix_seconds_or_none(extraction.ended_at),
+        )
+
+
+class ExtractionPage(Page[ExtractionObject]):
+    """Newest first."""
+
+
+class DeletedExtraction(WireModel):
+    id: str
+    object: Literal["extraction"] = "extraction"
+    deleted: Literal[True] = True
+
+
+class RecordProblem(WireModel):
+    code: str
+    message: str
+    page: int | None
+
+
+class RecordLine(WireModel):
+    """What became of a document; docs/extraction.md tells of the evidence."""
+
+    document_id: str
+    document: str
+    """Its name."""
+    sha256: str
+    status: Literal["done", "failed"]
+    error: RecordProblem | None
+    fields: dict[str, Any] | None
+    evidence: list[dict[str, Any]]
+    usage: dict[str, int]

@@ -1,0 +1,35 @@
+"""Measure a part of extraction on documents and texts made from a seed.
+
+python -m benchmarks.extraction alignment [--texts 200] [--seed 0]
+python -m benchmarks.extraction corpus [--documents 50000] [--processes 2] [--seed 0]
+python -m benchmarks.extraction documents [--pages 300] [--turns 5] [--files 10000] [--seed 0]
+python -m benchmarks.extraction embeddings --model FOLDER [--texts 400] [--turns 5] [--num-threads 2] [--seed 0]
+python -m benchmarks.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [--seed 0] [options of extract]
+python -m benchmarks.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "retrieval")
+"""Modules, loaded when they are named: two of them need torch, and the memory of documents is measured without it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the part that is named, with the options that follow; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tokenmill bench extraction", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=_PARTS)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    part = importlib.import_module(f"benchmarks.extraction.{parser.parse_args(arguments[:1]).part}")
+    exit_code: int = part.main(arguments[1:])
+    return exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""What `Embedder` is measured beside: transformers, sentence-transformers and onnxruntime on the same weights.
+
+None but transformers is a dependency: what is not installed is left out with a reason. Knows nothing of time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+Vectors = npt.NDArray[np.float32]
+Embed = Callable[[list[str]], Vectors]
+
+_PADDED_BATCH = 32
+"""What sentence-transformers' `encode` takes by default, after it has sorted texts by length as is done here."""
+
+
+def find_peers(path: Path, *, num_threads: int, max_tokens: int) -> dict[str, Embed | str]:
+    """Return by name what makes normalized means of a folder's rows, or a reason why it cannot be had."""
+    return {
+        "transformers": _by_transformers(path, max_tokens),
+        "sentence-transformers": _if_installed(lambda: _by_sentence_transformers(path), "sentence-transformers"),
+        "onnxruntime": _if_installed(
+            lambda: _by_onnxruntime(path, max_tokens, num_threads), "onnxruntime onnx onnxscript"
+        ),
+    }
+
+
+def _if_installed(find: Callable[[], Embed], packages: str) -> Embed | str:
+    try:
+        return find()
+    except ImportError as error:
+        return f"left out: {error}; pip install {packages}"
+
+
+def _by_transformers(path: Path, max_tokens: int) -> Embed:
+    model = AutoModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+
+    @torch.inference_mode()
+    def rows(inputs: dict[str, Any]) -> Any:
+        return model(**{name: torch.from_numpy(each) for name, each in inputs.items()}).last_hidden_state.numpy()
+
+    return _in_padded_batches(path, max_tokens, rows)
+
+
+def _by_sentence_transformers(path: Path) -> Embed:
+    model = importlib.import_module("sentence_transformers").SentenceTransformer(str(path), device="cpu")
+
+    def embed(texts: list[str]) -> Vectors:
+        found: Vectors = model.encode(texts, batch_size=_PADDED_BATCH, normalize_embeddings=True)
+        return found
+
+    return embed
+
+
+def _by_onnxruntime(path: Path, max_tokens: int, num_threads: int) -> Embed:
+    """Return what runs an export of the model with all of onnxruntime's optimizations, which are its default."""
+    onnxruntime = importlib.import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        _export(path, file)
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return _in_padded_batches(path, max_tokens, lambda inputs: session.run(None, inputs)[0])
+
+
+class _Rows(torch.nn.Module):
+    """An encoder whose inputs have an order, and whose answer is its last layer's rows alone."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self._encoder = encoder
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> Any:
+        return self._encoder(
+            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
+        ).last_hidden_state
+
+
+def _export(path: Path, file: Path) -> None:
+    encoder = AutoModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False).eval()
+    ids, ones, zeros = (torch.full((2, 8), each) for each in (3, 1, 0))  # one tensor given twice would be one input
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own exporter about torch
+        torch.onnx.export(
+            _Rows(encoder).eval(),
+            (ids, ones, zeros),
+            file,
+            dynamo=True,
+            input_names=("input_ids", "attention_mask", "token_type_ids"),
+            dynamic_shapes=({0: batch, 1: length},) * 3,
+            verbose=False,
+        )
+
+
+def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, Any]], Any]) -> Embed:
+    """Return what embeds texts by length in padded batches, means under a mask, as all-MiniLM-L6-v2's card does."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+
+    def batches(texts: list[str]) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+        for start in range(0, len(order), _PADDED_BATCH):
+            batch = order[start : start + _PADDED_BATCH]
+            given = [texts[index] for index in batch]
+            inputs = tokenizer(given, padding=True, truncation=True, max_length=max_tokens, return_tensors="np")
+            yield batch, {"token_type_ids": np.zeros_like(inputs["input_ids"])} | dict(inputs)
+
+    def embed(texts: list[str]) -> Vectors:
+        means: list[tuple[list[int], Vectors]] = []
+        for batch, inputs in batches(texts):
+            mask = inputs["attention_mask"][..., None]
+            means.append((batch, (rows(inputs) * mask).sum(1) / mask.sum(1)))
+        vectors = np.concatenate([own for _, own in means]).astype(np.float32)
+        order = np.argsort([index for batch, _ in means for index in batch])
+        found: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[order]
+        return found
+
+    return embed

@@ -1,0 +1,118 @@
+"""Write PDFs: text in Helvetica at given places, and pictures. Enough to measure and test readers with.
+
+Knows the file format's frame and one font; lays nothing out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+_FONT = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Text from a point on: its baseline, in points from the top left, turned by so many degrees to the left."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 10.0
+    is_upright: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture in grey from (x, y), its top left; `pixels` are rows of bytes."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    pixels: tuple[bytes, ...] = (bytes(range(0, 256, 32)),) * 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PdfPage:
+    """What stands on a page; `rotation` is by how many degrees to the right a reader turns it."""
+
+    words: tuple[Words, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    width: float = 595.0
+    height: float = 842.0
+    rotation: int = 0
+
+
+def write_pdf(pages: list[PdfPage]) -> bytes:
+    """Return a PDF of some pages. Raises UnicodeEncodeError for what Windows-1252 does not have."""
+    return frame(pdf_objects(pages))
+
+
+def pdf_objects(pages: list[PdfPage]) -> list[bytes]:
+    """Return the objects of a PDF, whose numbers are their places from 1 on; the first is the catalog."""
+    first = 4
+    kids = b" ".join(b"%d 0 R" % (first + 2 * number) for number in range(len(pages)))
+    tree = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages))
+    objects = [b"<< /Type /Catalog /Pages 2 0 R >>", tree, _FONT]
+    picture = first + 2 * len(pages)
+    for number, page in enumerate(pages):
+        objects.append(_page(page, first + 2 * number + 1, picture))
+        objects.append(_stream(b"", _content(page)))
+        picture += len(page.pictures)
+    return objects + [_image(image) for page in pages for image in page.pictures]
+
+
+def frame(objects: list[bytes], trailer: bytes = b"") -> bytes:
+    """Return the file around some objects: header, table of places, trailer."""
+    parts, places, place = [b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"], [], 0
+    place = len(parts[0])
+    for number, content in enumerate(objects, start=1):
+        part = b"%d 0 obj\n%s\nendobj\n" % (number, content)
+        parts.append(part)
+        places.append(place)
+        place += len(part)
+    table = b"".join(b"%010d 00000 n \n" % start for start in places)
+    parts.append(b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table))
+    size = len(objects) + 1
+    parts.append(b"trailer\n<< /Size %d /Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF\n" % (size, trailer, place))
+    return b"".join(parts)
+
+
+def _page(page: PdfPage, content: int, picture: int) -> bytes:
+    box = b"[0 0 %g %g]" % (page.width, page.height)
+    pictures = b" ".join(b"/P%d %d 0 R" % (index, picture + index) for index in range(len(page.pictures)))
+    resources = b"<< /Font << /F 3 0 R >> /XObject << %s >> >>" % pictures
+    head = b"<< /Type /Page /Parent 2 0 R /MediaBox %s /Rotate %d" % (box, page.rotation)
+    return b"%s /Resources %s /Contents %d 0 R >>" % (head, resources, content)
+
+
+def _content(page: PdfPage) -> bytes:
+    parts = [
+        b"q %g 0 0 %g %g %g cm /P%d Do Q\n"
+        % (image.width, image.height, image.x, page.height - image.y - image.height, index)
+        for index, image in enumerate(page.pictures)
+    ]
+    parts.append(b"BT\n")
+    for words in page.words:
+        turn = b"1 0 0 1" if words.is_upright else b"0 1 -1 0"
+        matrix = b"%s %g %g Tm" % (turn, words.x, page.height - words.y)
+        parts.append(b"/F %g Tf %s (%s) Tj\n" % (words.size, matrix, _escaped(words.text)))
+    parts.append(b"ET\n")
+    return b"".join(parts)
+
+
+def _image(picture: Picture) -> bytes:
+    size = b"/Width %d /Height %d" % (len(picture.pixels[0]), len(picture.pixels))
+    head = b"/Type /XObject /Subtype /Image %s /ColorSpace /DeviceGray /BitsPerComponent 8" % size
+    return _stream(head, b"".join(picture.pixels))
+
+
+def _escaped(text: str) -> bytes:
+    return text.encode("cp1252").replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)")
+
+
+def _stream(attributes: bytes, content: bytes) -> bytes:
+    packed = zlib.compress(content)
+    head = b"<< %s /Length %d /Filter /FlateDecode >>" % (attributes, len(packed))
+    return b"%s\nstream\n%s\nendstream" % (head, packed)

@@ -1,0 +1,160 @@
+"""How good BM25, vectors and both together find the documents that people found relevant, in a file that is given.
+
+Knows no collection: each line of the file is a document or a query, `{"kind": "document", "id", "text"}` or
+`{"kind": "query", "id", "text", "relevant": [ids]}`. A document is one passage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.arguments import natural
+from engine import Embedder
+from extraction.passages.passage import Passage
+from extraction.retrieval.index import Index
+from extraction.retrieval.ranking import Hit
+from extraction.retrieval.segment import build
+from extraction.retrieval.signature import EmbeddingSignature, Signature
+
+Floats = NDArray[np.float32]
+
+_TOP_K = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A question, and the documents that answer it."""
+
+    text: str
+    relevant: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """Documents by their ids, and questions about them."""
+
+    documents: Mapping[str, str]
+    queries: Sequence[Query]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one way of ranking reached, means over the queries."""
+
+    way: str
+    ndcg_at_10: float
+    recall_at_100: float
+    milliseconds: float
+    """Of wall time, for one query; the making of vectors is not counted."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one row for each way of ranking, or JSON."""
+    parser = argparse.ArgumentParser(prog="tokenmill bench extraction retrieval", description=__doc__)
+    parser.add_argument("path", type=Path, help="a JSON Lines file of documents and queries, gzipped or not")
+    parser.add_argument("--model", help="folder of an encoder, for vectors too")
+    parser.add_argument("--language", default="english")
+    parser.add_argument("--num-threads", type=natural, default=1)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    collection = read(arguments.path)
+    outcomes = measure(collection, model=arguments.model, language=arguments.language, threads=arguments.num_threads)
+    if arguments.json:
+        print(json.dumps([asdict(each) for each in outcomes], indent=2))
+        return 0
+    print(f"{len(collection.documents)} documents, {len(collection.queries)} queries")
+    print(f"{'by':<10}{'nDCG@10':>9}{'R@100':>8}{'ms a query':>12}")
+    for each in outcomes:
+        print(f"{each.way:<10}{each.ndcg_at_10:>9.3f}{each.recall_at_100:>8.3f}{each.milliseconds:>12.2f}")
+    return 0
+
+
+def read(path: Path) -> Collection:
+    """Read a file."""
+    documents: dict[str, str] = {}
+    queries: list[Query] = []
+    for line in _lines(path):
+        if line["kind"] == "document":
+            documents[line["id"]] = line["text"]
+        else:
+            queries.append(Query(text=line["text"], relevant=frozenset(line["relevant"])))
+    return Collection(documents=documents, queries=[query for query in queries if query.relevant])
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        yield from map(json.loads, file)
+
+
+def measure(collection: Collection, *, model: str | None, language: str, threads: int) -> list[Outcome]:
+    """Return what is reached by words, and, with a model, by vectors and by both."""
+    texts, questions = list(collection.documents.values()), [query.text for query in collection.queries]
+    if model is None:
+        index = index_of(collection, language=language)
+        return [_outcome("words", collection, index, lambda: [index.by_words(one, _TOP_K) for one in questions])]
+    embedding, (of_texts, of_questions) = _embedded(model, [texts, questions], threads=threads)
+    index = index_of(collection, language=language, embedding=embedding, vectors=of_texts)
+    ways = {
+        "words": lambda: [index.by_words(one, _TOP_K) for one in questions],
+        "vectors": lambda: index.by_vectors(of_questions, _TOP_K),
+        "both": lambda: index.by_both(questions, of_questions, _TOP_K),
+    }
+    return [_outcome(way, collection, index, rank) for way, rank in ways.items()]
+
+
+def index_of(
+    collection: Collection,
+    *,
+    language: str,
+    embedding: EmbeddingSignature | None = None,
+    vectors: Floats | None = None,
+) -> Index:
+    """Make an index in which every document is one passage."""
+    signature = Signature(cutter="whole", tokenizer_sha256="", language=language, embedding=embedding)
+    documents = (
+        (name, text, [Passage(start=0, end=len(text), num_tokens=0)]) for name, text in collection.documents.items()
+    )
+    return Index([build(documents, signature, vectors=vectors)])
+
+
+def ndcg(relevant: frozenset[str], found: Sequence[str], depth: int = 10) -> float:
+    """Return the discounted gain of what was found, by that of the best that could be; every relevant one gains 1."""
+    gained = sum(1 / math.log2(place + 2) for place, name in enumerate(found[:depth]) if name in relevant)
+    return gained / sum(1 / math.log2(place + 2) for place in range(min(depth, len(relevant))))
+
+
+def _outcome(way: str, collection: Collection, index: Index, rank: Callable[[], list[list[Hit]]]) -> Outcome:
+    started = time.perf_counter()
+    rankings = rank()
+    seconds = time.perf_counter() - started
+    found = [[index.place(hit.row).document for hit in ranking] for ranking in rankings]
+    judged = list(zip((query.relevant for query in collection.queries), found, strict=True))
+    return Outcome(
+        way=way,
+        ndcg_at_10=statistics.mean(ndcg(relevant, names) for relevant, names in judged),
+        recall_at_100=statistics.mean(len(relevant & set(names)) / len(relevant) for relevant, names in judged),
+        milliseconds=1000 * seconds / len(judged),
+    )
+
+
+def _embedded(model: str, groups: Sequence[list[str]], *, threads: int) -> tuple[EmbeddingSignature, list[Floats]]:
+    torch.set_num_threads(threads)
+    embedder = Embedder(model)
+    made = [embedder.embed(texts) for texts in groups]
+    print(f"{sum(made[0].truncated)} documents are longer than {embedder.max_tokens} tokens", file=sys.stderr)
+    signature = EmbeddingSignature(model_sha256=model, pooling="of the model", dimensions=embedder.dimensions)
+    return signature, [each.vectors for each in made]

@@ -1,0 +1,171 @@
+"""`tokenmill db backup` and `db restore`: a dump of the database, then the objects that its rows name.
+
+Knows no table; what keeps the objects meanwhile is `jobs.backups`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.admin_commands import DataDirOption, storage_url
+from jobs.errors import InputError, ServiceError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from jobs.storage import Storage
+
+_DUMP = "database.dump"
+_OBJECTS = "objects"
+
+Folder = Annotated[Path, typer.Argument(help="Holds the dump and the objects.")]
+
+
+def register(db_app: typer.Typer) -> None:
+    db_app.command("backup")(db_backup)
+    db_app.command("restore")(db_restore)
+
+
+def db_backup(
+    folder: Folder,
+    data_dir: DataDirOption = None,
+    anew: Annotated[bool, typer.Option("--anew", help="Even where a backup that was killed still holds.")] = False,
+) -> None:
+    """Copy the database and its objects into a folder while the service runs; again, it copies what is new.
+
+    No object is deleted meanwhile, for a day at most. A backup that is killed leaves the last one as it was.
+    """
+    from jobs import backups
+
+    with _database(data_dir) as (url, maker), _written(folder / _DUMP) as dump:
+        if anew:
+            backups.release(maker)
+        objects = _objects_in(folder)
+        with backups.objects_held(maker):
+            _run_program("pg_dump", url, maker, "--format=custom", "--no-owner", f"--file={dump}")
+            num_copied = backups.copy_objects(_store(data_dir), objects)
+    print(f"{folder} has the database and its objects, {num_copied} of them new")
+
+
+def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
+    """Fill an empty database and an object store from a folder that `tokenmill db backup` has made.
+
+    Start the roles afterwards; `tokenmill db upgrade` before, where the backup is of an older version.
+    """
+    from jobs import backups
+
+    dump = folder / _DUMP
+    if not dump.is_file():
+        raise InputError(f"{dump} does not exist; name a folder that `tokenmill db backup` has made.")
+    with _database(data_dir) as (url, maker):
+        if backups.has_schema(maker):
+            raise InputError("the database is not empty. Make a new one, and name it in TOKENMILL_DATABASE_URL.")
+        # The objects first: so no row ever names one that is not there yet.
+        num_copied = backups.copy_objects(_objects_in(folder), _store(data_dir))
+        _run_program("pg_restore", url, maker, "--no-owner", "--exit-on-error", "--single-transaction", str(dump))
+        backups.release(maker)  # the dump was made while they were held
+    print(f"the database is as it was, with {num_copied} objects; see `tokenmill audit`")
+    print("where it takes the place of another for good: `tokenmill db adopt-storage`")
+
+
+@contextmanager
+def _database(data_dir: Path | None) -> Iterator[tuple[str, sessionmaker[Session]]]:
+    from cli.up_command import running_database_url
+    from jobs.database import connect, sessions
+
+    url = running_database_url(data_dir)
+    engine: Engine = connect(url)
+    try:
+        yield url, sessions(engine)
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """Yield where to write a file that is there under its own name once the block has ended well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.part")
+    yield unfinished
+    unfinished.replace(path)
+
+
+def _store(data_dir: Path | None) -> Storage:
+    from jobs.storage import Storage
+
+    url = storage_url(data_dir)
+    if url is None:
+        raise InputError("the object store is not known; set TOKENMILL_STORAGE_URL as the service does, or --data-dir")
+    return Storage(url)
+
+
+def _objects_in(folder: Path) -> Storage:
+    from jobs.storage import Storage
+
+    objects = (folder / _OBJECTS).absolute()
+    objects.mkdir(parents=True, exist_ok=True)
+    return Storage(objects.as_uri())
+
+
+def _run_program(name: str, url: str, maker: sessionmaker[Session], *arguments: str) -> None:
+    """Run a program of Postgres on the database. Raises ServiceError with the last line that it says."""
+    from sqlalchemy import URL, make_url
+
+    from jobs import backups
+
+    found = make_url(url)
+    # Not in the arguments, which every user of the machine may read.
+    environment = os.environ | ({"PGPASSWORD": str(found.password)} if found.password else {})
+    open_url = URL.create(
+        "postgresql",
+        username=found.username,
+        host=found.host,
+        port=found.port,
+        database=found.database,
+        query=found.query,
+    ).render_as_string()
+    program = _program(name, backups.server_major(maker))
+    done = subprocess.run(
+        [program, f"--dbname={open_url}", *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ServiceError(f"{name} failed: {(done.stderr.strip() or 'it said nothing').splitlines()[-1]}")
+
+
+def _program(name: str, major: int) -> Path:
+    """Return a program of the server's version, or of a later one. Raises ServiceError saying what to install."""
+    versions = {path: _major_of(path) for path in _candidates(name)}
+    usable = [path for path, version in versions.items() if version >= major]
+    if not usable:
+        found = ", ".join(f"{version} at {path}" for path, version in versions.items()) or "none"
+        raise ServiceError(f"{name} of PostgreSQL {major} or later was not found (found: {found}). Install its client.")
+    return min(usable, key=lambda path: versions[path])
+
+
+def _candidates(name: str) -> Iterator[Path]:
+    from cli.embedded.binaries import find_postgres
+
+    if on_path := shutil.which(name):
+        yield Path(on_path)
+    try:
+        embedded = find_postgres().postgres.with_name(name)
+    except ServiceError:
+        return
+    if embedded.is_file():
+        yield embedded
+
+
+def _major_of(path: Path) -> int:
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"(\d+)", said)
+    return 0 if version is None else int(version[1])

@@ -1,0 +1,57 @@
+"""Notices, beside the supervisor, that documents wait to be prepared: only then a stack needs who does that.
+
+A look that hangs or fails holds up nobody: it has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jobs.errors import ServiceError
+
+LOOK_SECONDS = 1.0
+
+
+@contextmanager
+def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterator[Callable[[], bool]]:
+    """Look until `look` says yes once, or the block ends; what is yielded tells whether it has.
+
+    Where it raises ServiceError it is asked again.
+    """
+    is_over, is_there = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not is_there.is_set() and not is_over.wait(every):
+            try:
+                if look():
+                    is_there.set()
+            except ServiceError:  # Postgres is away: the supervisor says so
+                continue
+
+    threading.Thread(target=watch, name="demand", daemon=True).start()
+    try:
+        yield is_there.is_set
+    finally:
+        is_over.set()
+
+
+@contextmanager
+def documents_wait(database_url: str) -> Iterator[Callable[[], bool]]:
+    """As `noticed`, of documents in the queue of prepare workers."""
+    from jobs.chunks.ready_queues import is_any_ready
+    from jobs.database import connect, sessions, transaction
+    from jobs.lines.document_bodies import PREPARE_MODEL
+
+    engine = connect(database_url, connections=1)
+
+    def look() -> bool:
+        with transaction(sessions(engine)) as session:
+            return is_any_ready(session, model=PREPARE_MODEL)
+
+    try:
+        with noticed(look) as is_there:
+            yield is_there
+    finally:
+        engine.dispose()

@@ -1,0 +1,199 @@
+"""`tokenmill extract DOCS --schema S -o fields.jsonl`: documents into fields, each with its place in the document."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.places.options import BaseUrl, Model, Param, Window, say
+from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from cli.extracting.outputs import Outputs
+    from cli.extracting.running import Tally
+    from cli.extracting.work import ExtractFolder, Passes
+    from cli.places.session import Place
+    from extraction.course.job import ExtractJob
+
+
+def extract(
+    documents: Annotated[
+        list[str], typer.Argument(metavar="DOCS", help="Files, folders and quoted globs: PDF, HTML, mail, text …")
+    ],
+    *,
+    schema: Annotated[Path, typer.Option(metavar="S.json", help="JSON schema of the fields.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.jsonl", help="A record a document; see --dry-run.")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="OUT.parquet", help="The fields as a table, too.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="R.html", help="A page of the most doubtful documents, values marked.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="C.json", help="Of `tokenmill extract calibrate`: what scores mean.")
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(metavar="GOLD.jsonl", help="Known documents: each prompt shows up to three that are most alike."),
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    quotes: Annotated[
+        bool, typer.Option(help="Ask for the words that hold each value; else the value itself is looked for.")
+    ] = True,
+    logprobs: Annotated[
+        bool, typer.Option(help="Ask how likely each token is: better scores, and some 10 kB more a document.")
+    ] = True,
+    again: Annotated[bool, typer.Option(help="Ask for doubtful fields a second time.")] = True,
+    second_reading: Annotated[
+        bool,
+        typer.Option("--second-reading", help="Read each document another way, too: better scores, twice the tokens."),
+    ] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=16, help="The longest answer [default: twice what the schema lets expect]")
+    ] = None,
+    max_fields: Annotated[int, typer.Option(min=1, help="Fields asked at once; a larger schema is split.")] = 25,
+    param: Param = None,
+    window: Window = "24h",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/, read documents in documents/")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what one document is asked and what all would take; run nothing.")
+    ] = False,
+    fail_on_errors: Annotated[
+        bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a document failed.")
+    ] = False,
+) -> None:
+    """Find the fields of a schema in documents, and where each value stands.
+
+    A document that cannot be read has a record with its error, and the others go on; exit status 1 if every one
+    failed. Interrupted, even by kill -9, the same command goes on where it was. `tokenmill extract evaluate` tells how
+    much of the records is right, `calibrate` learns from known documents what the scores mean.
+    """
+    from cli.extracting.known import read_examples
+    from cli.extracting.outputs import Outputs
+    from cli.extracting.prepared import ParseCache
+    from cli.extracting.running import check_schemas, written_before
+    from cli.extracting.sources import documents_of, require_outside
+    from cli.extracting.work import Passes, folder_of
+    from cli.places.options import json_params, place_of, text_of
+    from cli.up_command import default_data_dir
+    from jobs.extractions.plans import plan, read_calibration
+    from jobs.extractions.record_table import table_columns
+
+    if output is None and not dry_run:
+        raise InputError("no output was given. Say with -o where the records go, or look first with --dry-run.")
+    outputs = Outputs(records=output or Path("-"), table=parquet, report=report)
+    files = documents_of(documents)
+    if output is not None:
+        given = {schema: "the schema", calibration: "the calibration", examples: "the examples"}
+        _require_apart(outputs.paths, files, given={path: name for path, name in given.items() if path is not None})
+        require_outside(outputs.paths, documents)
+    base = data_dir or default_data_dir()
+    params = {"logprobs": logprobs, **json_params(max_tokens=max_tokens, temperature=0.0, others=param or [])}
+    _require_free(params)
+    job = plan(text_of(schema).encode(), quotes=quotes, params=params, max_fields=max_fields)
+    if calibration is not None:
+        job = replace(job, calibration=read_calibration(text_of(calibration), str(calibration)))
+    if examples is not None:
+        job = replace(job, examples=read_examples(examples, job.schema, ParseCache.below(base)))
+    if parquet is not None:
+        table_columns(job.schema)
+    place = place_of(model, base_url=base_url, window=window)
+    job = replace(job, model=place.model)
+    check_schemas(job, place)
+    if dry_run:
+        _show(job, place, files)
+        return
+    passes = Passes(again=again, second_reading=second_reading)
+    folder = folder_of(job, files, place=place.name, base=base, outputs=outputs.paths, passes=passes)
+    with folder.run.held():
+        tally = written_before(folder, outputs.paths)
+        if tally is None:
+            tally = _run(job, place, folder, files, outputs=outputs, passes=passes)
+        else:
+            say(f"{output} is already complete. Remove it to run again.")
+    _end(tally, fail_on_errors=fail_on_errors)
+
+
+def _run(
+    job: ExtractJob, place: Place, folder: ExtractFolder, files: list[Path], *, outputs: Outputs, passes: Passes
+) -> Tally:
+    from cli.extracting.outputs import MostDoubtful, write_outputs, write_report
+    from cli.extracting.running import Tally, records, run_batches
+    from cli.extracting.screen import noting, print_examples, reading_progress
+    from cli.places.session import session_at
+
+    with reading_progress(len(files)) as on_each:
+        folder.prepare(files, on_each=on_each)
+    job = _with_window(job, place, folder)
+    with session_at(place, folder.run, say=say) as session:
+        run_batches(job, folder, session, passes)
+    tally, doubtful = Tally(), MostDoubtful()
+    shown: list[dict[str, Any]] = []
+    passing = doubtful.passing(noting(tally.passing(records(job, folder)), shown))
+    write_outputs(passing, outputs, schema=job.schema)
+    if outputs.report is not None:
+        write_report(doubtful, outputs.report, cache=folder.cache)
+    folder.finish(outputs.paths, num_done=tally.num_done, failed=tally.codes)
+    print_examples(shown)
+    say(f"written to {' and '.join(map(str, outputs.paths))}")
+    return tally
+
+
+def _end(tally: Tally, *, fail_on_errors: bool) -> None:
+    from cli.extracting.screen import summary
+    from cli.line_tally import SOME_LINES_FAILED
+
+    for line in summary(tally):
+        say(line)
+    if tally.codes and fail_on_errors:
+        raise typer.Exit(SOME_LINES_FAILED)
+    if tally.codes and not tally.num_done:
+        raise typer.Exit(1)
+
+
+def _with_window(job: ExtractJob, place: Place, folder: ExtractFolder) -> ExtractJob:
+    from cli.extracting.windows import context_of, window_of
+
+    max_tokens = folder.context(lambda: context_of(place))
+    return replace(job, window=window_of(place, max_tokens=max_tokens))
+
+
+def _show(job: ExtractJob, place: Place, files: list[Path]) -> None:
+    """Print what the first document that can be read is asked, and what all of them would take."""
+    from cli.extracting.running import write_first
+    from cli.extracting.screen import print_prompt
+    from cli.extracting.work import Passes, folder_of
+    from cli.table import print_fields
+
+    with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
+        folder = folder_of(job, files, place=place.name, base=Path(base), outputs=[], passes=Passes(again=False))
+        folder.prepare(files, on_each=lambda: None)
+        if not write_first(_with_window(job, place, folder), folder):
+            raise InputError(f"no document could be read; the first says: {next(folder.prepared())[1].error}")
+        print_prompt(folder.first.lines)
+        print_fields({"documents": f"{len(files):,}"} | place.estimate(folder.first.lines))
+
+
+def _require_free(params: Mapping[str, Any]) -> None:
+    taken = {"messages", "model", "response_format", "n"} & params.keys()
+    if taken:
+        raise InputError(f"--param is given {sorted(taken)[0]}, which the schema, the documents and --model decide.")
+
+
+def _require_apart(outputs: list[Path], files: list[Path], *, given: dict[Path, str]) -> None:
+    """Raise InputError where an output cannot be written, or would replace what is read or the other output."""
+    from cli.disk.output_path import require_apart, require_replaceable
+
+    for path in outputs:
+        require_replaceable(path)
+    require_apart(outputs, dict.fromkeys(files, "one of the documents") | given)
+    if len({path.resolve() for path in outputs}) < len(outputs):
+        raise InputError("two of the outputs would be one file. Give each a path of its own.")

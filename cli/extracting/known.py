@@ -1,0 +1,40 @@
+"""Documents whose fields are known, as examples for the prompts of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.extracting.prepared import ParseCache, prepare
+from cli.places.options import text_of
+from extraction.documents.layout import layout
+from extraction.errors import ExtractionError
+from extraction.evaluation.gold import GoldDocument, read_gold
+from extraction.fields.schema import FieldSchema
+from extraction.passes.examples import Example
+from jobs.errors import InputError
+
+
+def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[Example, ...]:
+    """Return the documents of a gold file with their fields. Raises InputError where one is gone or cannot be read."""
+    known = read_known(gold, schema)
+    paths = [Path(name) for name in known]
+    for path in paths:
+        if not path.is_file():
+            raise InputError(
+                f"{gold} names {path}, which is no file here. Run where its names are right, or leave it out."
+            )
+    examples = []
+    for one, document in zip(prepare(paths, cache, on_each=lambda: None), known.values(), strict=True):
+        if one.error is not None:
+            raise InputError(f"{one.name}, an example of {gold}: {one.error['message']} ({one.error['code']}).")
+        text = layout(cache.load(one.sha256)).text
+        examples.append(Example(document_text=text, fields=document.fields))
+    return tuple(examples)
+
+
+def read_known(gold: Path, schema: FieldSchema) -> dict[str, GoldDocument]:
+    """Return a gold file by document. Raises InputError with the line of what is wrong."""
+    try:
+        return read_gold(text_of(gold).splitlines(), schema)
+    except ExtractionError as error:
+        raise InputError(f"{gold}: {error}") from None

@@ -1,0 +1,92 @@
+"""Files as read documents on disk: the same bytes are read once by a version of the readers, whoever asks.
+
+Failures are not kept here: what failed is read again by the next run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.disk.download import replacing
+from extraction.documents.document import Document
+from extraction.documents.parsing import PARSERS
+from extraction.documents.process.document_reader import DocumentReader
+from extraction.errors import DocumentError
+from jobs.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A file, and what reading it came to."""
+
+    name: str
+    sha256: str
+    error: dict[str, Any] | None = None
+    """The code, the message and the page, where it could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseCache:
+    """Read documents by their bytes, in folders of one version of the readers."""
+
+    root: Path
+
+    @classmethod
+    def below(cls, data_dir: Path) -> ParseCache:
+        version = hashlib.sha256(PARSERS.encode()).hexdigest()[:12]
+        return cls(root=data_dir.expanduser().absolute() / "documents" / version)
+
+    @property
+    def version(self) -> str:
+        """Return a digest of the versions of the readers."""
+        return self.root.name
+
+    def path_of(self, sha256: str) -> Path:
+        return self.root / sha256[:2] / f"{sha256}.doc"
+
+    def load(self, sha256: str) -> Document:
+        """Return a document that was prepared."""
+        return Document.from_bytes(self.path_of(sha256).read_bytes())
+
+    def store(self, sha256: str, stored: bytes) -> None:
+        path = self.path_of(sha256)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(stored)
+
+
+def prepare(files: Iterable[Path], cache: ParseCache, *, on_each: Callable[[], None]) -> Iterator[Prepared]:
+    """Read files, one after the other; `on_each` runs behind each. Raises InputError where one cannot be opened."""
+    with DocumentReader() as reader:
+        for path in files:
+            yield _prepared(path, cache, reader)
+            on_each()
+
+
+def name_of(path: Path) -> str:
+    """Return a file's path as JSON can hold it: bytes that are no UTF-8 as `\\xfc`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _prepared(path: Path, cache: ParseCache, reader: DocumentReader) -> Prepared:
+    content = _content(path)
+    sha256 = hashlib.sha256(content).hexdigest()
+    if not cache.path_of(sha256).exists():
+        try:
+            cache.store(sha256, reader.read_stored(content, path.name))
+        except DocumentError as error:
+            said = {"code": str(error.code), "message": error.message, "page": error.page}
+            return Prepared(name=name_of(path), sha256=sha256, error=said)
+    return Prepared(name=name_of(path), sha256=sha256)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Permit it, or leave the file out.") from None

@@ -1,0 +1,175 @@
+"""One extraction from its documents to its records: read, asked, asked again, put together, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cli.extracting.prepared import Prepared
+from cli.extracting.results import Results
+from cli.extracting.work import ExtractFolder, Passes
+from cli.places.session import Place, Session
+from extraction.course.answers import LineResult, usage_of
+from extraction.course.document import first_reading, record_of
+from extraction.course.job import ExtractJob, custom_id
+from extraction.passes.document_reading import DocumentReading
+from extraction.scoring.records import failed_record
+from jobs.errors import ServiceError
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of documents and of their values, counted as records pass."""
+
+    num_done: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    """How many documents failed, by code."""
+    groundings: Counter[str] = field(default_factory=Counter)
+    """How many values that must stand in their document were found there, by how."""
+    num_to_review: int = 0
+    """Values, null among them, that a person should look at."""
+    usage: Counter[str] = field(default_factory=Counter)
+
+    def passing(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for one in records:
+            if one["error"] is None:
+                self.num_done += 1
+            else:
+                self.codes[one["error"]["code"]] += 1
+            self.groundings.update(each["grounding"] for each in one["evidence"] if "status" in each["features"])
+            self.usage.update(one["usage"])
+            self.num_to_review += sum(each["review"] for each in one["evidence"])
+            yield one
+
+
+def written_before(folder: ExtractFolder, outputs: Sequence[Path]) -> Tally | None:
+    """Return what an earlier start counted that has written the outputs, where they are as it wrote them."""
+    if not folder.is_done(outputs):
+        return None
+    state = folder.run.read()
+    return Tally(num_done=state.num_answered, codes=Counter(state.failed or {}))
+
+
+def check_schemas(job: ExtractJob, place: Place) -> None:
+    """Raise InputError where the place is known not to keep the schema of a group's answers."""
+    for group in range(len(job.groups)):
+        place.check_schema(job.first_request(group, "").response_format["json_schema"]["schema"])
+
+
+def write_first(job: ExtractJob, folder: ExtractFolder) -> bool:
+    """Write the lines that ask readable documents for every group, unless they are there; tell if there are any."""
+    if not folder.first.lines.exists():
+        with folder.writing(folder.first) as file:
+            for number, one in folder.prepared():
+                if one.error is None:
+                    showing = job.showing(folder.cache.load(one.sha256))
+                    for group in range(len(job.groups)):
+                        text = job.excerpt(group, showing).layout.text
+                        file.write(job.line(number, group, job.first_request(group, text)))
+    return _has_lines(folder.first.lines)
+
+
+def write_listed(job: ExtractJob, folder: ExtractFolder) -> bool:
+    """Write the lines that read documents another way, unless they are there; tell if there are any."""
+    if not folder.listed.lines.exists():
+        with folder.writing(folder.listed) as file:
+            for number, one in folder.prepared():
+                if one.error is None:
+                    showing = job.showing(folder.cache.load(one.sha256))
+                    for group in range(len(job.groups)):
+                        text = job.excerpt(group, showing).layout.text
+                        if (request := job.list_request(group, text)) is not None:
+                            file.write(job.line(number, group, request))
+    return _has_lines(folder.listed.lines)
+
+
+def write_again(job: ExtractJob, folder: ExtractFolder) -> bool:
+    """Write the lines that ask for doubtful leaves again, unless they are there; tell if there are any."""
+    if not folder.again.lines.exists():
+        with (
+            folder.writing(folder.again) as file,
+            Results(folder.first.results) as first,
+            Results(folder.listed.results) as listed,
+        ):
+            for number, one in folder.prepared():
+                if one.error is not None:
+                    continue
+                answers = _first_answers(job, first, number=number)
+                showing, listings = job.showing(folder.cache.load(one.sha256)), _by_group(job, listed, number=number)
+                reading = first_reading(job, showing, answers, listings)
+                if isinstance(reading, DocumentReading):
+                    for group, doubts in reading.doubts().items():
+                        request = job.again_request(group, reading.first[group].shown.text, doubts)
+                        file.write(job.line(number, group, request))
+    return _has_lines(folder.again.lines)
+
+
+def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session, passes: Passes) -> None:
+    """Bring all answers into the folder."""
+    if write_first(job, folder):
+        session.run(folder.first)
+        if passes.second_reading and write_listed(job, folder):
+            session.run(folder.listed)
+    if passes.again and write_again(job, folder):
+        session.run(folder.again)
+
+
+def records(job: ExtractJob, folder: ExtractFolder) -> Iterator[dict[str, Any]]:
+    """Yield the record of each document, in the order in which they were given."""
+    with (
+        Results(folder.first.results) as first,
+        Results(folder.listed.results) as listed,
+        Results(folder.again.results) as again,
+    ):
+        for number, one in folder.prepared():
+            yield _record(job, folder, (first, listed, again), number=number, prepared=one)
+
+
+def _record(
+    job: ExtractJob,
+    folder: ExtractFolder,
+    stages: tuple[Results, Results, Results],
+    *,
+    number: int,
+    prepared: Prepared,
+) -> dict[str, Any]:
+    first, listed, asked_again = stages
+    name, sha256 = prepared.name, prepared.sha256
+    if prepared.error is not None:
+        return failed_record(prepared.error, name=name, sha256=sha256, usage=usage_of([]))
+    answers = _first_answers(job, first, number=number)
+    listings, again = _by_group(job, listed, number=number), _by_group(job, asked_again, number=number)
+    return record_of(
+        job,
+        folder.cache.load(sha256),
+        name=name,
+        sha256=sha256,
+        first=answers,
+        again=again,
+        usage=usage_of([*answers, *listings.values(), *again.values()]),
+        listings=listings,
+    )
+
+
+def _by_group(job: ExtractJob, stage: Results, *, number: int) -> dict[int, LineResult]:
+    """Return what a stage that not every group is part of says of a document."""
+    found = {group: stage.pop(custom_id(number, group)) for group in range(len(job.groups))}
+    return {group: result for group, result in found.items() if result is not None}
+
+
+def _first_answers(job: ExtractJob, first: Results, *, number: int) -> list[LineResult]:
+    return [_required(first, custom_id(number, group)) for group in range(len(job.groups))]
+
+
+def _required(first: Results, name: str) -> LineResult:
+    result = first.pop(name)
+    if result is None:
+        raise ServiceError(f"the results have no line for {name}, or not in the order of the lines")
+    return result
+
+
+def _has_lines(path: Path) -> bool:
+    return path.stat().st_size > 0

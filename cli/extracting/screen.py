@@ -1,0 +1,105 @@
+"""What a person sees of an extraction: progress while files are read, some documents' fields at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cli.line_tally import by_code
+
+if TYPE_CHECKING:
+    from cli.extracting.running import Tally
+
+_MAX_SHOWN = 3
+_MARKS = {"exact": "", "normalised": "", "fuzzy": "about", "none": "not found"}
+
+
+@contextmanager
+def reading_progress(total: int) -> Iterator[Callable[[], None]]:
+    """Show how many of `total` files are read; the function that is given counts one."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("reading"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
+        task = progress.add_task("reading", total=total)
+        yield lambda: progress.advance(task)
+
+
+def noting(records: Iterator[dict[str, Any]], shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Pass records on, and keep the first ones with fields."""
+    for one in records:
+        if one["error"] is None and len(shown) < _MAX_SHOWN:
+            shown.append(one)
+        yield one
+
+
+def print_prompt(lines: Path) -> None:
+    """Print the messages of a file's first line."""
+    with lines.open("rb") as file:
+        for message in orjson.loads(file.readline())["body"]["messages"]:
+            print(f"# {message['role']}:\n{message['content']}\n")
+
+
+def print_examples(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print the fields of the first documents; nothing into a pipe."""
+    if not sys.stdout.isatty():
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("document", "field", "value", "score", "where", box=None, pad_edge=False, collapse_padding=True)
+    for record in records:
+        for number, each in enumerate(record["evidence"]):
+            name = Path(record["document"]).name if number == 0 else ""
+            is_last = number == len(record["evidence"]) - 1
+            table.add_row(name, each["path"], _shown(each["value"]), _score(each), where(each), end_section=is_last)
+    Console().print(table, markup=False)
+
+
+def summary(tally: Tally) -> list[str]:
+    """Return what is to be said at the end, a line each."""
+    num_failed = tally.codes.total()
+    lines = [f"{tally.num_done:,} of {tally.num_done + num_failed:,} documents done"]
+    if num_failed:
+        lines.append(f"{num_failed:,} failed: {by_code(tally.codes)}")
+    if num_values := tally.groundings.total():
+        found = num_values - tally.groundings["none"]
+        lines.append(
+            f"{num_values:,} values, {found / num_values:.1%} of them found in the document; "
+            f"{tally.num_to_review:,} answers to be looked at (review: true)"
+        )
+    if num_input := tally.usage["input_tokens"]:
+        lines.append(
+            f"tokens {num_input:,} in, {tally.usage['cached_tokens'] / num_input:.1%} of them from the prefix cache; "
+            f"{tally.usage['output_tokens']:,} out"
+        )
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def _score(evidence: Mapping[str, Any]) -> str:
+    return f"{evidence['score']:.2f}" + (" review" if evidence["review"] else "")
+
+
+def where(evidence: Mapping[str, Any]) -> str:
+    """Return where a value stands, in words; nothing of null."""
+    if evidence["value"] is None:
+        return ""
+    if "status" not in evidence["features"]:
+        return "concluded"
+    if not evidence["spans"]:
+        return "not found"
+    span = evidence["spans"][0]
+    return f"{_MARKS[evidence['grounding']]} page {span['page'] + 1}, character {span['start']:,}".strip()

@@ -1,0 +1,121 @@
+"""Everything of one extraction on disk, so that the same command goes on where it was stopped.
+
+context.json             how many tokens the model took when the run began, which decides what prompts show
+documents.jsonl          what each file is, and why some could not be read
+first/ listed/ again/    a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
+stack/                   the data of the stack of its own, while it is unfinished
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from cli.disk.download import replacing
+from cli.extracting.prepared import ParseCache, Prepared, name_of, prepare
+from cli.places.run_folder import RunFolder, sha256_of
+from cli.places.stage import Stage
+from extraction.course.job import ExtractJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Which batches there are beside the first."""
+
+    again: bool = True
+    """Doubtful fields are asked for a second time."""
+    second_reading: bool = False
+    """Each document is read another way, too: every value that it has, without fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractFolder:
+    """The files of one job, below the folder of its run."""
+
+    run: RunFolder
+    cache: ParseCache
+
+    @property
+    def first(self) -> Stage:
+        return self._stage("first")
+
+    @property
+    def listed(self) -> Stage:
+        return self._stage("listed")
+
+    @property
+    def again(self) -> Stage:
+        return self._stage("again")
+
+    def _stage(self, name: str) -> Stage:
+        """Return a stage that remembers what it has come to by itself."""
+        return Stage.within(RunFolder(key=f"{self.run.key}-{name}", root=self.run.root / name))
+
+    @property
+    def note(self) -> Path:
+        return self.run.root / "documents.jsonl"
+
+    @property
+    def context_note(self) -> Path:
+        return self.run.root / "context.json"
+
+    def context(self, ask: Callable[[], int | None]) -> int | None:
+        """Return the context that the first start was told; this is it where there was none."""
+        if not self.context_note.exists():
+            self.run.root.mkdir(parents=True, exist_ok=True)
+            with replacing(self.context_note) as file:
+                file.write(orjson.dumps(ask()))
+        found: int | None = orjson.loads(self.context_note.read_bytes())
+        return found
+
+    def prepare(self, files: Sequence[Path], *, on_each: Callable[[], None]) -> None:
+        """Read all files and note what became of each, unless an earlier start did."""
+        if self.note.exists():
+            return
+        self.run.root.mkdir(parents=True, exist_ok=True)
+        with replacing(self.note) as file:
+            for one in prepare(files, self.cache, on_each=on_each):
+                file.write(orjson.dumps(asdict(one)) + b"\n")
+
+    def prepared(self) -> Iterator[tuple[int, Prepared]]:
+        """Yield every document with its number, from 0."""
+        with self.note.open("rb") as file:
+            for number, line in enumerate(file):
+                yield number, Prepared(**orjson.loads(line))
+
+    @contextmanager
+    def writing(self, stage: Stage) -> Iterator[BinaryIO]:
+        """Write the lines of a stage, whole or not at all."""
+        stage.run.root.mkdir(parents=True, exist_ok=True)
+        with replacing(stage.lines) as file:
+            yield file
+
+    def is_done(self, outputs: Sequence[Path]) -> bool:
+        """Tell whether an earlier start has written the outputs, and they are as they were written."""
+        return self.run.has_written(outputs)
+
+    def finish(self, outputs: Sequence[Path], *, num_done: int, failed: Mapping[str, int]) -> None:
+        """Note the outputs and what became of the documents, and free the disk."""
+        noted = {str(path.absolute()): sha256_of(path) for path in outputs}
+        self.run.write(replace(self.run.read(), outputs=noted, num_answered=num_done, failed=dict(failed)))
+        for stage in (self.first, self.listed, self.again):
+            shutil.rmtree(stage.run.root, ignore_errors=True)
+        self.run.forget_stack()
+        for note in (self.note, self.context_note):
+            note.unlink(missing_ok=True)
+
+
+def folder_of(
+    job: ExtractJob, files: Sequence[Path], *, place: str, base: Path, outputs: Sequence[Path], passes: Passes
+) -> ExtractFolder:
+    """Return the folder of these documents' job at a place into these outputs, read by the readers of this release."""
+    cache = ParseCache.below(base)
+    named = [f"{name_of(path)} {sha256_of(path)}" for path in files]
+    key = job.identity(place, repr(passes), cache.version, *(name_of(path.absolute()) for path in outputs), *named)
+    return ExtractFolder(run=RunFolder.below(base, key), cache=cache)

@@ -1,0 +1,111 @@
+"""`tokenmill extractions …`: extractions on a running server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.ids import given
+
+extractions_app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=given)]
+
+_COLUMNS = ("id", "created", "status", "stage", "documents", "failed", "to review", "reason")
+_PAGE = 1000
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(extractions_app, name="extractions")
+
+
+@extractions_app.command("list")
+def list_newest(
+    collection: Annotated[str | None, typer.Option(metavar="COLLECTION_ID", help="Of this one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest extractions, the stage that each has reached, and why those that failed did."""
+    from cli.pipelines.calls import server
+    from cli.table import print_table
+
+    with server() as calls:
+        found = calls.pages("/extractions", limit=limit, collection_id=collection)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print_table(_COLUMNS, map(_row, found), numbers=("documents", "failed", "to review"), below="reason")
+
+
+@extractions_app.command()
+def show(extraction_id: ExtractionId) -> None:
+    """Print an extraction as JSON: its stages, batches and files."""
+    from cli.pipelines.calls import named, server
+
+    with server() as calls:
+        print(json.dumps(calls.get(named("extractions", extraction_id)), indent=2))
+
+
+@extractions_app.command()
+def results(
+    extraction_id: ExtractionId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.jsonl", help="[default: standard output]")
+    ] = None,
+) -> None:
+    """Write the records of a completed extraction, one a document."""
+    from cli.disk.download import replacing
+    from cli.disk.output_path import require_replaceable
+
+    if output is None:
+        for page in _pages(extraction_id):
+            sys.stdout.write(page.decode())
+        return
+    require_replaceable(output)
+    with replacing(output) as file:
+        for page in _pages(extraction_id):
+            file.write(page)
+
+
+@extractions_app.command()
+def cancel(extraction_id: ExtractionId) -> None:
+    """Stop an extraction, and the batch that it waits for."""
+    from cli.pipelines.calls import named, server
+
+    with server() as calls:
+        print(calls.post(named("extractions", extraction_id, "/cancel"))["status"])
+
+
+def _row(extraction: dict[str, Any]) -> tuple[object, ...]:
+    from cli.table import when
+
+    counts = extraction["document_counts"]
+    return (
+        extraction["id"],
+        when(extraction["created_at"]),
+        extraction["status"],
+        extraction["stages"][-1]["name"] if extraction["stages"] else "",
+        counts["total"],
+        counts["failed"],
+        extraction["num_to_review"],
+        extraction["reason"],
+    )
+
+
+def _pages(extraction_id: str) -> Any:
+    import httpx
+
+    from cli.pipelines.calls import named, server
+
+    path, after, has_more = named("extractions", extraction_id, "/results"), "0", True
+    with server() as calls:
+        while has_more:
+            params = {"after": after, "limit": _PAGE}
+            answer = calls.client.get(path, cast_to=httpx.Response, options={"params": params})
+            yield answer.content
+            after, has_more = answer.headers["x-next-after"], answer.headers["x-has-more"] == "true"

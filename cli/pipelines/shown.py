@@ -1,0 +1,57 @@
+"""What a preview and a run look like to people: objects of the API in, lines of text out. Asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+ENDED = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+
+
+def preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the conversations that a pipeline's first lines hold, then what it would take."""
+    for line in preview["lines"]:
+        yield line["custom_id"]
+        for message in line["body"]["messages"]:
+            first, *others = str(message["content"]).splitlines() or [""]
+            yield f"  {message['role']:<9}  {first}".rstrip()
+            yield from (f"{'':13}{other}".rstrip() for other in others)
+        yield ""
+    yield preview["summary"]
+
+
+def run_row(run: Mapping[str, Any], scheduled_for: str) -> tuple[object, ...]:
+    """Return a run's row of a list: what it is, how many rows it read, and how many of any step have no answer."""
+    steps = run["steps"]
+    rows = steps[0]["rows"] if steps else ""
+    return (run["id"], run["kind"], scheduled_for, run["status"], rows, failed_rows(run), run["reason"])
+
+
+RUN_COLUMNS = ("id", "kind", "for", "status", "rows", "failed", "reason")
+
+
+def failed_rows(run: Mapping[str, Any]) -> int:
+    return sum(step["failed"] for step in run["steps"])
+
+
+def progress_lines(run: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what there is to say of a run as it is; what was said once stays as it was until its step is done anew."""
+    if run["status"] == "queued":
+        yield "queued: another run of the pipeline is under way, or it begins in a moment"
+    for step in run["steps"]:
+        yield f"{step['name']}: {_counted(step['rows'], 'row')}"
+        if step["status"] == "done":
+            files = f", {_counted(len(step['files']), 'file')}" if step["files"] else ""
+            yield f"{step['name']}: done, {step['rows'] - step['failed']:,} answered, {step['failed']:,} failed{files}"
+    if run["reason"] and run["status"] not in ENDED:
+        yield f"{run['status']}: {run['reason']}"
+
+
+def end_line(run: Mapping[str, Any]) -> str:
+    because = f": {run['reason']}" if run["reason"] else ""
+    used = f" after {_counted(run['total_tokens'], 'token')}" if run["total_tokens"] else ""
+    return f"{run['status']}{used}{because}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,67 @@
+"""What options of commands that run many requests mean: texts of files, fields of requests, where they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from cli.places.session import Place
+
+Model = Annotated[str | None, typer.Option(help="As for `tokenmill run`; on a server the name of one that it serves")]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="A server's [default: $TOKENMILL_BASE_URL; without one, this machine]")
+]
+Param = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=JSON", help="Another field of the requests; may be given again.")
+]
+Window = Annotated[str, typer.Option(help="On a server: time to finish in, such as 30m, 24h or 7d.")]
+
+
+def place_of(model: str | None, *, base_url: str | None, window: str) -> Place:
+    """Return a server where one is named, and else this machine."""
+    from cli.client import client_from_environment
+    from cli.places.place import server, this_machine
+
+    if base_url is not None:
+        os.environ["TOKENMILL_BASE_URL"] = base_url
+    if not os.environ.get("TOKENMILL_BASE_URL"):
+        return this_machine(model, say=say)
+    return server(client_from_environment(), model, window=window, say=say)
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text. Raises InputError."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Give the path of a file.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: it is no UTF-8 ({error.reason} at byte {error.start}).") from None
+
+
+def json_params(*, max_tokens: int | None, temperature: float | None, others: list[str]) -> dict[str, Any]:
+    """Return fields of a request's body; `others` are NAME=JSON. Raises InputError."""
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    params = {name: value for name, value in given.items() if value is not None}
+    for pair in others:
+        name, separator, value = pair.partition("=")
+        try:
+            params[name] = json.loads(value)
+        except json.JSONDecodeError:
+            separator = ""
+        if not separator or not name:
+            raise InputError(f"--param is {pair!r}. Give it as NAME=JSON, such as top_p=0.9 or 'stop=[\"END\"]'.")
+    return params
+
+
+def say(message: str) -> None:
+    """Tell a person on standard error."""
+    print(f"tokenmill: {message}", file=sys.stderr, flush=True)

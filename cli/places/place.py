@@ -1,0 +1,158 @@
+"""The two places there are: a stack on this machine, and a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.places.run_folder import RunFolder
+from cli.places.session import Connection
+from cli.places.stage import Stage
+from jobs.errors import InputError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from cli.served_model import ServedModel
+
+_WINDOW = "30d"  # nobody waits on a deadline here; it only has to outlast the run
+_MAX_DEATHS = 5
+# A stopped run gives up its unfinished lines rather than make the user wait; finished ones are already saved.
+_DRAIN_SECONDS = "3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThisMachine:
+    """A stack of the run's own."""
+
+    served: ServedModel
+    say: Callable[[str], None]
+
+    @property
+    def name(self) -> str:
+        return self.served.path
+
+    @property
+    def model(self) -> str:
+        return self.served.name
+
+    def check_schema(self, schema: Any) -> None:
+        from jobs.lines.body_checks import BodyError
+        from jobs.lines.body_structure import Structure
+        from workers.structure import Asker, structured_output
+
+        try:
+            structured_output(Structure(param="schema", fields={"json": schema}), Asker())
+        except BodyError as error:
+            raise InputError(f"the schema cannot be kept: {error}", param="schema", code="invalid_schema") from None
+
+    def require_valid(self, stage: Stage) -> None:
+        from cli.disk.input_check import require_valid
+
+        require_valid(stage.lines, endpoint=stage.endpoint, model=self.model)
+
+    def estimate(self, lines: Path) -> dict[str, str]:
+        from cli.disk.input_check import check_file
+        from pipelines.lines.requests import ENDPOINT
+
+        scan = check_file(lines, endpoint=ENDPOINT, models={self.model})
+        tokens = sum(chunk.estimated_tokens for chunk in scan.planner.finish())
+        return {"model": self.served.path, "lines": f"{scan.num_requests:,}", "tokens": f"about {tokens:,} in and out"}
+
+    def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
+        from cli.client import make_client
+        from cli.embedded.sockets import free_port
+        from cli.places.submission import Submitting
+        from cli.progress import Waiting
+        from cli.stack import StackOptions, running_stack
+
+        self.say(f"loading {self.served.path}")
+        options = StackOptions(
+            data_dir=run.stack,
+            model=self.served,
+            port=free_port(),
+            max_deaths=_MAX_DEATHS,
+            environment={"TOKENMILL_DRAIN_SECONDS": _DRAIN_SECONDS},
+        )
+        once_stopped = closing.enter_context(ExitStack())
+        stack = closing.enter_context(running_stack(options, say=self.say, say_step=lambda _step: None))
+        return Submitting(
+            client=closing.enter_context(make_client(stack.base_url, stack.api_key)),
+            window=_WINDOW,
+            say=self.say,
+            on_poll=stack.supervisor.tend_or_stop,
+            waiting=Waiting(is_budget_alone=True),  # the worker is being started
+            on_refusal=lambda: once_stopped.callback(run.forget_stack),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that others use, too."""
+
+    client: OpenAI
+    model: str
+    window: str
+    say: Callable[[str], None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.client.base_url} {self.model}"
+
+    def check_schema(self, schema: Any) -> None:
+        """Leave it to the server: what can be kept is known where the engine is."""
+
+    def require_valid(self, stage: Stage) -> None:
+        """Leave it to the server, which has bounds of its own."""
+
+    def estimate(self, lines: Path) -> dict[str, str]:
+        from cli.batch_fields import estimate_fields
+        from cli.client import server_errors_as_sentences
+        from cli.file_commands import upload_file
+        from pipelines.lines.requests import ENDPOINT
+
+        with server_errors_as_sentences(self.client):
+            uploaded = upload_file(self.client, lines, purpose="batch")
+            try:
+                call = {"input_file_id": uploaded.id, "completion_window": self.window, "endpoint": ENDPOINT}
+                found = self.client.post("/estimates", cast_to=dict[str, Any], body=call)
+            finally:
+                self.client.files.delete(uploaded.id)
+        if found["errors"]:
+            first = found["errors"]["data"][0]
+            raise InputError(f"the server refuses line {first['line']}: {first['message']}")
+        return estimate_fields(found)
+
+    def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
+        from cli.places.submission import Submitting
+
+        return Submitting(client=self.client, window=self.window, say=self.say)
+
+
+def this_machine(model: str | None, *, say: Callable[[str], None]) -> ThisMachine:
+    """Return this machine with a folder, a file, an id of Hugging Face or `demo`. Raises InputError."""
+    from cli.served_model import DEMO_NAME, choose_model
+
+    return ThisMachine(served=choose_model(None if model == DEMO_NAME else model), say=say)
+
+
+def server(client: OpenAI, model: str | None, *, window: str, say: Callable[[str], None]) -> Server:
+    """Return a server that serves `model`; without one, its only one. Raises InputError that lists what it serves."""
+    from cli.client import server_errors_as_sentences
+
+    with server_errors_as_sentences(client):
+        names = [one.id for one in client.models.list()]
+    if model is None and len(names) == 1:
+        model = names[0]
+    if model is None or model not in names:
+        served = ", ".join(names) or "none yet"
+        wanted = "no model was given" if model is None else f"there is no model {model!r}"
+        raise InputError(
+            f"{wanted} at {client.base_url}. Say which with --model; it serves: {served}. One that is still being "
+            "loaded is not among them yet: give the same command again then.",
+            param="model",
+        )
+    return Server(client=client, model=model, window=window, say=say)

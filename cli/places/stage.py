@@ -1,0 +1,87 @@
+"""One batch of a job as files: its lines, their results, and results of batches before it that did not complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.places.run_folder import RunFolder
+
+_CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFiles:
+    """The answers of lines and, beside them, why lines failed; each in the order of the lines."""
+
+    answers: Path
+
+    @property
+    def errors(self) -> Path:
+        return errors_path(self.answers)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return those that are there."""
+        return [path for path in (self.answers, self.errors) if path.exists()]
+
+    def remove(self) -> None:
+        for path in self.paths:
+            path.unlink()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Lines and where their results go; what else is kept of them lies in the folder of a run."""
+
+    run: RunFolder
+    lines: Path
+    results: ResultFiles
+    endpoint: str = _CHAT
+
+    @classmethod
+    def within(cls, run: RunFolder) -> Stage:
+        """Return the stage whose lines and results lie in the folder, too."""
+        results = ResultFiles(answers=run.root / "answers.jsonl")
+        return cls(run=run, lines=run.root / "input.jsonl", results=results)
+
+    @property
+    def kept(self) -> ResultFiles:
+        """Return results of batches that did not complete."""
+        return ResultFiles(answers=self.run.root / "kept.jsonl")
+
+    @property
+    def latest(self) -> ResultFiles:
+        """Return what the last batch wrote, before it is put together with what is kept."""
+        return ResultFiles(answers=self.run.root / "latest.jsonl")
+
+    @property
+    def rest(self) -> Path:
+        """Return the lines that have no result in `kept`, where there are some."""
+        return self.run.root / "rest.jsonl"
+
+    @property
+    def is_begun(self) -> bool:
+        """Tell whether an earlier start has sent lines."""
+        return self.run.read().file_id is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self.run.has_written([self.results.answers])
+
+    def forget_batches(self) -> None:
+        """Free the disk once the results are whole."""
+        self.kept.remove()
+        self.latest.remove()
+        self.rest.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Free the disk of lines and results that lie within the folder."""
+        self.forget_batches()
+        self.results.remove()
+        self.lines.unlink(missing_ok=True)
+
+
+def errors_path(output: Path) -> Path:
+    """Return `out.errors.jsonl` for `out.jsonl`."""
+    return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")

@@ -1,0 +1,158 @@
+"""A stage as a batch of a server that answers: gone on with where it was begun, and else submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.disk.download import download
+from cli.places.kept_results import merge, write_rest
+from cli.places.stage import ResultFiles, Stage
+from cli.progress import ENDED
+from jobs.errors import ServiceError
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from cli.progress import Waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitting:
+    """A `Connection` to a server."""
+
+    client: OpenAI
+    window: str
+    say: Callable[[str], None]
+    on_poll: Callable[[], None] | None = None
+    """Runs between looks at a batch, and may raise to stop."""
+    waiting: Waiting | None = None
+    on_refusal: Callable[[], object] = lambda: None
+    """Runs where a batch has failed validation: nothing of it is worth going on with."""
+
+    def run(self, stage: Stage) -> Any:
+        from cli.client import server_errors_as_sentences
+        from cli.watch import describe_errors
+
+        with server_errors_as_sentences(self.client):
+            batch = self._begun(stage) or self._submit(stage)
+            if batch is None:
+                return None
+            batch = self._watch(batch.id)
+            if batch.status == "completed":
+                self._collect(stage, batch)
+                return batch
+            num_kept = keep_results(self.client, stage, batch)
+        if batch.status == "failed":
+            self.on_refusal()
+        kept = f" Results of {num_kept:,} lines are kept; the same command submits the others." if num_kept else ""
+        raise ServiceError(f"the batch ended as {batch.status}.{kept}\n{describe_errors(batch)}".rstrip())
+
+    def _begun(self, stage: Stage) -> Any:
+        """Return the batch of an earlier start; None where there is none, or it ended otherwise than completed."""
+        from openai import NotFoundError
+
+        state = stage.run.read()
+        if state.batch_id is None:
+            return None
+        with suppress(NotFoundError):  # its stack was removed by hand, or its files are gone
+            batch = self.client.batches.retrieve(state.batch_id)
+            if batch.status not in ENDED or batch.status == "completed":
+                self.say(f"going on with {batch.id}")
+                return batch
+            keep_results(self.client, stage, batch)
+            return None
+        _forget_batch(stage)
+        return None
+
+    def _submit(self, stage: Stage) -> Any:
+        """Create a batch of the lines that have no result; None where all have one."""
+        lines = stage.lines
+        if stage.kept.paths:
+            lines = stage.rest
+            if write_rest(stage) == 0:
+                self._finish(stage, [stage.kept])
+                return None
+            self.say(f"{_num_lines(stage.kept):,} lines have a result of an earlier batch")
+        return self._create(stage, lines)
+
+    def _create(self, stage: Stage, lines: Path) -> Any:
+        from cli.disk.input_file import plain
+
+        state = stage.run.read()
+        if state.file_id is None:
+            with plain(lines) as named:
+                uploaded = self.client.files.create(file=named, purpose="batch")
+            state = replace(state, file_id=uploaded.id)
+            stage.run.write(state)
+        assert state.file_id is not None
+        batch = self.client.batches.create(
+            input_file_id=state.file_id,
+            endpoint=stage.endpoint,  # type: ignore[arg-type]  # the server knows which ones exist
+            completion_window=self.window,  # type: ignore[arg-type]  # longer than OpenAI's only choice
+            # A kill between this call and the next line must not lead to a second batch.
+            extra_headers={"Idempotency-Key": f"run-{stage.run.key}-{state.attempt}-{state.file_id}"},
+        )
+        stage.run.write(replace(state, batch_id=batch.id))
+        return batch
+
+    def _watch(self, batch_id: str) -> Any:
+        from cli.watch import watch_batch
+
+        try:
+            return watch_batch(self.client, batch_id, on_poll=self.on_poll, waiting=self.waiting)
+        except KeyboardInterrupt:
+            self.say(f"{batch_id} goes on. The same command waits for it again; or: tokenmill batch cancel {batch_id}")
+            raise
+
+    def _collect(self, stage: Stage, batch: Any) -> None:
+        """Bring what a completed batch wrote, and what was kept, to the place of the results."""
+        if stage.kept.paths:
+            _download(self.client, batch, stage.latest)
+            self._finish(stage, [stage.kept, stage.latest])
+        else:
+            _download(self.client, batch, stage.results)
+            stage.run.note_outputs(stage.results.paths)
+
+    def _finish(self, stage: Stage, sources: list[ResultFiles]) -> None:
+        merge(stage.lines, sources, stage.results)
+        stage.run.note_outputs(stage.results.paths)
+        stage.forget_batches()
+
+
+def keep_results(client: OpenAI, stage: Stage, batch: Any) -> int:
+    """Keep the results of a batch that ended otherwise than completed, and forget it; return how many are kept.
+
+    May be done again: a kill in between loses nothing.
+    """
+    num_kept = _num_lines(stage.kept)
+    if batch.output_file_id or batch.error_file_id:
+        _download(client, batch, stage.latest)
+        num_kept = merge(stage.lines, [stage.kept, stage.latest], stage.kept)
+        stage.latest.remove()
+    _forget_batch(stage)
+    return num_kept
+
+
+def _forget_batch(stage: Stage) -> None:
+    state = stage.run.read()
+    stage.run.write(replace(state, file_id=None, batch_id=None, attempt=state.attempt + 1))
+
+
+def _download(client: OpenAI, batch: Any, into: ResultFiles) -> None:
+    download(client, batch.output_file_id, into.answers)
+    if batch.error_file_id:
+        download(client, batch.error_file_id, into.errors)
+    else:
+        into.errors.unlink(missing_ok=True)  # of an earlier run; it would be taken for this one's
+
+
+def _num_lines(results: ResultFiles) -> int:
+    num_lines = 0
+    for path in results.paths:
+        with path.open("rb") as file:
+            num_lines += sum(1 for _ in file)
+    return num_lines

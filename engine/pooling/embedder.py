@@ -1,0 +1,147 @@
+"""`Embedder`: texts in, one vector a text out, in order; an encoder in this process, on the CPU.
+
+Knows neither requests nor HTTP; for generation there is `engine.llm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError
+from engine.models.paths import resolve_model_path
+from engine.pooling.batches import batches
+from engine.pooling.encoder import Encoder
+from engine.pooling.encoder_config import EncoderConfig, read_encoder_config
+from engine.pooling.json_files import read_object
+from engine.pooling.modern_config import ModernConfig
+from engine.pooling.modern_encoder import ModernEncoder
+from engine.pooling.pooled import finish, pool
+from engine.pooling.recipe import Recipe, read_recipe
+from engine.pooling.side_by_side import compute_each
+from engine.pooling.text_tokens import TextTokens, TokenizedText
+
+_MAX_BATCH_TOKENS = 1024
+"""On one core all-MiniLM-L6-v2 took 3.7 s for 21,067 tokens so, with 4,096 4.5 s: their rows do not fit in a cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    """The vectors of texts, in their order."""
+
+    vectors: npt.NDArray[np.float32]
+    """[texts, dimensions]"""
+    num_tokens: tuple[int, ...]
+    """How many tokens of each text were computed, special ones too."""
+    truncated: tuple[bool, ...]
+    """Whether a text was longer than `max_tokens`, so that its vector knows nothing of its end."""
+
+
+class Embedder:
+    """Load an encoder and embed texts. Not thread-safe."""
+
+    def __init__(
+        self, path: str | Path, *, pooling: str | None = None, max_batch_tokens: int = _MAX_BATCH_TOKENS
+    ) -> None:
+        """Load a folder as sentence-transformers or transformers writes it, or a hub id.
+
+        `pooling` (cls, mean or last_token) is for a folder without modules.json. A batch has at most
+        `max_batch_tokens`, unless one text alone has more. Raises ModelLoadError, UnsupportedModelError or
+        InvalidConfigError.
+        """
+        if max_batch_tokens < 1:
+            raise InvalidConfigError(f"max_batch_tokens is {max_batch_tokens}; it must be at least 1.")
+        self._max_batch_tokens = max_batch_tokens
+        folder = resolve_model_path(str(path))
+        if not folder.is_dir():
+            raise ModelLoadError(f"{folder} is a GGUF file; embeddings take a model directory with safetensors.")
+        self._recipe = read_recipe(folder, pooling)
+        config = read_encoder_config(self._recipe.encoder_path)
+        _check_width(self._recipe, config)
+        self.max_tokens = _max_tokens(self._recipe, config)
+        self.dimensions = config.hidden_size
+        self.vocab_size = config.vocab_size
+        self._tokens = TextTokens(
+            config.path,
+            vocab_size=config.vocab_size,
+            max_tokens=self.max_tokens,
+            is_lower_cased=self._recipe.is_lower_cased,
+        )
+        self._encoder = ModernEncoder(config) if isinstance(config, ModernConfig) else Encoder(config)
+
+    def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> Embeddings:
+        """Embed every text; with `dimensions` only the first numbers of each vector, made whole to length 1 again.
+
+        A vector depends on its text alone, but for the rounding of fp32. Raises InvalidRequestError.
+        """
+        if isinstance(texts, str):
+            raise InvalidRequestError("texts is one str; give a list of them.")
+        if dimensions is not None and not 1 <= dimensions <= self.dimensions:
+            raise InvalidRequestError(f"dimensions is {dimensions}; this model has vectors of 1 to {self.dimensions}.")
+        found = self.tokenize(texts)
+        token_ids = [text.token_ids for text in found]
+        return Embeddings(
+            vectors=self.embed_tokens(token_ids, dimensions=dimensions),
+            num_tokens=tuple(len(own) for own in token_ids),
+            truncated=tuple(text.is_truncated for text in found),
+        )
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Tokenize every text, beside what is embedded. Raises InvalidRequestError, with its index."""
+        return self._tokens(texts)
+
+    def embed_tokens(
+        self, token_ids: Sequence[torch.Tensor], *, dimensions: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Embed texts, each its ids [1 to `max_tokens`] int64 below `vocab_size`, special ones too, as `embed` does."""
+        vectors = np.empty((len(token_ids), dimensions or self.dimensions), np.float32)
+        lengths = [len(own) for own in token_ids]
+
+        def compute(batch: list[int]) -> None:
+            vectors[batch] = self._vectors([token_ids[index] for index in batch], dimensions)
+
+        compute_each(compute, list(batches(lengths, max_tokens=self._max_batch_tokens)))
+        return vectors
+
+    def shorten(self, vector: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
+        """Return what `embed` makes with `dimensions` of a text whose whole vector is this one, but for rounding."""
+        if dimensions is None:
+            return vector
+        found: npt.NDArray[np.float32] = finish(
+            torch.from_numpy(vector)[None], dimensions=dimensions, is_normalized=self._recipe.is_normalized
+        ).numpy()[0]
+        return found
+
+    @torch.inference_mode()  # a matter of each thread
+    def _vectors(self, token_ids: list[torch.Tensor], dimensions: int | None) -> npt.NDArray[np.float32]:
+        pooled = pool(self._encoder.hidden_rows(token_ids), [len(own) for own in token_ids], self._recipe.pooling)
+        vectors: npt.NDArray[np.float32] = finish(
+            pooled, dimensions=dimensions, is_normalized=self._recipe.is_normalized
+        ).numpy()
+        return vectors
+
+
+def _check_width(recipe: Recipe, config: EncoderConfig | ModernConfig) -> None:
+    if recipe.hidden_size not in (None, config.hidden_size):
+        raise ModelLoadError(
+            f"{config.path}: the pooling takes rows of {recipe.hidden_size} numbers, the encoder has "
+            f"{config.hidden_size}; one of the two is another model's."
+        )
+
+
+def _max_tokens(recipe: Recipe, config: EncoderConfig | ModernConfig) -> int:
+    """Return the longest text. Raises ModelLoadError where the folder allows one that has no positions."""
+    if recipe.max_tokens is None:
+        said = read_object(config.path / "tokenizer_config.json").get("model_max_length")
+        return min(said, config.max_tokens) if isinstance(said, int) else config.max_tokens
+    if recipe.max_tokens > config.max_tokens:
+        raise ModelLoadError(
+            f"{config.path}: max_seq_length is {recipe.max_tokens} in sentence_bert_config.json, and config.json has "
+            f"positions for {config.max_tokens}; lower it there."
+        )
+    return recipe.max_tokens

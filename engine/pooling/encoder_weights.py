@@ -1,0 +1,37 @@
+"""Read an encoder's tensors, with or without a head around it. Knows no layer of any architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from engine.errors import ModelLoadError
+from engine.models.weights import Checkpoint
+from engine.pooling.layers import Linear, Norm
+
+
+class EncoderWeights:
+    """Tensors by their names without the prefix that a model with a head gives them."""
+
+    def __init__(self, checkpoint: Checkpoint, path: Path, *, words: str, prefixes: tuple[str, ...]) -> None:
+        """Find the prefix by the tensor `words`. Raises ModelLoadError where there is none of that name."""
+        self._checkpoint = checkpoint
+        found = [prefix for prefix in ("", *prefixes) if prefix + words in checkpoint]
+        if not found:
+            raise ModelLoadError(f"{path} has no tensor {words}; it is no encoder's.")
+        self._prefix = found[0]
+
+    def read(self, name: str, *shape: int) -> Tensor:
+        """Return a tensor of this shape. Raises ModelLoadError."""
+        return self._checkpoint.read(self._prefix + name, shape)
+
+    def linear(self, name: str, size: int, size_in: int, *, has_bias: bool = True) -> Linear:
+        """Return a product from `size_in` numbers to `size`. Raises ModelLoadError."""
+        bias = self.read(f"{name}.bias", size) if has_bias else None
+        return Linear(weight=self.read(f"{name}.weight", size, size_in), bias=bias)
+
+    def norm(self, name: str, size: int, *, eps: float, has_bias: bool = True) -> Norm:
+        """Return a layer norm. Raises ModelLoadError."""
+        bias = self.read(f"{name}.bias", size) if has_bias else None
+        return Norm(weight=self.read(f"{name}.weight", size), bias=bias, eps=eps)

@@ -1,0 +1,63 @@
+"""Cut pairs of a query and a document into tokens, and say which documents were too long. Knows no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.errors import InvalidRequestError
+from engine.pooling.text_tokens import check_text, check_tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedPair:
+    """A pair's token ids and token types, both [length] int64; with `is_truncated` the document's end is not there."""
+
+    token_ids: Tensor
+    types: Tensor
+    is_truncated: bool
+
+
+class PairTokens:
+    """A tokenizer that keeps a query whole, and as much of a document as there is room for."""
+
+    def __init__(self, path: Path, *, vocab_size: int, max_tokens: int) -> None:
+        self._tokenizer = load_tokenizer(path)
+        check_tokenizer(self._tokenizer, path, vocab_size=vocab_size, max_tokens=max_tokens, is_pair=True)
+        self._num_special = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        self._max_tokens = max_tokens
+        # What the file says of both was its maker's last call, and is not what the model allows.
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_tokens, strategy="only_second")
+
+    def __call__(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
+        """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
+        check_text(query, "query")
+        for index, document in enumerate(documents):
+            check_text(document, f"documents[{index}]")
+        self._check_room(query)
+        found = self._tokenizer.encode_batch([(query, document) for document in documents])
+        return [
+            TokenizedPair(
+                token_ids=torch.tensor(each.ids),
+                types=torch.tensor(each.type_ids),
+                is_truncated=bool(each.overflowing),
+            )
+            for each in found
+        ]
+
+    def _check_room(self, query: str) -> None:
+        self._tokenizer.no_truncation()
+        try:
+            num_tokens = len(self._tokenizer.encode(query, add_special_tokens=False).ids)
+        finally:
+            self._tokenizer.enable_truncation(self._max_tokens, strategy="only_second")
+        allowed = self._max_tokens - self._num_special - 1
+        if num_tokens > allowed:
+            raise InvalidRequestError(
+                f"query has {num_tokens} tokens; beside a document it may have {allowed} in this model. Shorten it."
+            )

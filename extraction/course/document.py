@@ -1,0 +1,99 @@
+"""One document of an extraction, from its answers to what is asked again and to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from extraction.course.answers import LineResult
+from extraction.course.job import ExtractJob
+from extraction.documents.document import Document
+from extraction.documents.layout import LayoutText
+from extraction.fields.groups import Group
+from extraction.passes.document_reading import DocumentReading, GroupReading, read_group
+from extraction.passes.examples import without_example_values
+from extraction.passes.excerpts import Showing
+from extraction.passes.likeness import choose_examples
+from extraction.passes.mapper import read_listed, with_agreements
+from extraction.scoring.records import done_record, failed_record
+
+Listings = Mapping[int, LineResult]
+"""Second readings by the number of their group; one that failed tells nothing."""
+
+
+def first_reading(
+    job: ExtractJob, showing: Showing, first: Sequence[LineResult], listings: Listings | None = None
+) -> DocumentReading | Mapping[str, Any]:
+    """Return what a document was answered the first time, a result for each group; or the error of one of them."""
+    read: list[GroupReading] = []
+    for number, (group, result) in enumerate(zip(job.groups, first, strict=True)):
+        if result.error is not None:
+            return result.error
+        shown = job.excerpt(number, showing).layout
+        read.append(_agreeing(_read(job, result, group, shown), number, listings or {}))
+    return DocumentReading(schema=job.schema, first=tuple(read))
+
+
+def record_of(
+    job: ExtractJob,
+    document: Document,
+    *,
+    name: str,
+    sha256: str,
+    first: Sequence[LineResult],
+    again: Mapping[int, LineResult],
+    usage: Mapping[str, int],
+    listings: Listings | None = None,
+) -> dict[str, Any]:
+    """Return the record of a document; `again` are the second answers, by the number of their group.
+
+    Where a second question failed, the first answer is all there is.
+    """
+    showing = job.showing(document)
+    reading = first_reading(job, showing, first, listings)
+    if not isinstance(reading, DocumentReading):
+        return failed_record(reading, name=name, sha256=sha256, usage=usage)
+    second = {
+        group: _agreeing(
+            _read(job, again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
+            group,
+            listings or {},
+        )
+        for group, doubts in reading.doubts().items()
+        if group in again and again[group].error is None
+    }
+    return done_record(
+        job.schema,
+        replace(reading, again=second).merged(),
+        document,
+        name=name,
+        sha256=sha256,
+        usage=usage,
+        calibration=job.calibration,
+        retrieval_ranks=_ranks(showing),
+    )
+
+
+def _ranks(showing: Showing) -> Mapping[int, int]:
+    """Return the best rank that a passage has for any group, by where it begins."""
+    best: dict[int, int] = {}
+    for excerpt in showing.excerpts.values():
+        for start, rank in excerpt.ranks.items():
+            best[start] = min(rank, best.get(start, rank))
+    return best
+
+
+def _agreeing(read: GroupReading, number: int, listings: Listings) -> GroupReading:
+    """Return a reading with what the second reading of its group says of it."""
+    listing = listings.get(number)
+    if listing is None or listing.error is not None:
+        return read
+    listed = read_listed(listing.text, read.shown.text)
+    return replace(read, findings=tuple(with_agreements(read.findings, listed, read.group)))
+
+
+def _read(job: ExtractJob, result: LineResult, group: Group, shown: LayoutText) -> GroupReading:
+    read = read_group(result.text, group, shown, quotes=job.quotes, content=result.logprobs)
+    examples = choose_examples(shown.text, job.examples)
+    return replace(read, findings=tuple(without_example_values(read.findings, examples, group)))

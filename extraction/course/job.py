@@ -1,0 +1,161 @@
+"""What every document is asked, checked before anything is read; and the lines of a batch that ask it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from extraction.documents.document import Document
+from extraction.fields.groups import Group, answer_tokens, groups
+from extraction.fields.paths import Path as FieldPath
+from extraction.fields.schema import FieldSchema
+from extraction.passages.cutting import Count
+from extraction.passes.asking_again import CONTRADICTED
+from extraction.passes.examples import Example
+from extraction.passes.excerpts import LEAST_ROOM, Excerpt, Showing, Window
+from extraction.passes.hunter import hunter_request
+from extraction.passes.likeness import choose_examples
+from extraction.passes.mapper import listable, mapper_request
+from extraction.passes.prompts import Request, Shape, choose_shape
+from extraction.scoring.calibration import Calibration
+
+ENDPOINT = "/v1/chat/completions"
+
+_TRIES = 3
+_TOKENS_PER_MESSAGE = 16
+"""More than any chat template puts around a message, and than tokens that are counted apart have less together."""
+_LEAST_TOKENS = 256
+_ANSWER_MARGIN = 2.0
+"""How many times what an answer is expected to take it may take, where the user sets no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractJob:
+    """One schema for all documents."""
+
+    schema: FieldSchema
+    groups: tuple[Group, ...]
+    quotes: bool
+    """Whether each value is asked with the words that hold it; else the value itself is looked for."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Of the requests, such as `max_tokens`."""
+    model: str = ""
+    """The name that the lines give."""
+    asked: bytes = b""
+    """The schema as it was given, and all else that the answers depend on: for `identity`."""
+    examples: tuple[Example, ...] = ()
+    """Documents with their true fields; each document is shown those that it is most like."""
+    calibration: Calibration | None = None
+    """What scores mean; without one they are as before gold."""
+    window: Window | None = None
+    """What longer documents are shown in parts for; None where they are asked as a whole, whatever comes of it."""
+
+    def identity(self, *parts: str) -> str:
+        """Return a digest of all that the results depend on but the documents and the window, and of `parts`."""
+        learned = self.calibration and self.calibration.to_json()
+        groups = [[leaf.path for leaf in group.leaves] for group in self.groups]
+        shown = [[one.document_text, dict(one.fields)] for one in self.examples]
+        said = [self.asked.decode(), self.quotes, dict(self.params), groups, learned, shown, parts]
+        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:24]
+
+    @property
+    def shape(self) -> Shape:
+        """Return what of its prompts comes first."""
+        return choose_shape(len(self.groups))
+
+    def showing(self, document: Document) -> Showing:
+        """Return a document as prompts show it."""
+        return Showing(document, None if self.window is None else self.window.count)
+
+    def excerpt(self, group: int, showing: Showing) -> Excerpt:
+        """Return what of a document every question for a group shows: so much that the longest of them has room."""
+        if group not in showing.excerpts:
+            showing.excerpts[group] = self._excerpt(group, showing)
+        return showing.excerpts[group]
+
+    def first_request(self, group: int, text: str) -> Request:
+        """Return what asks a document for a group the first time; `text` is that of its excerpt."""
+        return self._request(text, self.groups[group])
+
+    def list_request(self, group: int, text: str) -> Request | None:
+        """Return the second reading of a document beside a group's first; None where it could tell nothing."""
+        whole = self.groups[group]
+        if not listable(whole):
+            return None
+        return mapper_request(
+            text, whole, quotes=self.quotes, examples=choose_examples(text, self.examples), shape=self.shape
+        )
+
+    def again_request(self, group: int, text: str, doubts: Mapping[FieldPath, str]) -> Request:
+        """Return what asks for doubtful leaves again."""
+        return self._request(text, self.doubted(group, doubts), doubts=doubts)
+
+    def doubted(self, group: int, paths: Mapping[FieldPath, str]) -> Group:
+        """Return a group's leaves at these paths as a group."""
+        whole = self.groups[group]
+        return whole.restrict([leaf for leaf in whole.leaves if leaf.path in paths])
+
+    def line(self, document: int, group: int, request: Request) -> bytes:
+        """Return the line that puts a request to the model."""
+        asked = {"messages": list(request.messages), "response_format": request.response_format}
+        body = {"model": self.model, **self.params, **asked}
+        line = {"custom_id": custom_id(document, group), "method": "POST", "url": ENDPOINT, "body": body}
+        return orjson.dumps(line) + b"\n"
+
+    def _excerpt(self, group: int, showing: Showing) -> Excerpt:
+        if self.window is None:
+            return showing.whole
+        limit = self.window.max_tokens - int(self.params.get("max_tokens") or 0)
+        if self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:  # a token has a byte or more
+            return showing.whole
+        again = (
+            limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
+        )  # else the first answer is all there is
+        room = limit - self._longest(group, "", self.window.count, again=again)
+        for _ in range(_TRIES):  # which examples a prompt shows depends on what it shows of the document
+            excerpt = showing.excerpt(self.groups[group], room)
+            too_many = self._longest(group, excerpt.layout.text, self.window.count, again=again) - limit
+            if too_many <= 0 or room < LEAST_ROOM:
+                return excerpt
+            room -= too_many
+        return excerpt
+
+    def _longest(self, group: int, text: str, count: Count, *, again: bool = True) -> int:
+        """Return the tokens of the longest prompt for a group: with every doubt, if it may be asked `again`."""
+        doubts = dict.fromkeys((leaf.path for leaf in self.groups[group].leaves), CONTRADICTED)
+        first = self.again_request(group, text, doubts) if again else self.first_request(group, text)
+        prompts = [
+            [message["content"] for message in one.messages] for one in (first, self.list_request(group, text)) if one
+        ]
+        return max(sum(count(part) + _TOKENS_PER_MESSAGE for part in ("", *prompt)) for prompt in prompts)
+
+    def _request(self, text: str, group: Group, *, doubts: Mapping[FieldPath, str] | None = None) -> Request:
+        examples = choose_examples(text, self.examples)
+        return hunter_request(text, group, quotes=self.quotes, examples=examples, shape=self.shape, doubts=doubts)
+
+
+def custom_id(document: int, group: int) -> str:
+    """Return the name of a line; both numbers count from 0."""
+    return f"document-{document}-group-{group}"
+
+
+def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
+    """Return the job; `params` may bound an answer with `max_tokens`. Raises SchemaError with the place."""
+    parsed = FieldSchema.parse(schema)
+    parts = groups(parsed, max_leaves=max_fields, max_tokens=params.get("max_tokens"), quotes=quotes)
+    bound = {"max_tokens": max(_max_tokens(part, quotes=quotes) for part in parts)}
+    return ExtractJob(schema=parsed, groups=tuple(parts), quotes=quotes, params=bound | dict(params), asked=schema)
+
+
+def _max_tokens(group: Group, *, quotes: bool) -> int:
+    expected = sum(answer_tokens(leaf, group.containers, quotes=quotes) for leaf in group.leaves)
+    return max(_LEAST_TOKENS, math.ceil(_ANSWER_MARGIN * expected))
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode())

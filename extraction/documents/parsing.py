@@ -1,0 +1,60 @@
+"""A file's bytes into a document, in this process: the right reader, and every failure as a DocumentError.
+
+Knows no limit of time or memory; `DocumentReader` reads in a process that has some.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from extraction.documents.document import Document
+from extraction.documents.formats import Format, format_of
+from extraction.documents.limits import Limits, Progress
+from extraction.documents.readers import html, mail, office, pdf, plain, sheets
+from extraction.errors import DocumentCode, DocumentError
+
+_READERS = {
+    Format.TEXT: plain.read_text,
+    Format.MARKDOWN: plain.read_markdown,
+    Format.JSON: plain.read_json,
+    Format.HTML: html.read_html,
+}
+_PAGED = {
+    Format.PDF: pdf.read_pdf,
+    Format.DOCX: office.read_docx,
+    Format.PPTX: office.read_pptx,
+    Format.XLSX: sheets.read_xlsx,
+}
+PARSERS = "; ".join(reader.PARSER for reader in (plain, html, mail, pdf, office, sheets))
+"""Names and versions of all readers: the same bytes under the same string give the same document."""
+
+
+def parse(content: bytes, name: str, limits: Limits, *, progress: Progress | None = None) -> Document:
+    """Read a file. Raises DocumentError whatever is wrong with it."""
+    if len(content) > limits.max_bytes:
+        message = f"{name} has {len(content)} bytes, and {limits.max_bytes} are read; split it"
+        raise DocumentError(DocumentCode.TOO_LARGE, message)
+    return _read(content, name, 1, limits=limits, progress=progress or Progress())
+
+
+def _read(content: bytes, name: str, depth: int, *, limits: Limits, progress: Progress) -> Document:
+    """Read a file or an attachment: what its parser trips over is an error of that one, and not of the mail around."""
+    try:
+        return _dispatched(content, name, depth, limits=limits, progress=progress)
+    except (DocumentError, MemoryError):
+        raise
+    except Exception as error:  # a file is from a stranger: whatever its parser trips over, it is the file
+        raise DocumentError(DocumentCode.DAMAGED, f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _dispatched(content: bytes, name: str, depth: int, *, limits: Limits, progress: Progress) -> Document:
+    format_name = format_of(content, name)
+    if format_name in _PAGED:
+        return _PAGED[format_name](content, limits, progress)
+    if format_name is Format.MAIL:
+        return mail.read_mail(content, limits, depth=depth, read_attachment=partial(_read_attached, limits=limits))
+    return _READERS[format_name](content, limits)
+
+
+def _read_attached(content: bytes, name: str, depth: int, *, limits: Limits) -> Document:
+    return _read(content, name, depth + 1, limits=limits, progress=Progress())

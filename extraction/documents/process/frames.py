@@ -1,0 +1,41 @@
+"""What a reader's process and its parent say to each other: frames with a kind and a length.
+
+Knows neither side.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import IO
+
+HEAD = struct.Struct("<BQ")
+"""Kind and length of what follows."""
+
+
+class Kind(IntEnum):
+    """The parent sends settings once, then name and content in turns; the child says the rest."""
+
+    SETTINGS = 0
+    NAME = 1
+    CONTENT = 2
+    READY = 3  # with the names and versions of the readers
+    PAGE = 4  # its number: this page is being read
+    PICTURE = 5  # this page is one: it may take longer
+    MEMORY = 6  # bytes that the process holds, before each answer
+    DOCUMENT = 7  # stored
+    ERROR = 8  # JSON
+
+
+def write_frame(stream: IO[bytes], kind: Kind, payload: bytes) -> None:
+    stream.write(HEAD.pack(kind, len(payload)))
+    stream.write(payload)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> bytes:
+    """Return what the next frame holds. Raises EOFError where the other side has ended."""
+    head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
+        raise EOFError
+    return stream.read(HEAD.unpack(head)[1])

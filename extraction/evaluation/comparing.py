@@ -1,0 +1,173 @@
+"""One record beside its gold: each value of either, and whether they are the same.
+
+Items of arrays are paired with those of gold that they are most like, whatever their order; so are the values of sets.
+Knows no measure over documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extraction.evaluation.gold import GoldDocument
+from extraction.evaluation.metrics import text_likeness
+from extraction.fields.leaf import Leaf, Metric
+from extraction.fields.paths import ITEM, Path, Place, spell
+from extraction.fields.schema import FieldSchema
+from extraction.fields.values import is_same_for
+from extraction.grounding.spans import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A value that was given, null too, and gold's; where an item is missing on a side, its value there is null."""
+
+    leaf: Leaf
+    document: str
+    given: Any
+    gold: Any
+    evidence: Mapping[str, Any] | None = None
+    """Of the given value, as the record has it."""
+    gold_spans: tuple[Span, ...] = ()
+    is_in_gold: bool = True
+    """Whether gold has the item that the value belongs to, if it belongs to one."""
+
+    @property
+    def likeness(self) -> float:
+        """Return 1 or 0, and of texts by their likeness something between."""
+        if self.given is None or self.gold is None:
+            return float(self.given is self.gold)
+        if self.leaf.metric is Metric.ANLS:
+            return text_likeness(str(self.given), str(self.gold))
+        return float(is_same_for(self.leaf, self.given, self.gold))
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether it counts as the same; texts do but for what two prints differ in."""
+        if self.given is None or self.gold is None:
+            return self.given is self.gold
+        return is_same_for(self.leaf, self.given, self.gold)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Return where the given value is said to stand."""
+        said = (self.evidence or {}).get("spans") or []
+        return tuple(Span(span["start"], span["end"]) for span in said)
+
+
+def compare(schema: FieldSchema, record: Mapping[str, Any], gold: GoldDocument) -> list[Compared]:
+    """Return every value of a record or of gold that counts, beside one another; a failed record has none."""
+    fields = record.get("fields") or {}
+    evidence = {each["path"]: each for each in record.get("evidence") or []}
+    pairs = _Pairs(schema, fields, gold.fields)
+    return [
+        Compared(
+            leaf=leaf,
+            document=gold.document,
+            given=None if own is None else _value(fields, own),
+            gold=None if other is None else _value(gold.fields, other),
+            evidence=None if own is None else evidence.get(spell(own)),
+            gold_spans=() if other is None else gold.spans.get(spell(other), ()),
+            is_in_gold=other is not None,
+        )
+        for leaf in schema.leaves
+        for own, other in pairs.places(leaf)
+        if gold.tells_of(other)
+    ]
+
+
+def _value(fields: Any, place: Place) -> Any:
+    """Return what stands at a place; null if nothing does."""
+    for part in place:
+        if isinstance(part, int):
+            fields = fields[part] if isinstance(fields, list) and part < len(fields) else None
+        else:
+            fields = fields.get(part) if isinstance(fields, Mapping) else None
+    return fields
+
+
+class _Pairs:
+    """Which item of a record is which item of gold; found once for each array, outer ones first."""
+
+    def __init__(self, schema: FieldSchema, fields: Mapping[str, Any], gold: Mapping[str, Any]) -> None:
+        self._leaves = schema.leaves
+        self._fields, self._gold = fields, gold
+        self._found: dict[tuple[Path, Place | None, Place | None], list[tuple[Place | None, Place | None]]] = {}
+
+    def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None]]:
+        """Yield the places of a leaf in the record and in gold, None on the side where its item is missing."""
+        yield from self._below((), (), (), leaf.path)
+
+    def _below(
+        self, path: Path, own: Place | None, other: Place | None, rest: Path
+    ) -> Iterator[tuple[Place | None, Place | None]]:
+        if ITEM not in rest:
+            yield (None if own is None else (*own, *rest)), (None if other is None else (*other, *rest))
+            return
+        end = rest.index(ITEM)
+        array = (*path, *rest[:end])
+        sides = (None if own is None else (*own, *rest[:end])), (None if other is None else (*other, *rest[:end]))
+        for one, two in self._items(array, *sides):
+            yield from self._below((*array, ITEM), one, two, rest[end + 1 :])
+
+    def _items(self, array: Path, own: Place | None, other: Place | None) -> list[tuple[Place | None, Place | None]]:
+        if (array, own, other) not in self._found:
+            self._found[array, own, other] = list(self._paired(array, own, other))
+        return self._found[array, own, other]
+
+    def _paired(
+        self, array: Path, own: Place | None, other: Place | None
+    ) -> Iterator[tuple[Place | None, Place | None]]:
+        ones, others = _indexes(self._fields, own), _indexes(self._gold, other)
+        for one, two in _identical(self._fields, own, self._gold, other):  # most are; the rest is compared each by each
+            ones.remove(one)
+            others.remove(two)
+            yield (*(own or ()), one), (*(other or ()), two)
+        likeness = {
+            (one, two): self._likeness((*array, ITEM), (*(own or ()), one), (*(other or ()), two))
+            for one in ones
+            for two in others
+        }
+        for one, two in sorted(likeness, key=lambda pair: (-likeness[pair], abs(pair[0] - pair[1]), pair)):
+            if one in ones and two in others and likeness[one, two] > 0:
+                ones.remove(one)
+                others.remove(two)
+                yield (*(own or ()), one), (*(other or ()), two)
+        yield from (((*(own or ()), one), None) for one in ones)
+        yield from ((None, (*(other or ()), two)) for two in others)
+
+    def _likeness(self, path: Path, own: Place, other: Place) -> float:
+        """Return how many of an item's own values are the same, by likeness; keys count twice."""
+        leaves = [
+            leaf for leaf in self._leaves if leaf.path[: len(path)] == path and ITEM not in leaf.path[len(path) :]
+        ]
+        total = 0.0
+        for leaf in leaves:
+            given, gold = (
+                _value(side, (*place, *leaf.path[len(path) :]))
+                for side, place in ((self._fields, own), (self._gold, other))
+            )
+            if given is not None and gold is not None:
+                pair = Compared(leaf=leaf, document="", given=given, gold=gold)
+                total += pair.likeness * (2 if leaf.key else 1)
+        return total
+
+
+def _indexes(fields: Any, array: Place | None) -> list[int]:
+    items = None if array is None else _value(fields, array)
+    return list(range(len(items))) if isinstance(items, Sequence) and not isinstance(items, str) else []
+
+
+def _identical(fields: Any, own: Place | None, gold: Any, other: Place | None) -> list[tuple[int, int]]:
+    """Return the pairs of items that are the same to the letter, in their order."""
+    waiting: dict[str, list[int]] = {}
+    for two in reversed(_indexes(gold, other)):
+        waiting.setdefault(json.dumps(_value(gold, (*(other or ()), two)), sort_keys=True), []).append(two)
+    pairs = []
+    for one in _indexes(fields, own):
+        same = waiting.get(json.dumps(_value(fields, (*(own or ()), one)), sort_keys=True))
+        if same:
+            pairs.append((one, same.pop()))
+    return pairs

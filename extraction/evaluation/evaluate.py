@@ -1,0 +1,160 @@
+"""All records against all gold: one table of measures, over everything and for each field.
+
+Documents of which there is no gold are left out and counted. Knows no file: records come as they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from extraction.evaluation.comparing import Compared, compare
+from extraction.evaluation.gold import GoldDocument
+from extraction.evaluation.metrics import (
+    Bin,
+    Rates,
+    RiskPoint,
+    auroc,
+    brier,
+    calibration_bins,
+    calibration_error,
+    risk_coverage,
+    share_automated,
+    span_overlap,
+)
+from extraction.fields.paths import spell
+from extraction.fields.schema import FieldSchema
+from extraction.scoring.calibration import Judged
+from extraction.scoring.features import Features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """Of all fields, or of one; None where there was nothing to measure."""
+
+    rates: Rates
+    anls: float | None
+    """Mean likeness of gold's values and what was given for them (ANLS* of Peer et al. 2024, leaf by leaf)."""
+    null_right: float | None
+    """Of gold's nulls: the share that is null."""
+    grounded: float | None
+    """Of the values given that must stand in the document: the share that was found there."""
+    span_overlap: float | None
+    """Mean overlap of spans (IoU) of right values whose place gold names."""
+    calibration_error: float | None
+    brier: float | None
+    auroc: float | None
+    automated: float | None
+    """The share of values and nulls that could go on unseen with 99 % of them right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What an extraction reached."""
+
+    num_documents: int
+    num_failed: int
+    without_gold: int
+    """Records of documents that gold does not have."""
+    without_record: int
+    """Documents of gold that no record is about; all their values count as missed."""
+    valid: float | None
+    """Of the records that did not fail: the share that the schema accepts."""
+    overall: Measures
+    fields: Mapping[str, Measures]
+    bins: Sequence[Bin]
+    risk: Sequence[RiskPoint]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON, rates included."""
+        return {
+            **{
+                name: getattr(self, name)
+                for name in ("num_documents", "num_failed", "without_gold", "without_record", "valid")
+            },
+            "overall": _measures_json(self.overall),
+            "fields": {name: _measures_json(measures) for name, measures in self.fields.items()},
+            "bins": [asdict(each) for each in self.bins],
+            "risk": [asdict(each) for each in self.risk],
+        }
+
+
+def evaluate(
+    schema: FieldSchema,
+    records: Iterable[Mapping[str, Any]],
+    gold: Mapping[str, GoldDocument],
+    *,
+    is_valid: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> Evaluation:
+    """Measure records against gold; `is_valid` tells whether fields fit the schema, if that is to be measured."""
+    known: dict[str, Mapping[str, Any]] = {}
+    without_gold = 0
+    for record in records:
+        if record["document"] in gold:
+            known[record["document"]] = record
+        else:
+            without_gold += 1
+    compared = [pair for name, right in gold.items() for pair in compare(schema, known.get(name, {}), right)]
+    done = [record for record in known.values() if record.get("error") is None]
+    scores, is_right = scores_of(compared)
+    return Evaluation(
+        num_documents=len(known),
+        num_failed=len(known) - len(done),
+        without_gold=without_gold,
+        without_record=len(gold) - len(known),
+        valid=None if is_valid is None else _mean([float(is_valid(record["fields"])) for record in done]),
+        overall=measure(compared),
+        fields={spell(leaf.path): measure([pair for pair in compared if pair.leaf is leaf]) for leaf in schema.leaves},
+        bins=calibration_bins(scores, is_right) if scores else (),
+        risk=risk_coverage(scores, is_right),
+    )
+
+
+def judged(schema: FieldSchema, records: Iterable[Mapping[str, Any]], gold: Mapping[str, GoldDocument]) -> list[Judged]:
+    """Return what a calibration is fitted to: the features that records kept, and whether gold has the same values."""
+    return [
+        Judged(features=Features.from_json(pair.evidence["features"]), is_right=pair.is_right, document=pair.document)
+        for record in records
+        if record["document"] in gold
+        for pair in compare(schema, record, gold[record["document"]])
+        if pair.evidence is not None and "features" in pair.evidence
+    ]
+
+
+def measure(compared: Sequence[Compared]) -> Measures:
+    """Return the measures of some values."""
+    scores, is_right = scores_of(compared)
+    given = [pair for pair in compared if pair.given is not None]
+    in_gold = [pair for pair in compared if pair.gold is not None]
+    placed = [pair for pair in given if pair.is_right and pair.gold_spans]
+    return Measures(
+        rates=Rates(
+            right=sum(pair.is_right for pair in given),
+            wrong=sum(not pair.is_right for pair in given),
+            missed=sum(not pair.is_right for pair in in_gold),
+        ),
+        anls=_mean([pair.likeness for pair in in_gold]),
+        null_right=_mean([float(pair.given is None) for pair in compared if pair.gold is None and pair.is_in_gold]),
+        grounded=_mean([float(bool(pair.spans)) for pair in given if pair.leaf.ground]),
+        span_overlap=_mean([span_overlap(pair.spans, pair.gold_spans) for pair in placed]),
+        calibration_error=calibration_error(scores, is_right),
+        brier=brier(scores, is_right),
+        auroc=auroc(scores, is_right),
+        automated=share_automated(risk_coverage(scores, is_right)) if scores else None,
+    )
+
+
+def scores_of(compared: Sequence[Compared]) -> tuple[list[float], list[bool]]:
+    """Return the score of each value that has one, and whether it is right."""
+    told = [(float(pair.evidence["score"]), pair.is_right) for pair in compared if pair.evidence is not None]
+    return [score for score, _ in told], [right for _, right in told]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _measures_json(measures: Measures) -> dict[str, Any]:
+    rates = measures.rates
+    return {**asdict(measures), "precision": rates.precision, "recall": rates.recall, "f1": rates.f1}

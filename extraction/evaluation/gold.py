@@ -1,0 +1,112 @@
+"""The gold file: what people know to be right, one document a line.
+
+Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [[start, end], …]}}`; `spans` are offsets
+into the document's text and may be left out. Where only some of the values were looked at, `"known": ["total"]` names
+them, and no other counts. Knows no record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from extraction.errors import ExtractionError
+from extraction.fields.paths import Place, spell
+from extraction.fields.schema import FieldSchema
+from extraction.grounding.spans import Span
+from extraction.passes.examples import values_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldDocument:
+    """What is right of one document; `spans` by the spelled place of the value."""
+
+    document: str
+    fields: Mapping[str, Any]
+    spans: Mapping[str, tuple[Span, ...]]
+    known: frozenset[str] | None = None
+    """The spelled places of the values that count; None: all do."""
+
+    def tells_of(self, place: Place | None) -> bool:
+        """Tell whether a value of gold counts; None is an item that gold does not have."""
+        return self.known is None or (place is not None and spell(place) in self.known)
+
+
+def read_gold(lines: Iterable[str], schema: FieldSchema) -> dict[str, GoldDocument]:
+    """Return gold by document. Raises ExtractionError with the line of what is wrong."""
+    found: dict[str, GoldDocument] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            gold = _document(_object(line, number), number, schema)
+            if gold.document in found:
+                raise ExtractionError(f"line {number}: {gold.document!r} is there twice. Keep one of them.")
+            found[gold.document] = gold
+    return found
+
+
+def _object(line: str, number: int) -> dict[str, Any]:
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise ExtractionError(f"line {number} is no JSON: {error}.") from None
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("document"), str)
+        or not isinstance(given.get("fields"), dict)
+    ):
+        raise ExtractionError(
+            f'line {number} must be {{"document": name, "fields": {{…}}}}; "spans" may stand beside them.'
+        )
+    if unknown := sorted(set(given) - {"document", "fields", "spans", "known"}):
+        raise ExtractionError(
+            f"line {number} has {unknown[0]!r}; a line of gold has document, fields, spans and known."
+        )
+    return given
+
+
+def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> GoldDocument:
+    places = {spell(place) for leaf in schema.leaves for place, _ in values_at(given["fields"], leaf.path)}
+    _check_names(given["fields"], schema, number)
+    spans = given.get("spans", {})
+    if not isinstance(spans, dict) or not all(_is_spans(value) for value in spans.values()):
+        raise ExtractionError(
+            f'line {number}: "spans" must be like {{"total": [[start, end]]}}, offsets into the text.'
+        )
+    if strangers := sorted(set(spans) - places):
+        raise ExtractionError(f'line {number}: "spans" has {strangers[0]!r}, of which "fields" has no value.')
+    known = given.get("known")
+    if known is not None and not (isinstance(known, list) and all(isinstance(place, str) for place in known)):
+        raise ExtractionError(f'line {number}: "known" must be like ["total", "lines[0].amount"].')
+    if strangers := sorted(set(known or ()) - places):
+        raise ExtractionError(f'line {number}: "known" has {strangers[0]!r}, of which "fields" has no value.')
+    found = {place: tuple(Span(*span) for span in value) for place, value in spans.items()}
+    return GoldDocument(
+        document=given["document"],
+        fields=given["fields"],
+        spans=found,
+        known=None if known is None else frozenset(known),
+    )
+
+
+def _check_names(fields: Any, schema: FieldSchema, number: int) -> None:
+    """Refuse fields that the schema does not ask for: they would never be compared."""
+    known = {leaf.path[:end] for leaf in schema.leaves for end in range(1, len(leaf.path) + 1)}
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), fields)]
+    while waiting:
+        path, node = waiting.pop()
+        inner = (
+            node.items() if isinstance(node, dict) else [("*", item) for item in node] if isinstance(node, list) else ()
+        )
+        for name, value in inner:
+            if (*path, name) not in known:
+                raise ExtractionError(f"line {number}: {spell((*path, name))!r} is no field of the schema.")
+            waiting.append(((*path, name), value))
+
+
+def _is_spans(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span) and 0 <= span[0] < span[1]
+        for span in value
+    )

@@ -1,0 +1,63 @@
+"""How the place of a value in an answer is written: `lines[0].amount`, and for every item `lines[].amount`.
+
+Knows no schema and no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+ITEM = "*"
+"""In a path: any item of an array."""
+
+Path = tuple[str, ...]
+"""Of a leaf: names of properties, and ITEM."""
+
+Place = tuple[str | int, ...]
+"""Of a value: names of properties, and indexes from 0."""
+
+
+def spell(path: Sequence[str | int]) -> str:
+    """Return a path or a place as people read it."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part == ITEM:
+            text += "[]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def path_of(place: Sequence[str | int]) -> Path:
+    """Return the path of the leaf that stands at a place."""
+    return tuple(ITEM if isinstance(part, int) else part for part in place)
+
+
+def build(values: Iterable[tuple[Place, Any]], arrays: Iterable[Path] = ()) -> dict[str, Any]:
+    """Return the object in which each value stands at its place; arrays at `arrays` are there, also without an item.
+
+    Items must come with the indexes 0, 1, 2 …; what lies inside items is made with them.
+    """
+    root: dict[str, Any] = {}
+    for array in arrays:
+        if ITEM not in array:
+            _put(root, array, [])
+    for place, value in values:
+        _put(root, place, value)
+    return root
+
+
+def _put(root: dict[str, Any], place: Sequence[str | int], value: Any) -> None:
+    node: Any = root
+    for part, following in zip(place, (*place[1:], None), strict=True):
+        new = value if following is None else [] if isinstance(following, int) else {}
+        if isinstance(part, int):
+            node.extend([None] * (part + 1 - len(node)))
+            if following is None or node[part] is None:
+                node[part] = new
+        elif following is None or part not in node:
+            node[part] = new
+        node = node[part]

@@ -1,0 +1,69 @@
+"""JSON schemas of answers, built again from leaves: plain, or with a quote beside each value.
+
+Every leaf may be null in them and every property must be there: a value that a document lacks is said, not left out.
+Knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extraction.fields.leaf import Leaf
+from extraction.fields.paths import ITEM, Path
+
+MAX_QUOTE_CHARACTERS = 300
+"""A longer one is no quote of a value, and a model that does not stop would fill its tokens with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """An object or array around leaves."""
+
+    description: str = ""
+    max_items: int | None = None
+
+
+def plain_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
+    """Return the schema of an answer whose leaves are values or null."""
+    return _shape((), leaves, containers, lambda leaf: _or_null(_value_schema(leaf)))
+
+
+def quoted_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
+    """Return the schema of an answer whose leaves are `{value, quote}` or null."""
+    return _shape((), leaves, containers, lambda leaf: _or_null(_quoted(leaf)))
+
+
+def _shape(
+    path: Path,
+    leaves: Sequence[Leaf],
+    containers: Mapping[Path, Container],
+    leaf_schema: Callable[[Leaf], dict[str, Any]],
+) -> dict[str, Any]:
+    if leaves[0].path == path:
+        return leaf_schema(leaves[0])
+    parts = dict.fromkeys(leaf.path[len(path)] for leaf in leaves)
+    inner = {
+        part: _shape((*path, part), [leaf for leaf in leaves if leaf.path[len(path)] == part], containers, leaf_schema)
+        for part in parts
+    }
+    if ITEM in inner:
+        max_items = containers[path].max_items
+        return {"type": "array", "items": inner[ITEM]} | ({} if max_items is None else {"maxItems": max_items})
+    return {"type": "object", "properties": inner, "required": list(inner), "additionalProperties": False}
+
+
+def _value_schema(leaf: Leaf) -> dict[str, Any]:
+    return {"enum": list(leaf.enum)} if leaf.enum is not None else dict(leaf.schema)
+
+
+def _quoted(leaf: Leaf) -> dict[str, Any]:
+    properties = {"value": _value_schema(leaf), "quote": {"type": "string", "maxLength": MAX_QUOTE_CHARACTERS}}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    if "enum" in schema and set(schema) == {"enum"}:
+        return {"enum": [*schema["enum"], None]}
+    return {"anyOf": [schema, {"type": "null"}]}

@@ -1,0 +1,58 @@
+"""From quotes, and from values without one, to their places in a text.
+
+`align` is for quotes alone; `ground` for values with the quotes that a model gave for them, or without. Knows no paths
+and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extraction.fields.leaf import Kind
+from extraction.grounding.candidates import NO_CANDIDATES, Candidates, candidates
+from extraction.grounding.normalised import Target
+from extraction.grounding.ordering import choose_in_order
+from extraction.grounding.spans import NOWHERE, Grounding
+from extraction.grounding.values import ValueTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """A value that should stand in a text, and the words that are said to hold it."""
+
+    value: Any
+    kind: Kind
+    quote: str | None = None
+
+
+def align(quotes_in_order: Sequence[str], text: str) -> list[Grounding]:
+    """Return where each quote stands; of a quote that stands several times, the place in the order of all."""
+    target = Target(text)
+    found = {quote: candidates(quote, target) for quote in dict.fromkeys(quotes_in_order)}
+    return _chosen([found[quote] for quote in quotes_in_order], text)
+
+
+def ground(sought_in_order: Sequence[Sought], text: str) -> list[Grounding]:
+    """Return where each value stands: its quote, or, where there is none or it is nowhere, the value itself."""
+    target = ValueTarget(text)
+    found: dict[tuple[Any, ...], Candidates] = {}
+    keys = [(type(sought.value), sought.value, sought.kind, sought.quote) for sought in sought_in_order]
+    for key, sought in zip(keys, sought_in_order, strict=True):
+        if key not in found:
+            found[key] = _candidates(sought, target)
+    return _chosen([found[key] for key in keys], text)
+
+
+def _candidates(sought: Sought, target: ValueTarget) -> Candidates:
+    quoted = candidates(sought.quote, target.text) if sought.quote else NO_CANDIDATES
+    return quoted if quoted.spans or sought.value is None else target.candidates(sought.value, sought.kind)
+
+
+def _chosen(found: Sequence[Candidates], text: str) -> list[Grounding]:
+    spans = choose_in_order([options.spans for options in found], len(text))
+    return [
+        NOWHERE if span is None else Grounding(status=options.status, spans=(span,), likeness=options.likeness)
+        for options, span in zip(found, spans, strict=True)
+    ]

@@ -1,0 +1,41 @@
+"""A text in the sections that its headings make, each with the headings above it. Knows no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from extraction.documents.document import Heading
+from extraction.grounding.spans import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading and what stands from there to the next one, whatever the level of that."""
+
+    heading: Span
+    """Empty before the first one."""
+    body: Span
+    outer: tuple[str, ...] = ()
+    """The headings that it stands below, the outermost first."""
+    title: str = ""
+    """Its own heading, in one line."""
+
+
+def sections(text: str, headings: Sequence[Heading]) -> Iterator[Section]:
+    """Yield all of a text as sections, in its order."""
+    ends = [*(heading.start for heading in headings[1:]), len(text)] if headings else []
+    first = headings[0].start if headings else len(text)
+    if first > 0:
+        yield Section(heading=Span(0, 0), body=Span(0, first))
+    above: list[Heading] = []
+    for heading, end in zip(headings, ends, strict=True):
+        above = [one for one in above if one.level < heading.level]
+        outer = tuple(title for one in above if (title := _title(text, one)))
+        own = Span(heading.start, heading.end)
+        yield Section(heading=own, body=Span(own.end, end), outer=outer, title=_title(text, heading))
+        above.append(heading)
+
+
+def _title(text: str, heading: Heading) -> str:
+    return " ".join(text[heading.start : heading.end].split())

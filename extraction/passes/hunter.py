@@ -1,0 +1,49 @@
+"""The first reading: one slot for each leaf, filled with a value and the words that hold it, or with null.
+
+Knows no answer; that is read by `answers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from extraction.fields.groups import Group
+from extraction.fields.paths import Path, spell
+from extraction.passes.examples import Example, examples_in_words
+from extraction.passes.prompts import Request, Shape, fields_in_words, request
+
+_QUOTED = (
+    "Answer with JSON. For each field give its value and a quote: the words of the document that hold the value,"
+    " letter by letter. Give null for a field that the document does not state."
+)
+_PLAIN = "Answer with JSON: the value of each field. Give null for a field that the document does not state."
+
+
+def hunter_request(
+    document_text: str,
+    group: Group,
+    *,
+    quotes: bool = True,
+    examples: Sequence[Example] = (),
+    shape: Shape = Shape.FIELDS_FIRST,
+    doubts: Mapping[Path, str] | None = None,
+) -> Request:
+    """Return the request for one group of one document; `doubts` say why leaves are asked again."""
+    task = _QUOTED if quotes else _PLAIN
+    if doubts:
+        told = "; ".join(f"{spell(path)}: {reason}" for path, reason in doubts.items())
+        task = f"A first answer was doubtful ({told}). Look again. {task}"
+    return request(
+        document_text,
+        shared=shared_part(group, examples, quotes=quotes),
+        task=task,
+        shape=shape,
+        name="fields",
+        schema=group.quoted_schema() if quotes else group.plain_schema(),
+    )
+
+
+def shared_part(group: Group, examples: Sequence[Example], *, quotes: bool) -> str:
+    """Return what all requests for a group say of it."""
+    told = examples_in_words(examples, group, quotes=quotes)
+    return "\n\n".join(part for part in (fields_in_words(group), told) if part)

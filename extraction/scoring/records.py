@@ -1,0 +1,82 @@
+"""The record of one document, as users get it: its fields, the evidence of each value, or why there are none.
+
+Knows no file and no order of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from extraction.documents.document import Document
+from extraction.fields.leaf import Leaf
+from extraction.fields.paths import ITEM
+from extraction.fields.schema import FieldSchema
+from extraction.passes.findings import Finding, Reading
+from extraction.passes.merging import Candidate, Merged, record
+from extraction.passes.validators import Violation, violations
+from extraction.scoring.calibration import Calibration
+from extraction.scoring.evidence import evidence_of, ocr_scores
+from extraction.scoring.features import features_of
+from extraction.scoring.rivals import rivals_of
+from extraction.scoring.score import HIGH_FROM, scored
+
+UNANSWERED = "nothing was answered about it"
+"""The answers ended before it: its null is none that somebody read, and so is never let go unseen."""
+
+
+def done_record(
+    schema: FieldSchema,
+    merged: Sequence[Merged],
+    document: Document,
+    *,
+    name: str,
+    sha256: str,
+    usage: Mapping[str, Any],
+    calibration: Calibration | None = None,
+    retrieval_ranks: Mapping[int, int] | None = None,
+) -> dict[str, Any]:
+    """Return the record of a document that was read; spans of `merged` are of its text.
+
+    `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
+    """
+    fields = record(schema, merged)
+    wrong = violations(schema, fields)
+    evidence = []
+    answered = {entry.place for entry in merged}
+    unanswered = [leaf for leaf in schema.leaves if ITEM not in leaf.path and leaf.path not in answered]
+    for entry in (*merged, *map(_null, unanswered)):
+        spans = entry.candidates[0].spans
+        rivals = rivals_of(entry, document.text)
+        features = features_of(
+            entry,
+            document.text,
+            violations=wrong if entry.place in answered else [Violation(paths=(entry.leaf.path,), reason=UNANSWERED)],
+            num_rivals=len(rivals),
+            ocr_scores=ocr_scores(spans, document),
+            retrieval_rank=_rank(spans[0].start, retrieval_ranks) if spans and retrieval_ranks else None,
+        )
+        score = None if calibration is None else calibration.score(features)
+        threshold = HIGH_FROM if calibration is None else calibration.threshold(features)
+        told = scored(features, entry.leaf, score=score, threshold=threshold)
+        evidence.append(evidence_of(entry, told, features, document, rivals=rivals))
+    known = {"document": name, "sha256": sha256, "status": "done", "error": None, "fields": fields}
+    return {**known, "evidence": evidence, "usage": dict(usage)}
+
+
+def failed_record(error: Mapping[str, Any], *, name: str, sha256: str, usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a document that was not read, or not answered; `error` has a code and a message."""
+    told = {"code": error["code"], "message": error["message"], "page": error.get("page")}
+    known = {"document": name, "sha256": sha256, "status": "failed", "error": told, "fields": None}
+    return {**known, "evidence": [], "usage": dict(usage)}
+
+
+def _null(leaf: Leaf) -> Merged:
+    finding = Finding(reading=Reading(place=leaf.path, value=None))
+    return Merged(place=leaf.path, leaf=leaf, candidates=(Candidate(findings=(finding,)),))
+
+
+def _rank(offset: int, ranks: Mapping[int, int]) -> int | None:
+    """Return the rank of the last passage that begins at or before an offset."""
+    starts = [start for start in ranks if start <= offset]
+    return ranks[max(starts)] if starts else None

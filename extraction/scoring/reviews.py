@@ -1,0 +1,124 @@
+"""Which values of a record a person should look at, and what their decisions make of it.
+
+Knows no reviewer and no table.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extraction.fields.leaf import Leaf, LeafType
+from extraction.fields.paths import Place, spell
+from extraction.fields.schema import FieldSchema
+from extraction.fields.values import is_same_for
+from extraction.passes.examples import values_at
+from extraction.scoring.verdicts import Reason, Verdict
+
+SAMPLED = 0.05
+"""Of the values that nobody need look at: the share that is looked at all the same, to know how many are wrong."""
+_TYPES: Mapping[LeafType, tuple[type, ...]] = {
+    LeafType.STRING: (str,),
+    LeafType.NUMBER: (int, float),
+    LeafType.INTEGER: (int,),
+    LeafType.BOOLEAN: (bool,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewable:
+    """A value, or null, that a person should look at."""
+
+    path: str
+    """The place as it is spelled."""
+    place: Place
+    reason: Reason
+    urgency: float
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """A value that somebody has looked at; `value` is what is right."""
+
+    place: Place
+    verdict: Verdict
+    value: Any
+    by: str
+    at: int
+    """Unix seconds."""
+
+
+def reviewable(schema: FieldSchema, record: Mapping[str, Any], *, seed: str) -> Iterator[Reviewable]:
+    """Yield what of a record is to be looked at; the same for the same seed.
+
+    What is doubtful has the urgency unsureness × weight. What is drawn has one that is drawn, too: then those of the
+    sample that are looked at first are themselves a fair draw.
+    """
+    places = _places(schema, record)
+    for evidence in record["evidence"]:
+        leaf, place = places[path := evidence["path"]]
+        if evidence["review"]:
+            urgency = leaf.weight * (1 - evidence["score"])
+            yield Reviewable(path=path, place=place, reason=Reason.DOUBT, urgency=urgency, evidence=evidence)
+        elif (drawn := _drawn(seed, record["document_id"], path)) < SAMPLED:
+            urgency = drawn / SAMPLED
+            yield Reviewable(path=path, place=place, reason=Reason.SAMPLE, urgency=urgency, evidence=evidence)
+
+
+def problem_of(leaf: Leaf, value: Any) -> str | None:
+    """Return why a leaf cannot have a value other than null; None where it can."""
+    if not isinstance(value, _TYPES[leaf.type]) or (isinstance(value, bool) and leaf.type is not LeafType.BOOLEAN):
+        return f"it must be of type {leaf.type}"
+    if leaf.enum is not None and value not in leaf.enum:
+        return f"it must be one of {', '.join(map(repr, leaf.enum))}"
+    return None
+
+
+def is_right(leaf: Leaf, extracted: Any, verdict: Verdict, correction: Any) -> bool:
+    """Tell whether what was extracted is right by a verdict; another way to write the same is."""
+    return verdict is Verdict.ACCEPT or (verdict is Verdict.CORRECT and is_same_for(leaf, extracted, correction))
+
+
+def as_reviewed(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
+    """Return a record with the values that people found right; its evidence keeps what was extracted."""
+    fields = copy.deepcopy(record["fields"])
+    for each in decided:
+        _put(fields, each.place, each.value)
+    of_path = {spell(each.place): each for each in decided}
+    evidence = [_told(each, of_path.get(each["path"])) for each in record["evidence"]]
+    return {**record, "fields": fields, "evidence": evidence}
+
+
+def gold_of(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
+    """Return a record as a line of a gold file, in which only what people have looked at counts."""
+    fields = as_reviewed(record, decided)["fields"]
+    return {"document": record["document"], "fields": fields, "known": [spell(each.place) for each in decided]}
+
+
+def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[Leaf, Place]]:
+    """Return the leaf and the place of each value of a record, null too, by the place as it is spelled."""
+    found = ((leaf, place) for leaf in schema.leaves for place, _value in values_at(record["fields"], leaf.path))
+    return {spell(place): (leaf, place) for leaf, place in found}
+
+
+def _told(evidence: Mapping[str, Any], reviewed: Reviewed | None) -> Mapping[str, Any]:
+    if reviewed is None:
+        return evidence
+    told = {"verdict": reviewed.verdict.value, "value": reviewed.value, "by": reviewed.by, "at": reviewed.at}
+    return {**evidence, "reviewed": told}
+
+
+def _put(fields: Any, place: Place, value: Any) -> None:
+    for part in place[:-1]:
+        fields = fields[part]
+    fields[place[-1]] = value
+
+
+def _drawn(*seeds: str) -> float:
+    """Return a number in 0..1 that is as good as random, and the same for the same seeds."""
+    digest = hashlib.sha256("\0".join(seeds).encode()).digest()
+    return float(int.from_bytes(digest[:6]) / 2**48)

@@ -1,0 +1,222 @@
+"""An extraction's life: create, look at, list, cancel, end, and the one writer of its state. Knows not what it does."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from extraction.course.stored_plan import StoredPlan
+from jobs.accounts.limits import check_priority
+from jobs.batches.submission import check_metadata, parse_window
+from jobs.chunks import fleet
+from jobs.database import advisory_lock
+from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.extractions import documents
+from jobs.extractions.collection import lock_collection
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.pipelines.steps import require_model
+from jobs.settings import Settings
+from jobs.states import TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState, require_move
+from jobs.tables import Extraction, Tenant
+
+log = logging.getLogger(__name__)
+
+_MAX_REASON = 2000  # characters
+_OPEN = [state.value for state in ExtractionState if state not in TERMINAL_EXTRACTION_STATES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateExtraction:
+    """A create call; the plan has been checked."""
+
+    collection_id: str
+    plan: StoredPlan
+    again: bool = True
+    parquet: bool = False
+    priority: AskedPriority = AskedPriority.NORMAL
+    completion_window: str = "24h"
+    output_expires_after_seconds: int | None = None
+    metadata: Mapping[str, str] | None = None
+    idempotency_key: str | None = None
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is asked for, equal for a repeated call."""
+        wanted = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
+        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def create_extraction(
+    session: Session, tenant: Tenant, wanted: CreateExtraction, settings: Settings, *, key_id: str
+) -> Extraction:
+    """Accept an extraction, or return the one that an earlier call with the same idempotency key made.
+
+    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
+    request.
+    """
+    earlier = _find_earlier(session, tenant.id, wanted)
+    if earlier is not None:
+        return earlier
+    check_metadata(wanted.metadata)
+    check_priority(tenant, wanted.priority)
+    window = parse_window(wanted.completion_window)
+    collection = lock_collection(session, tenant.id, wanted.collection_id)
+    require_model(session, wanted.plan.model)
+    num_documents = documents.num_documents(session, [collection.id])[collection.id]
+    if not num_documents:
+        raise InputError(
+            f"Collection {collection.id!r} has no documents; add some first.",
+            param="collection_id",
+            code="empty_collection",
+        )
+    _check_room(session, tenant.id, settings)
+    plan = replace(wanted.plan, context=fleet.contexts(session).get(wanted.plan.model))
+    extraction = Extraction(
+        id=new_id("extraction"),
+        tenant_id=tenant.id,
+        collection_id=collection.id,
+        model=wanted.plan.model,
+        plan=orjson.loads(plan.to_bytes()),
+        again=wanted.again,
+        parquet=wanted.parquet,
+        priority=wanted.priority.value,
+        completion_window=wanted.completion_window,
+        output_expires_after_seconds=wanted.output_expires_after_seconds,
+        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        api_key_id=key_id,
+        idempotency_key=wanted.idempotency_key,
+        fingerprint=wanted.fingerprint(),
+        expires_at=func.now() + window,
+        num_documents=num_documents,
+    )
+    session.add(extraction)
+    session.flush()
+    session.refresh(extraction)
+    return extraction
+
+
+def _find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:
+    if wanted.idempotency_key is None:
+        return None
+    advisory_lock(session, f"extraction {tenant_id} {wanted.idempotency_key}")
+    is_it = (Extraction.tenant_id == tenant_id) & (Extraction.idempotency_key == wanted.idempotency_key)
+    found = session.scalar(select(Extraction).where(is_it))
+    if found is not None and found.fingerprint != wanted.fingerprint():
+        raise ConflictError(
+            f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made extraction "
+            f"{found.id!r}. Repeat that request unchanged, or use a new key.",
+            code="idempotency_key_reused",
+        )
+    return found
+
+
+def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
+    advisory_lock(session, f"extractions {tenant_id}")
+    mine = select(func.count()).where(Extraction.tenant_id == tenant_id, Extraction.state.in_(_OPEN))
+    if (session.scalar(mine) or 0) >= settings.tenant_open_extractions:
+        raise LimitError(
+            f"You have {settings.tenant_open_extractions:,} extractions under way, which is as many as you may. Wait "
+            "for one to end, or cancel one.",
+            code="too_many_extractions",
+        )
+
+
+def get_extraction(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
+    """Return an extraction of this tenant. Raises NotFoundError."""
+    is_mine = (Extraction.id == extraction_id) & (Extraction.tenant_id == tenant_id)
+    extraction = session.scalar(select(Extraction).where(is_mine))
+    if extraction is None:
+        raise not_found(extraction_id)
+    return extraction
+
+
+def list_extractions(
+    session: Session, tenant_id: str, *, collection_id: str | None, after: str | None, limit: int
+) -> Page[Extraction]:
+    """Return a page of a tenant's extractions, newest first. Raises InputError on an unknown `after`."""
+    query = select(Extraction).where(Extraction.tenant_id == tenant_id)
+    if collection_id is not None:
+        query = query.where(Extraction.collection_id == collection_id)
+    return read_page(session, query, table=Extraction, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def lock_extraction(session: Session, extraction_id: str) -> Extraction | None:
+    """Return the extraction, fresh and locked until the transaction ends, or None."""
+    query = select(Extraction).where(Extraction.id == extraction_id).with_for_update(key_share=True)
+    return session.scalar(query, execution_options={"populate_existing": True})
+
+
+def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
+    """Return a locked extraction of this tenant. Raises NotFoundError, also where it is deleted meanwhile."""
+    get_extraction(session, tenant_id, extraction_id)
+    extraction = lock_extraction(session, extraction_id)
+    if extraction is None:
+        raise not_found(extraction_id)
+    return extraction
+
+
+def cancel_extraction(session: Session, tenant_id: str, extraction_id: str, *, reason: str) -> Extraction:
+    """Ask an extraction to stop; what its batches have done is billed. Repeating it is no error.
+
+    Raises NotFoundError, or ConflictError at its end.
+    """
+    extraction = lock_own(session, tenant_id, extraction_id)
+    if extraction.state in (ExtractionState.CANCELLING, ExtractionState.CANCELLED):
+        return extraction
+    if ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES:
+        raise ConflictError(
+            f"Cannot cancel an extraction with status '{extraction.state}'.", code="extraction_not_cancellable"
+        )
+    stop(session, extraction, reason=reason)
+    return extraction
+
+
+def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
+    """Cancel a locked extraction that is in progress."""
+    extraction.reason = reason
+    move(session, extraction, ExtractionState.CANCELLING)
+
+
+def note_reason(extraction: Extraction, reason: str | None) -> None:
+    """Note why a locked extraction ends, or waits, if there is a reason: it may name what tenants wrote."""
+    known = storable(reason or "") or None
+    extraction.reason = known if known is None or len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
+
+
+def storable(message: str) -> str:
+    """Return a message without NUL, which no text of the database may have."""
+    return message.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def move(session: Session, extraction: Extraction, after: ExtractionState) -> None:
+    """Move a locked extraction to its next state; nobody else writes `state`. Raises IllegalMoveError."""
+    require_move(ExtractionState(extraction.state), after)
+    log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, extraction.state, after)
+    extraction.state = after.value
+    extraction.look_at = None
+    if after in TERMINAL_EXTRACTION_STATES:
+        extraction.ended_at = session.scalar(select(func.now()))
+        extraction.claimed_by = extraction.claimed_until = None
+    session.flush()
+
+
+def stored_plan(extraction: Extraction) -> StoredPlan:
+    """Return what an extraction asks."""
+    return StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+
+
+def not_found(extraction_id: str) -> NotFoundError:
+    return NotFoundError(f"No extraction found with id {extraction_id[:100]!r}.", param="extraction_id")
+
+
+def counts_of(extraction: Extraction) -> dict[str, Any]:
+    """Return what became of an extraction's documents, once it is completed."""
+    num_failed = sum(extraction.failed_codes.values())
+    return {"total": extraction.num_documents, "completed": extraction.num_done, "failed": num_failed}

@@ -1,0 +1,42 @@
+"""What an extraction asks, from what its owner gives: refused in words that say what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extraction.course import job
+from extraction.course.job import ExtractJob
+from extraction.course.stored_plan import StoredPlan
+from extraction.errors import ExtractionError, SchemaError
+from extraction.scoring.calibration import Calibration
+from jobs.errors import InputError
+from jobs.extractions.record_table import require_table
+from pipelines.outputs.schema_keywords import check_keywords
+
+
+def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
+    """Return the job. Raises InputError for a schema that cannot be asked, with the place."""
+    try:
+        planned = job.plan(schema, quotes=quotes, params=params, max_fields=max_fields)
+    except SchemaError as error:
+        raise InputError(str(error), param="schema", code="invalid_schema") from None
+    check_keywords(planned.schema.output_schema())
+    return planned
+
+
+def read_calibration(text: str, name: str) -> Calibration:
+    """Return what `tokenmill extract calibrate` wrote. Raises InputError."""
+    try:
+        return Calibration.from_json(text)
+    except ExtractionError as error:
+        raise InputError(f"{name}: {error}", param=name) from None
+
+
+def check(given: StoredPlan, *, parquet: bool) -> None:
+    """Raise InputError for what cannot be asked, or written as a table where that is wanted."""
+    planned = plan(given.schema.encode(), quotes=given.quotes, params=given.params, max_fields=given.max_fields)
+    if given.calibration is not None:
+        read_calibration(given.calibration, "calibration")
+    if parquet:
+        require_table(planned.schema)

@@ -1,0 +1,154 @@
+"""What the stages of an extraction have come to so far, document by document, in memory of a piece of each file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from extraction.course.answers import LineResult, result_of, usage_of
+from extraction.course.job import custom_id as question_id
+from extraction.scoring.records import failed_record
+from jobs.batches.ordered_results import OrderedResults
+from jobs.extractions.snapshot import KeptDocument, custom_id, kept_documents
+from jobs.extractions.stages import Stage
+from jobs.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFiles:
+    """The keys of an ended batch's two files; None for one that it has not."""
+
+    output_key: str | None = None
+    errors_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a line that the service wrote for itself."""
+
+    body: Mapping[str, Any] = field(default_factory=dict)
+    error: Mapping[str, Any] | None = None
+    """Its code, message and page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentProgress:
+    """One document; what no stage has done yet, or none was asked to do, is None or empty."""
+
+    number: int
+    document: KeptDocument
+    read: Outcome | None
+    first: Sequence[LineResult]
+    """Of each group, or none at all."""
+    grounded: Outcome | None
+    again: Mapping[int, LineResult]
+    """By the number of the group."""
+    grounded_again: Outcome | None
+    not_asked: Mapping[str, Any]
+    """The error of a document that was read and not asked."""
+
+    @property
+    def sha256(self) -> str:
+        return str(self.read.body.get("sha256", "")) if self.read is not None else ""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return usage_of([*self.first, *self.again.values()])
+
+    @property
+    def doubts(self) -> Sequence[Mapping[str, Any]]:
+        """Return the questions that are to be put again."""
+        return self.grounded.body.get("doubts", ()) if self.grounded is not None else ()
+
+    def problem(self) -> Mapping[str, Any] | None:
+        """Return why the document can have no fields, as far as it is known."""
+        if self.read is None or self.read.error is not None:
+            return _MISSING if self.read is None else self.read.error
+        if not self.first:
+            return self.not_asked
+        return next((result.error for result in self.first if result.error is not None), None)
+
+    def record(self) -> dict[str, Any]:
+        """Return the record; where the second grounding failed, what the first one found is all there is."""
+        problem = self.problem()
+        if problem is None:
+            grounded = self.grounded or Outcome(error=_MISSING)
+            second = self.grounded_again
+            found = grounded if second is None or second.error is not None else second
+            if found.error is None:
+                return {"document_id": self.document.id, **found.body["record"], "usage": self.usage}
+            problem = found.error
+        failed = failed_record(problem, name=self.document.name, sha256=self.sha256, usage=self.usage)
+        return {"document_id": self.document.id, **failed}
+
+
+class Progress:
+    """Reads the results of the stages that have ended."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        documents_key: str,
+        stages: Mapping[Stage, StageFiles],
+        *,
+        num_groups: int,
+        not_asked: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`not_asked` is why documents that were read were not asked, where all of them share a reason."""
+        self._storage = storage
+        self._documents_key = documents_key
+        self._stages = stages
+        self._num_groups = num_groups
+        self._not_asked = not_asked or _NOT_ASKED
+
+    def documents(self) -> Iterator[DocumentProgress]:
+        """Yield all documents in their order. Raises NotFoundError where the store has lost a file."""
+        results = {stage: self._opened(self._stages.get(stage, StageFiles())) for stage in Stage}
+        for number, document in kept_documents(self._storage, self._documents_key):
+            name = custom_id(number)
+            first = self._answers(results[Stage.ASK], number)
+            yield DocumentProgress(
+                number=number,
+                document=document,
+                read=_outcome(results[Stage.READ].take(name)),
+                first=[first[group] for group in range(self._num_groups)] if len(first) == self._num_groups else (),
+                grounded=_outcome(results[Stage.GROUND].take(name)),
+                again=self._answers(results[Stage.ASK_AGAIN], number),
+                grounded_again=_outcome(results[Stage.GROUND_AGAIN].take(name)),
+                not_asked=self._not_asked,
+            )
+
+    def _opened(self, files: StageFiles) -> _StageResults:
+        return _StageResults(self._storage, files)
+
+    def _answers(self, results: _StageResults, number: int) -> dict[int, LineResult]:
+        found = {group: results.take(question_id(number, group)) for group in range(self._num_groups)}
+        return {group: result_of(line) for group, line in found.items() if line is not None}
+
+
+class _StageResults:
+    def __init__(self, storage: Storage, files: StageFiles) -> None:
+        self._both = [OrderedResults(storage, key) for key in (files.output_key, files.errors_key)]
+
+    def take(self, name: str) -> Mapping[str, Any] | None:
+        return self._both[0].take(name) or self._both[1].take(name)
+
+
+def _outcome(line: Mapping[str, Any] | None) -> Outcome | None:
+    if line is None:
+        return None
+    body = (line.get("response") or {}).get("body") or {}
+    error = line.get("error") or body.get("error")
+    if error is None:
+        return Outcome(body=body)
+    return Outcome(
+        error={"code": error.get("code") or "failed", "message": error["message"], "page": error.get("page")}
+    )
+
+
+_MISSING = {"code": "no_result", "message": "the batch of this stage has no result for the document"}
+_NOT_ASKED = {
+    "code": "not_asked",
+    "message": "what was read of the document was deleted meanwhile, or is too long for one question",
+}

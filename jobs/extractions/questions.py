@@ -1,0 +1,85 @@
+"""The lines of each stage but the first, made of what the stages before have come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from extraction.course.job import ExtractJob
+from extraction.documents.document import Document
+from extraction.passes.prompts import Request
+from jobs.errors import NotFoundError
+from jobs.extractions.progress import DocumentProgress
+from jobs.extractions.snapshot import custom_id
+from jobs.lines.document_bodies import GROUND_ENDPOINT, PREPARE_MODEL
+from jobs.storage import Storage
+
+
+def first_questions(
+    documents: Iterable[DocumentProgress], job: ExtractJob, storage: Storage, *, max_line_bytes: int
+) -> Iterator[bytes]:
+    """Yield the lines that ask every document that was read for every group of fields."""
+    for one in documents:
+        if one.read is None or one.read.error is not None:
+            continue
+        # A character has a byte at least: what is shown whole and is longer could not be a line.
+        if job.window is None and one.read.body["num_characters"] > max_line_bytes:
+            continue
+        document = _document(storage, str(one.read.body["object_key"]))
+        if document is None:
+            continue
+        showing = job.showing(document)
+        texts = [job.excerpt(group, showing).layout.text for group in range(len(job.groups))]
+        lines = [job.line(one.number, group, job.first_request(group, text)) for group, text in enumerate(texts)]
+        if all(len(line) <= max_line_bytes for line in lines):
+            yield from (line.rstrip(b"\n") for line in lines)
+
+
+def second_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
+    """Yield the lines that ask again for what was doubtful."""
+    for one in documents:
+        for doubt in one.doubts:
+            request = Request(messages=tuple(doubt["messages"]), response_format=doubt["response_format"])
+            yield job.line(one.number, doubt["group"], request).rstrip(b"\n")
+
+
+def first_groundings(documents: Iterable[DocumentProgress], *, plan_key: str) -> Iterator[bytes]:
+    """Yield the lines that have first answers looked for in their documents."""
+    for one in documents:
+        if one.problem() is None:
+            yield _grounding(one, plan_key, again=None)
+
+
+def second_groundings(documents: Iterable[DocumentProgress], *, plan_key: str) -> Iterator[bytes]:
+    """Yield the lines that have first and second answers looked for, of documents that were asked again."""
+    for one in documents:
+        if one.again:
+            answers = {str(group): result.to_body() for group, result in one.again.items()}
+            yield _grounding(one, plan_key, again=answers)
+
+
+def _grounding(one: DocumentProgress, plan_key: str, *, again: dict[str, Any] | None) -> bytes:
+    assert one.read is not None, "it was read"
+    body = {
+        "model": PREPARE_MODEL,
+        "object_key": one.read.body["object_key"],
+        "plan_key": plan_key,
+        "name": one.document.name,
+        "sha256": one.sha256,
+        "first": [result.to_body() for result in one.first],
+        "again": again,
+        "usage": one.usage,
+    }
+    line = {"custom_id": custom_id(one.number), "method": "POST", "url": GROUND_ENDPOINT, "body": body}
+    return orjson.dumps(line)
+
+
+def _document(storage: Storage, object_key: str) -> Document | None:
+    """Return a read document; None where it was deleted meanwhile."""
+    try:
+        stored = b"".join(storage.iter_chunks(object_key))
+    except NotFoundError:
+        return None
+    return Document.from_bytes(stored)

@@ -1,0 +1,89 @@
+"""Records of a completed extraction as its owner reads them, page by page, out of the file that has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from jobs import files
+from jobs.errors import ConflictError, GoneError, InputError
+from jobs.settings import MIB
+from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
+from jobs.storage import Storage
+from jobs.tables import Extraction
+
+MAX_PAGE_BYTES = 4 * MIB
+"""A page ends after the record that passes this."""
+_READ_AT_ONCE = MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsPage:
+    """Some records, in the order of their documents."""
+
+    content: bytes
+    """NDJSON."""
+    after: int
+    """The cursor of the next page: how far the file has been read, in bytes."""
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsFile:
+    """The object that has the records."""
+
+    object_key: str
+    size_bytes: int
+
+
+def records_file(session: Session, extraction: Extraction) -> RecordsFile:
+    """Return where the records are. Raises ConflictError where there are none (yet), GoneError where they were."""
+    if extraction.state != ExtractionState.COMPLETED:
+        what = "will have none" if ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES else "has none yet"
+        raise ConflictError(
+            f"Extraction {extraction.id!r} is {extraction.state} and {what}: results are there once it is completed.",
+            code="no_results",
+        )
+    assert extraction.output_file_id is not None, "a completed one has its file"
+    file = files.find_kept(session, extraction.tenant_id, extraction.output_file_id)
+    if file is None:
+        raise GoneError(
+            f"The results of extraction {extraction.id!r} were in file {extraction.output_file_id!r}, which was "
+            "deleted or has expired.",
+            code="results_deleted",
+        )
+    return RecordsFile(object_key=file.object_key, size_bytes=file.size_bytes)
+
+
+def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:
+    """Return up to `limit` records behind a cursor. Raises InputError for one that no page has given."""
+    _check_cursor(storage, file, after)
+    content = bytearray()
+    num_records = 0
+    for piece in storage.iter_chunks(file.object_key, after, chunk_bytes=_READ_AT_ONCE):
+        start = len(content)
+        content += piece
+        while (end := content.find(b"\n", start)) >= 0:
+            num_records += 1
+            start = end + 1
+            if num_records == limit or start >= MAX_PAGE_BYTES:
+                return _page(bytes(content[:start]), after, file)
+    return _page(bytes(content), after, file)
+
+
+def _page(content: bytes, after: int, file: RecordsFile) -> RecordsPage:
+    reached = after + len(content)
+    return RecordsPage(content=content, after=reached, has_more=reached < file.size_bytes)
+
+
+def _check_cursor(storage: Storage, file: RecordsFile, after: int) -> None:
+    is_start = after == 0 or (
+        after <= file.size_bytes and storage.read_range(file.object_key, after - 1, after) == b"\n"
+    )
+    if not is_start:
+        raise InputError(
+            f"after is {after}, where no record begins; give 0, or the x-next-after of a page.",
+            param="after",
+            code="invalid_value",
+        )

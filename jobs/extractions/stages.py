@@ -1,0 +1,95 @@
+"""The stages of an extraction, in their order: which are begun, and the batch that each one is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from jobs.batches import made_inputs
+from jobs.batches.submission import MAX_WINDOW, CreateBatch
+from jobs.files import MAX_EXPIRY_SECONDS, NewFile
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
+from jobs.settings import Settings
+from jobs.states import AskedPriority, InvalidLines
+from jobs.tables import Batch, Extraction, ExtractionStage, Tenant
+
+
+class Stage(StrEnum):
+    """What is done to all documents before the next stage begins."""
+
+    READ = "read"  # bytes become a text with places
+    ASK = "ask"  # the model is asked for every group of fields
+    GROUND = "ground"  # what it said is looked for in the text; what is doubtful is named
+    ASK_AGAIN = "ask_again"  # the model is asked for that
+    GROUND_AGAIN = "ground_again"
+
+
+STAGES = tuple(Stage)
+"""In their order: a stage's place here is its number."""
+_ENDPOINTS = {Stage.READ: READ_ENDPOINT, Stage.GROUND: GROUND_ENDPOINT, Stage.GROUND_AGAIN: GROUND_ENDPOINT}
+_LEAST_MINUTES = {Stage.GROUND: 60, Stage.GROUND_AGAIN: 60}
+"""What was answered is paid: to look for it in the texts there is time, even after the window."""
+
+
+def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
+    """Return the stages that are begun, in order."""
+    mine = ExtractionStage.extraction_id == extraction_id
+    return list(session.scalars(select(ExtractionStage).where(mine).order_by(ExtractionStage.number)))
+
+
+def batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:
+    """Return the batches of stages by their ids."""
+    ids = [stage.batch_id for stage in stages if stage.batch_id is not None]
+    return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
+
+
+def begin(
+    session: Session, extraction: Extraction, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
+) -> None:
+    """Note that a stage has begun and create its batch, in the transaction of the claim; without lines there is none.
+
+    Raises what creating a batch raises.
+    """
+    batch = None if lines is None else _submit(session, extraction, stage, lines, settings)
+    number = STAGES.index(stage)
+    batch_id = None if batch is None else batch.id
+    session.add(ExtractionStage(extraction_id=extraction.id, number=number, batch_id=batch_id, num_lines=num_lines))
+    extraction.num_tries = 0
+    extraction.reason = None
+    session.flush()
+
+
+def finish(session: Session, stage: ExtractionStage) -> None:
+    """Note that the batch of a stage has ended."""
+    stage.done_at = session.scalar(select(func.now()))
+    session.flush()
+
+
+def _submit(session: Session, extraction: Extraction, stage: Stage, lines: NewFile, settings: Settings) -> Batch:
+    tenant = session.get_one(Tenant, extraction.tenant_id)
+    wanted = CreateBatch(
+        input_file_id="",
+        made_from=f"{stage} of {extraction.id}",
+        endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
+        completion_window=_window_left(session, extraction, least_minutes=_LEAST_MINUTES.get(stage, 1)),
+        metadata={"extraction_id": extraction.id, "stage": stage.value},
+        output_expires_after_seconds=MAX_EXPIRY_SECONDS,
+        priority=AskedPriority(extraction.priority),
+        invalid_lines=InvalidLines.SKIP,
+        is_ours=True,
+    )
+    return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=extraction.api_key_id).batch
+
+
+def _window_left(session: Session, extraction: Extraction, *, least_minutes: int) -> str:
+    """Return what is left of the extraction's time, in minutes; a batch has one at least."""
+    now = session.scalar(select(func.clock_timestamp()))
+    assert now is not None
+    longest = int(MAX_WINDOW.total_seconds() // 60)
+    left = math.ceil((extraction.expires_at - now).total_seconds() / 60)
+    return f"{min(max(least_minutes, left), longest)}m"

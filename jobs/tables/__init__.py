@@ -1,0 +1,59 @@
+"""Every table, as SQLAlchemy declarative classes, by subject. Columns and constraints only.
+
+Knows no query: those live in the modules of what they concern.
+"""
+
+from __future__ import annotations
+
+from jobs.tables.accounts import ApiKey, Budget, Tenant, WindowBudget
+from jobs.tables.base import Base
+from jobs.tables.batches import Batch, InputCount
+from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
+from jobs.tables.extractions import Collection, CollectionDocument, Extraction, ExtractionStage, Review
+from jobs.tables.files import File, Upload, UploadPart
+from jobs.tables.pipelines import DatasetFile, Pipeline, Run, RunStep, Schedule, Store
+from jobs.tables.serving import Decision, FairShare, Forecast, Model, QueueCount, ServingRate, Worker
+from jobs.tables.upkeep import Chore, Deletion, SchemaFloor, Uptime
+from jobs.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+
+__all__ = [
+    "ApiKey",
+    "Base",
+    "Batch",
+    "Budget",
+    "Checkpoint",
+    "Chore",
+    "Chunk",
+    "Collection",
+    "CollectionDocument",
+    "DatasetFile",
+    "Decision",
+    "Deletion",
+    "Extraction",
+    "ExtractionStage",
+    "FairShare",
+    "File",
+    "Forecast",
+    "InputCount",
+    "Ledger",
+    "Model",
+    "Pipeline",
+    "QueueCount",
+    "Result",
+    "Review",
+    "Run",
+    "RunStep",
+    "Schedule",
+    "SchemaFloor",
+    "ServingRate",
+    "Store",
+    "Tenant",
+    "Upload",
+    "UploadPart",
+    "Uptime",
+    "WebhookAttempt",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+    "WindowBudget",
+    "Worker",
+]

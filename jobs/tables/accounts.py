@@ -1,0 +1,115 @@
+"""Who may use what: tenants, their keys, and what they may spend."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, Priority
+from jobs.tables.base import Base, created_at, one_of
+
+
+class Tenant(Base):
+    """Owner of keys, files, batches and a budget. `weight` is its share of the GPUs against other tenants."""
+
+    __tablename__ = "tenant"
+    __table_args__ = (
+        CheckConstraint("weight > 0", name="weight"),
+        CheckConstraint(one_of("best_priority", AskedPriority), name="best_priority"),
+        Index("tenant_never_urgent_idx", "id", postgresql_where=text("max_urgent_tokens = 0")),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    weight: Mapped[float] = mapped_column(Float, server_default="1")
+    created_at: Mapped[datetime] = created_at()
+    # What `jobs.accounts.limits` holds it to; None: what the settings say.
+    max_open_batches: Mapped[int | None]
+    max_enqueued_tokens: Mapped[int | None]
+    max_files: Mapped[int | None]
+    max_stored_bytes: Mapped[int | None]
+    max_requests_per_minute: Mapped[int | None]
+    max_tokens_per_minute: Mapped[int | None]
+    max_uploads: Mapped[int | None]
+    max_downloads: Mapped[int | None]
+    deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end
+    retention_days: Mapped[int | None] = mapped_column(Integer)  # of its results; null: the service's
+    # The best class that its batches may ask for. The default is for rows from before there was such a right.
+    best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
+    max_urgent_tokens: Mapped[int | None]  # one of the limits above
+    may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
+
+
+class ApiKey(Base):
+    """A bearer key; only its SHA-256 is stored (keys are 256 random bits, so a slow hash would add nothing)."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), index=True)
+    key_hash: Mapped[str] = mapped_column(unique=True)
+    hint: Mapped[str]  # the first characters, for lists
+    created_at: Mapped[datetime] = created_at()
+    revoked_at: Mapped[datetime | None]
+
+
+class Budget(Base):
+    """Tokens a tenant may use. `limit_tokens` None means unlimited. limit − spent − reserved is available.
+
+    spent + reserved is never above the larger of limit and `committed_tokens`. A constraint will say so once no release
+    runs any more that settles without cover.
+    """
+
+    __tablename__ = "budget"
+    __table_args__ = (
+        CheckConstraint("reserved_tokens >= 0", name="reserved"),
+        CheckConstraint("spent_tokens >= 0", name="spent"),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )
+
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
+    limit_tokens: Mapped[int | None]
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")
+    spent_tokens: Mapped[int] = mapped_column(server_default="0")
+    refused_lines: Mapped[int] = mapped_column(server_default="0")  # bad ones, and
+    refused_bytes: Mapped[int] = mapped_column(server_default="0")  # their sizes: read without a price
+    committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit held
+    num_window_budgets: Mapped[int] = mapped_column(Integer, server_default="0")  # of the tenant and its keys
+    overflow_spent_tokens: Mapped[int] = mapped_column(server_default="0")  # in class overflow, beside the limit
+
+
+class WindowBudget(Base):
+    """What a tenant, or one of its keys, may use in each day or month, or ever: `jobs.accounts.window_budgets`.
+
+    Amounts are tokens, or pico-units of currency.
+    """
+
+    __tablename__ = "window_budget"
+    __table_args__ = (
+        Index(
+            "window_budget_scope_idx",
+            "tenant_id", text("coalesce(api_key_id, '')"), "unit", "window_kind",
+            unique=True,
+        ),
+        CheckConstraint(one_of("unit", BudgetUnit), name="unit"),
+        CheckConstraint(one_of("window_kind", BudgetWindow), name="window_kind"),
+        {"postgresql_with": {"fillfactor": "50"}},
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    api_key_id: Mapped[str | None] = mapped_column(ForeignKey("api_key.id"))  # null: all of the tenant's
+    unit: Mapped[str]
+    window_kind: Mapped[str]
+    time_zone: Mapped[str]
+    limit_amount: Mapped[Decimal] = mapped_column(Numeric)
+    warn_percent: Mapped[int | None] = mapped_column(Integer)
+    window_start: Mapped[datetime | None]  # both null: the window has no beginning and no end
+    window_end: Mapped[datetime | None]
+    spent_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # in this window
+    committed_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # before this limit held
+    warned_at: Mapped[datetime | None]  # in this window
+    created_at: Mapped[datetime] = created_at()

@@ -1,0 +1,160 @@
+"""Submitted work, and what was counted of it before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Numeric, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.states import AskedPriority, BatchState, CountState, InvalidLines, Priority, UncoveredLines
+from jobs.tables.base import Base, created_at, one_of
+
+
+class Batch(Base):
+    """One submitted job. Counters and tokens change only in the transaction that inserts the results they count."""
+
+    __tablename__ = "batch"
+    __table_args__ = (
+        Index(None, "tenant_id", "created_at", "id"),
+        Index(
+            "batch_live_idx",
+            "state",
+            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+        ),
+        Index("batch_expiry_idx", "expires_at", "id", postgresql_where=text("state IN ('validating','in_progress')")),
+        Index("batch_answered_idx", "id", postgresql_where=text("state = 'in_progress' AND is_answered")),
+        UniqueConstraint("tenant_id", "idempotency_key"),
+        Index(
+            "batch_open_idx",
+            "tenant_id",
+            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+        ),
+        Index("batch_fingerprint_idx", "tenant_id", "fingerprint", "created_at"),
+        Index(None, "input_file_id"),
+        Index(None, "output_file_id", postgresql_where=text("output_file_id IS NOT NULL")),
+        Index(None, "error_file_id", postgresql_where=text("error_file_id IS NOT NULL")),
+        Index("batch_results_kept_idx", "created_at", postgresql_where=text("results_deleted_at IS NULL")),
+        Index(
+            "batch_results_purge_idx",
+            "results_deleted_at",
+            postgresql_where=text("results_purged_at IS NULL AND results_deleted_at IS NOT NULL"),
+        ),
+        Index("batch_waiting_idx", "expires_at", "id", postgresql_where=text("waits_for_tokens IS NOT NULL")),
+        Index(
+            "batch_after_idx",
+            "after_batch_id",
+            postgresql_where=text("state = 'validating' AND after_batch_id IS NOT NULL"),
+        ),
+        Index("batch_roll_up_idx", "created_at", "id", postgresql_where=text("rolled_up_at IS NULL")),
+        Index("batch_run_idx", "run_id", postgresql_where=text("run_id IS NOT NULL")),
+        CheckConstraint(one_of("state", BatchState), name="state"),
+        CheckConstraint(one_of("priority", Priority), name="priority"),
+        CheckConstraint(one_of("invalid_lines", InvalidLines), name="invalid_lines"),
+        CheckConstraint(one_of("uncovered_lines", UncoveredLines), name="uncovered_lines"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    input_file_id: Mapped[str] = mapped_column(ForeignKey("file.id"))
+    endpoint: Mapped[str]
+    model: Mapped[str | None]  # known once validated
+    completion_window: Mapped[str]
+    priority: Mapped[str] = mapped_column(server_default=Priority.NORMAL.value)
+    invalid_lines: Mapped[str] = mapped_column(server_default=InvalidLines.FAIL.value)
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    output_expires_after_seconds: Mapped[int | None]
+    idempotency_key: Mapped[str | None]
+    fingerprint: Mapped[str]  # of the create call, to recognise the client's key-less retries
+
+    state: Mapped[str] = mapped_column(server_default=BatchState.VALIDATING.value)
+    outcome: Mapped[str | None]  # the terminal state that finalizing leads to
+    errors: Mapped[list[dict[str, Any]] | None]
+    num_unlisted_errors: Mapped[int] = mapped_column(server_default="0")
+    hinted_at: Mapped[datetime | None]  # last hint to validate or finalise
+
+    num_requests: Mapped[int] = mapped_column(server_default="0")
+    num_completed: Mapped[int] = mapped_column(server_default="0")
+    num_failed: Mapped[int] = mapped_column(server_default="0")
+    input_tokens: Mapped[int] = mapped_column(server_default="0")
+    cached_tokens: Mapped[int] = mapped_column(server_default="0")
+    output_tokens: Mapped[int] = mapped_column(server_default="0")
+    cost_micros: Mapped[int] = mapped_column(server_default="0")  # billed by a release that rounded each ledger entry
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")  # what is left of the reservation
+
+    output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    error_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+
+    created_at: Mapped[datetime] = created_at()
+    expires_at: Mapped[datetime]
+    in_progress_at: Mapped[datetime | None]
+    finalizing_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    expired_at: Mapped[datetime | None]
+    cancelling_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+    cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # exact; `jobs.accounts.prices` adds both
+    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of reserved_tokens: what running lines may use
+    waits_for_tokens: Mapped[int | None]  # the least that any of its waiting chunks needs; null: none waits
+    uncovered_lines: Mapped[str] = mapped_column(server_default=UncoveredLines.WAIT.value)
+    deleted_at: Mapped[datetime | None]  # nobody finds it any more; the ledger still names it
+    results_deleted_at: Mapped[datetime | None]  # from then on its lines are not shown, and
+    results_purged_at: Mapped[datetime | None]  # from then on they are gone
+    rolled_up_at: Mapped[datetime | None]  # from then on its chunks are gone, and its ledger entries are one a day
+    # Who validates it or writes its files: `jobs.batches.claims`.
+    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    claimed_by: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
+    # For an index: one on the counters themselves would have to follow each flush.
+    is_answered: Mapped[bool] = mapped_column(Computed("num_completed + num_failed >= num_requests", persisted=True))
+    api_key_id: Mapped[str | None]  # that submitted it; null: accepted by a release that did not note it
+    worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
+    num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
+    retry_of: Mapped[str | None]  # the batch whose failed lines these are
+    after_batch_id: Mapped[str | None]  # the batch that has to be completed before this one starts
+    waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # of waits_for_tokens: the same of money
+    at_risk_at: Mapped[datetime | None]  # when its owner's webhooks were told that it may miss its deadline
+    cap_tokens: Mapped[int | None]  # the most that it may use: what its run has left; null: as much as its tenant has
+    cap_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # the same of money
+    trace_context: Mapped[str | None]  # of the request that created it, as W3C's traceparent; null: it is not traced
+    run_id: Mapped[str | None]  # the run that made it, which may be forgotten by now; null: its owner did
+
+
+class InputCount(Base):
+    """An input that workers count before it is submitted: see `jobs.batches.exact_counts`. Nothing of it is billed."""
+
+    __tablename__ = "input_count"
+    __table_args__ = (
+        Index("input_count_open_idx", "model", postgresql_where=text("state = 'counting'")),
+        Index(None, "tenant_id"),
+        Index(None, "created_at"),
+        CheckConstraint(one_of("state", CountState), name="state"),
+        CheckConstraint(one_of("priority", AskedPriority), name="priority"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    input_file_id: Mapped[str] = mapped_column(ForeignKey("file.id"))
+    endpoint: Mapped[str]
+    model: Mapped[str]
+    priority: Mapped[str]
+    completion_window: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default=CountState.COUNTING.value)
+    failure: Mapped[str | None]  # why it failed, as a sentence
+    created_at: Mapped[datetime] = created_at()
+    next_line: Mapped[int] = mapped_column(server_default="0")
+    next_byte: Mapped[int] = mapped_column(server_default="0")
+    num_requests: Mapped[int] = mapped_column(server_default="0")  # of the lines before that one
+    num_invalid: Mapped[int] = mapped_column(server_default="0")
+    input_tokens: Mapped[int] = mapped_column(server_default="0")
+    output_tokens: Mapped[int] = mapped_column(server_default="0")
+    listed: Mapped[list[dict[str, Any]]] = mapped_column(server_default="[]")  # the first bad lines
+    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    claimed_until: Mapped[datetime | None]
+    last_turn_at: Mapped[datetime | None]
+    claimed_by: Mapped[str | None]  # whose claim the fence is

@@ -1,0 +1,155 @@
+"""The unit of lease, what its lines came to, and what that costs."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+
+from sqlalchemy import (
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Numeric,
+    SmallInteger,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.states import ChunkState
+from jobs.tables.base import Base, created_at, one_of
+
+
+class Chunk(Base):
+    """Consecutive lines of one batch: the unit of lease.
+
+    `lease_until` is not indexed and the table keeps free space in its pages, so heartbeats are HOT updates.
+    """
+
+    __tablename__ = "chunk"
+    __table_args__ = (
+        Index(
+            "chunk_ready_idx",
+            "model", "priority", "tenant_id", "expires_at", "id",
+            postgresql_where=text("state = 'ready'"),
+        ),
+        Index("chunk_leased_idx", "id", postgresql_where=text("state = 'leased'")),
+        Index("chunk_hinted_idx", "model", postgresql_where=text("state = 'ready' AND hinted_at IS NOT NULL")),
+        Index(None, "batch_id"),
+        Index("chunk_open_idx", "batch_id", postgresql_where=text("state IN ('ready','leased')")),
+        Index("chunk_waiting_idx", "batch_id", "waits_for_tokens", "id", postgresql_where=text("state = 'waiting'")),
+        Index(
+            "chunk_untried_idx",
+            "batch_id", "waits_for_tokens", "id",
+            postgresql_where=text("state = 'waiting' AND needed_tokens IS NULL"),
+        ),
+        CheckConstraint(one_of("state", ChunkState), name="state"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    tenant_id: Mapped[str]  # with model, priority and expires_at: copied from the batch, for the ready index
+    model: Mapped[str]
+    priority: Mapped[str]
+    expires_at: Mapped[datetime]
+    first_line: Mapped[int]
+    num_lines: Mapped[int]  # line numbers first_line … first_line + num_lines − 1, blank ones included
+    num_requests: Mapped[int]  # those that are not blank: as many results make the chunk done
+    byte_start: Mapped[int]
+    byte_end: Mapped[int]  # exclusive
+    estimated_tokens: Mapped[int]
+    state: Mapped[str] = mapped_column(server_default=ChunkState.READY.value)
+    fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    losses: Mapped[int] = mapped_column(Integer, server_default="0")  # leases lost, never those given back
+    lease_until: Mapped[datetime | None]
+    worker_id: Mapped[str | None]
+    hinted_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = created_at()
+    started_fence: Mapped[int | None]  # under which lines of it last went to an engine
+    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of its batch's: while it is leased
+    waits_for_tokens: Mapped[int | None]  # room in the budget that it needs to go on: while it waits
+    charged_priority: Mapped[str | None]  # the class whose share its last claim was charged to; null: its own
+    needed_tokens: Mapped[int | None]  # what its smallest line needs at least, found out by a worker; null: by nobody
+    # Of covered_, waits_for_ and needed_tokens the same of money, in pico-units of currency.
+    covered_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
+    waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)
+    needed_picos: Mapped[Decimal | None] = mapped_column(Numeric)
+    copies: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # line numbers in pairs; null: it has none
+
+
+class Result(Base):
+    """The final answer of one line; append-only. Partitioned by the day of the batch: retention is DROP PARTITION."""
+
+    __tablename__ = "result"
+    __table_args__ = (
+        UniqueConstraint("batch_day", "batch_id", "result_no"),
+        {"postgresql_partition_by": "RANGE (batch_day)"},
+    )
+
+    batch_day: Mapped[date] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    result_no: Mapped[int]  # 1, 2, 3 … in the order of arrival, given out under the batch's row lock: the live cursor
+    status_code: Mapped[int | None] = mapped_column(SmallInteger)  # None: no response, an error only
+    is_error: Mapped[bool]  # which of the two files it belongs to
+    input_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    line: Mapped[bytes]  # the whole line of the output or error file, UTF-8 JSON, no newline
+    created_at: Mapped[datetime] = created_at()
+
+
+class Checkpoint(Base):
+    """Output tokens of a line that a draining worker gave back: the next worker of that model goes on after them.
+
+    No result.
+    """
+
+    __tablename__ = "checkpoint"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
+    line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token_ids: Mapped[list[int]] = mapped_column(ARRAY(Integer))
+    created_at: Mapped[datetime] = created_at()
+    model_fingerprint: Mapped[str] = mapped_column(server_default="")  # of the model files that generated them
+
+
+class Ledger(Base):
+    """Usage entries, each summed from the result rows its own transaction inserted; only added to.
+
+    Long after the end of a batch `jobs.history` makes those of a day one; its key is then that of the first of them.
+    """
+
+    __tablename__ = "ledger"
+    __table_args__ = (
+        UniqueConstraint("chunk_id", "fence", "flush_no"),
+        Index(None, "batch_id"),
+        Index(None, "tenant_id", "created_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    chunk_id: Mapped[int]
+    fence: Mapped[int]
+    flush_no: Mapped[int]
+    model: Mapped[str]
+    num_results: Mapped[int]
+    input_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    cost_micros: Mapped[int] = mapped_column(server_default="0")  # what a release that rounded billed
+    created_at: Mapped[datetime] = created_at()
+    # Tokens × prices: a whole number of pico-units of currency, that may be more than a bigint holds.
+    cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
+    input_price_micros: Mapped[int | None]  # the prices of this entry; null where a release that rounded wrote it
+    output_price_micros: Mapped[int | None]
+    num_entries: Mapped[int] = mapped_column(server_default="1")  # that this one is the sum of
+    worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # its share of a worker's time
+    cached_input_price_micros: Mapped[int | None]  # of the cached tokens; null: as the others
+    priority: Mapped[str | None]  # the class whose prices these are; null: of a release whose classes cost the same
+    num_truncated: Mapped[int | None]  # of the results: an answer ended by a limit; null: of a release that noted none

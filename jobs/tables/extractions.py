@@ -1,0 +1,171 @@
+"""Collections of documents, and extractions: fields asked of them, as a course of batches."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from extraction.scoring.verdicts import Reason, Verdict
+from jobs.states import AskedPriority, ExtractionState
+from jobs.tables.base import Base, created_at, one_of
+
+
+class Collection(Base):
+    """Documents of a tenant that are worked on together."""
+
+    __tablename__ = "collection"
+    __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    name: Mapped[str]
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    created_at: Mapped[datetime] = created_at()
+    deleted_at: Mapped[datetime | None]
+
+
+class CollectionDocument(Base):
+    """A document of a collection: a file, or an object of a registered store; and what reading it came to."""
+
+    __tablename__ = "collection_document"
+    __table_args__ = (
+        Index("collection_document_number_idx", "collection_id", "number"),
+        Index(
+            "collection_document_file_idx",
+            "collection_id", "file_id",
+            unique=True,
+            postgresql_where=text("deleted_at IS NULL AND file_id IS NOT NULL"),
+        ),
+        Index(
+            "collection_document_key_idx",
+            "collection_id", "store", "key",
+            unique=True,
+            postgresql_where=text("deleted_at IS NULL AND file_id IS NULL"),
+        ),
+        Index("collection_document_object_idx", "object_key", postgresql_where=text("object_key IS NOT NULL")),
+        Index("collection_document_purge_idx", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
+        CheckConstraint("(file_id IS NULL) = (store IS NOT NULL AND key IS NOT NULL)", name="source"),
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    number: Mapped[int] = mapped_column(Identity())  # in the order in which they were added
+    name: Mapped[str]
+    file_id: Mapped[str | None]  # which its owner may delete: then it cannot be read any more
+    store: Mapped[str | None]
+    key: Mapped[str | None]
+    version: Mapped[str | None]  # of the object, when it was listed last
+    size_bytes: Mapped[int]
+    created_at: Mapped[datetime] = created_at()
+    deleted_at: Mapped[datetime | None]
+    # What the last extraction that read it found:
+    sha256: Mapped[str | None]
+    object_key: Mapped[str | None]  # of the text and its places
+    num_pages: Mapped[int | None]
+    num_characters: Mapped[int | None]
+    error: Mapped[dict[str, Any] | None]  # why it could not be read
+
+
+class Extraction(Base):
+    """Fields asked of all documents of a collection; see `jobs.extractions`."""
+
+    __tablename__ = "extraction"
+    __table_args__ = (
+        UniqueConstraint("tenant_id", "idempotency_key"),
+        Index(None, "tenant_id", "created_at", "id"),
+        Index(None, "collection_id"),
+        Index("extraction_open_idx", "tenant_id", postgresql_where=text("state IN ('in_progress','cancelling')")),
+        Index("extraction_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        CheckConstraint(one_of("state", ExtractionState), name="state"),
+        CheckConstraint(one_of("priority", AskedPriority), name="priority"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
+    model: Mapped[str]
+    plan: Mapped[dict[str, Any]]  # what is asked, as `extraction.course.stored_plan` keeps it
+    again: Mapped[bool]  # whether what is doubtful is asked a second time
+    parquet: Mapped[bool]  # whether the fields are written as a table, too
+    priority: Mapped[str]
+    completion_window: Mapped[str]
+    output_expires_after_seconds: Mapped[int | None]
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
+    idempotency_key: Mapped[str | None]
+    fingerprint: Mapped[str]  # of the create call
+    state: Mapped[str] = mapped_column(server_default=ExtractionState.IN_PROGRESS.value)
+    reason: Mapped[str | None]  # of its end, or of its wait
+    created_at: Mapped[datetime] = created_at()
+    expires_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    # Its documents as they were when it began, and its plan; null: it has not begun.
+    documents_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    plan_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    # Of its end:
+    output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    parquet_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    num_documents: Mapped[int] = mapped_column(server_default="0")
+    num_done: Mapped[int] = mapped_column(server_default="0")
+    failed_codes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # how many failed, by code
+    num_to_review: Mapped[int] = mapped_column(server_default="0")  # values
+    # Who is at it: `jobs.extractions.claims`.
+    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    claimed_by: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
+    look_at: Mapped[datetime | None]  # nobody needs to look at it before
+    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
+
+
+class ExtractionStage(Base):
+    """A stage of an extraction that has begun; each column is written once, by the transaction that did it."""
+
+    __tablename__ = "extraction_stage"
+    __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
+
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: there was nothing to do
+    num_lines: Mapped[int]
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    done_at: Mapped[datetime | None]
+
+
+class Review(Base):
+    """A value of a completed extraction that a person should look at; see `jobs.extractions.reviews`."""
+
+    __tablename__ = "review"
+    __table_args__ = (
+        Index(None, "extraction_id", "document_id"),
+        Index(
+            "review_open_idx",
+            "extraction_id", text("urgency DESC"), "id",
+            postgresql_where=text("decided_at IS NULL"),
+        ),
+        CheckConstraint(one_of("reason", Reason), name="reason"),
+        CheckConstraint(one_of("verdict", Verdict), name="verdict"),
+        CheckConstraint("(verdict IS NULL) = (decided_at IS NULL)", name="decided"),
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"))
+    tenant_id: Mapped[str]
+    document_id: Mapped[str]
+    document: Mapped[str]  # its name
+    path: Mapped[str]  # of the value, as the evidence spells it
+    place: Mapped[list[Any]] = mapped_column(JSON)  # the same in parts
+    reason: Mapped[str]
+    urgency: Mapped[float]
+    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)  # which takes what documents have, NUL too
+    claim: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
+    verdict: Mapped[str | None]
+    correction: Mapped[dict[str, Any] | None]  # its `value`
+    is_right: Mapped[bool | None]  # whether what was extracted is
+    decided_by: Mapped[str | None]  # a key
+    decided_at: Mapped[datetime | None]

@@ -1,0 +1,132 @@
+"""Models, the workers that serve them, whose turn it is, and what comes of that."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, SmallInteger, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.tables.base import Base, created_at
+
+
+class Model(Base):
+    """A model that batches may name. Prices are micro-units of currency per million tokens, those of class normal."""
+
+    __tablename__ = "model"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    path: Mapped[str]
+    input_price_micros: Mapped[int] = mapped_column(server_default="0")
+    output_price_micros: Mapped[int] = mapped_column(server_default="0")
+    created_at: Mapped[datetime] = created_at()
+    cached_input_price_micros: Mapped[int | None]  # of prompt tokens that the prefix cache had; null: as the others
+    # Prices of the other classes, in per cent of these.
+    urgent_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
+    bulk_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
+    checked_at: Mapped[datetime | None]  # when a worker first loaded it, or an operator looked at it; null: never
+    serves: Mapped[str] = mapped_column(server_default="generate")  # a LineKind
+
+
+class Worker(Base):
+    """A live GPU worker: its heartbeat is its liveness."""
+
+    __tablename__ = "worker"
+    __table_args__ = (Index("worker_live_idx", "model", postgresql_where=text("stopped_at IS NULL")),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    hostname: Mapped[str]
+    pid: Mapped[int] = mapped_column(Integer)
+    max_chunks: Mapped[int] = mapped_column(Integer)
+    max_model_len: Mapped[int] = mapped_column(Integer)
+    engine_stats: Mapped[dict[str, Any] | None]
+    started_at: Mapped[datetime] = created_at()
+    heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    stopped_at: Mapped[datetime | None]
+
+
+class FairShare(Base):
+    """Virtual time of a tenant in one model's priority class: tokens served ÷ weight (start-time fair queueing).
+
+    Each model is its own server with its own clock, because its workers serve nothing else.
+    """
+
+    __tablename__ = "fair_share"
+    __table_args__ = (
+        Index(
+            "fair_share_turn_idx",
+            "model", "priority", "virtual_time", "tenant_id",
+            postgresql_where=text("waiting_since IS NOT NULL"),
+        ),
+        Index(
+            "fair_share_age_idx",
+            "model", "priority", "waiting_since",
+            postgresql_where=text("waiting_since IS NOT NULL"),
+        ),
+    )  # fmt: skip
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    priority: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
+    virtual_time: Mapped[float] = mapped_column(Float, server_default="0")
+    served_at: Mapped[datetime | None]  # last claim; ageing counts from here
+    # Since when it may have ready chunks, or since its last claim; null: it has none. `jobs.chunks.ready_queues`.
+    waiting_since: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    marked_at: Mapped[datetime | None]  # when chunks last became ready
+
+
+class QueueCount(Base):
+    """What `jobs.metrics` counted of the queue, in one row: whoever asks for it counts nothing."""
+
+    __tablename__ = "queue_count"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    numbers: Mapped[dict[str, Any]]
+    counted_at: Mapped[datetime]
+
+
+class ServingRate(Base):
+    """How fast the workers of a model were when `jobs.forecasts` looked at them last."""
+
+    __tablename__ = "serving_rate"
+
+    model: Mapped[str] = mapped_column(primary_key=True)
+    tokens_per_second: Mapped[float | None] = mapped_column(Float)  # of one worker; null: not measured yet
+    token_ratio: Mapped[float] = mapped_column(Float)  # used ÷ estimated
+    counters: Mapped[dict[str, Any]]  # `ledger_id`: the last ledger entry that was looked at
+    is_saturated: Mapped[bool]  # chunks waited then for a free worker
+    measured_at: Mapped[datetime]
+
+
+class Forecast(Base):
+    """What `jobs.forecasts` expects of a batch in progress: all rows are made anew, together. No batch needs one."""
+
+    __tablename__ = "forecast"
+
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int]
+    seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
+    waits_for: Mapped[str | None]
+    made_at: Mapped[datetime] = created_at()
+    running_lines: Mapped[int | None] = mapped_column(Integer)
+
+
+class Decision(Base):
+    """What was decided about a batch, and how often: see `jobs.decisions`."""
+
+    __tablename__ = "decision"
+    __table_args__ = (
+        Index("decision_last_at_idx", "last_at", postgresql_using="brin"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)  # a worker's id; empty: none
+    num: Mapped[int]
+    detail: Mapped[str | None]  # of the last time
+    first_at: Mapped[datetime]
+    last_at: Mapped[datetime]

@@ -1,0 +1,53 @@
+"""What one process does for all, what was deleted, and who runs on these tables."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, Identity, SmallInteger
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.tables.base import Base, created_at
+
+
+class Chore(Base):
+    """Work that comes round again and that one process does for all; see `jobs.chores`."""
+
+    __tablename__ = "chore"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    due_at: Mapped[datetime]
+
+
+class Deletion(Base):
+    """What was deleted, when and by whom; append-only, and it outlives its subject."""
+
+    __tablename__ = "deletion"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    kind: Mapped[str]
+    subject_id: Mapped[str] = mapped_column(index=True)
+    tenant_id: Mapped[str | None]  # null: what many of them had
+    deleted_by: Mapped[str]  # id of an API key, or one of `jobs.deletions`
+    deleted_at: Mapped[datetime] = created_at()
+
+
+class SchemaFloor(Base):
+    """Which revision code has to know that runs on the schema, in one row, which `migrations.contracts` raises."""
+
+    __tablename__ = "schema_floor"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    revision: Mapped[str]
+
+
+class Uptime(Base):
+    """Since when the database has answered without a pause, in one row; see `jobs.uptime`."""
+
+    __tablename__ = "uptime"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    since: Mapped[datetime]
+    seen_at: Mapped[datetime]

@@ -1,0 +1,185 @@
+"""Every meter of every role but the engine's, which `engine/stats.py` declares; docs/metrics.md is made from both.
+
+Label values are states, classes, models, workers and routes: bounded. Tenants are among them only where
+`TOKENMILL_METRICS_TENANTS` asks for it.
+"""
+
+from __future__ import annotations
+
+from jobs.telemetry.meters import Kind, Meter, Meters
+
+ALL_TENANTS = "all"
+"""The value of the label `tenant` where tenants are not told apart."""
+
+
+def _counter(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+    return Meter(name=f"tokenmill_{name}_total", kind=Kind.COUNTER, says=says, labels=labels, alert=alert)
+
+
+def _gauge(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+    return Meter(name=f"tokenmill_{name}", kind=Kind.GAUGE, says=says, labels=labels, alert=alert)
+
+
+def _seconds(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+    return Meter(name=f"tokenmill_{name}_seconds", kind=Kind.HISTOGRAM, says=says, labels=labels, alert=alert)
+
+
+HTTP_REQUESTS = _counter(
+    "http_requests",
+    "Answered HTTP requests; one that the client left counts as 499.",
+    "method",
+    "route",
+    "status",
+    alert='`rate(tokenmill_http_requests_total{status=~"5.."}[5m]) > 0`: the API, Postgres or the object store fails',
+)
+HTTP_SECONDS = _seconds("http_request", "From a request's head to the end of its answer.", "method", "route")
+UPLOAD_BYTES = _counter("upload_bytes", "Bytes of uploaded file content.")
+
+API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES)
+
+DATABASE_UP = _gauge(
+    "database_up",
+    "1 where Postgres answers this process; else 0, and no other number of the queue is there.",
+    alert="`tokenmill_database_up == 0` for a minute: nothing is accepted",
+)
+BATCHES = _gauge("batches", "Batches that have not ended.", "state")
+CHUNKS = _gauge("chunks", "Open chunks.", "model", "priority", "state")
+CHUNK_LINES = _gauge("chunk_lines", "Lines in open chunks.", "model", "priority", "state")
+CHUNK_TOKENS = _gauge("chunk_tokens", "Estimated tokens of open chunks.", "model", "priority", "state")
+CHUNK_OLDEST = _gauge(
+    "chunk_oldest_seconds",
+    "Age of the oldest open chunk. With state `ready` it is the age of the queue of a class.",
+    "model",
+    "priority",
+    "state",
+    alert='`max by (model) (tokenmill_chunk_oldest_seconds{priority="urgent",state="ready"}) > 300`: '
+    "urgent work waits; start workers for the model, or see why those there are do not claim",
+)
+RUNS = _gauge("runs", "Runs of pipelines that have not ended.", "state")
+FAILING_SCHEDULES = _gauge(
+    "failing_schedules",
+    "Schedules whose last run failed.",
+    alert="`tokenmill_failing_schedules > 0`: `tokenmill runs list` says which, and why",
+)
+TOKENS_SPENT = _gauge("tokens_spent", "Tokens billed to all tenants.")
+TOKENS_RESERVED = _gauge("tokens_reserved", "Tokens set aside for live batches.")
+QUEUE_COUNTED = _gauge(
+    "queue_counted_seconds",
+    "Age of the numbers of batches, chunks and runs.",
+    alert="`tokenmill_queue_counted_seconds > 280`: no dispatcher runs",
+)
+WORKERS = _gauge(
+    "workers",
+    "Live workers.",
+    "model",
+    alert='`sum by (model) (tokenmill_chunks{state="ready"}) > 0 unless on (model) tokenmill_workers`: '
+    "nobody serves a model that work waits for",
+)
+WORKER_SLOTS = _gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
+
+QUEUE = (
+    *(DATABASE_UP, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, RUNS, FAILING_SCHEDULES),
+    *(TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKER_SLOTS),
+)
+
+TICK_SECONDS = _seconds("tick", "Ticks that this dispatcher led, from the lock to the last hint.")
+HINTS = _counter(
+    "hints",
+    "Hints by kind (`validate`, `finalise`, `run`) and outcome: `sent`, or `dropped` where the broker took none or 100 "
+    "wait in the queue.",
+    "kind",
+    "outcome",
+    alert='`rate(tokenmill_hints_total{outcome="dropped"}[5m]) > 0`: the broker is away, or more is hinted than is '
+    "taken up; work goes on, more slowly",
+)
+LOST_LEASES = _counter(
+    "lost_leases",
+    "Leases that ended while their holder was silent, by what became of the chunk: `ready` again, `split`, `failed`, "
+    "`done`, `withdrawn`.",
+    "outcome",
+    alert='`increase(tokenmill_lost_leases_total{outcome=~"split|failed"}[15m]) > 0`: a line kills engines, or a '
+    "machine does",
+)
+
+DISPATCHER = (TICK_SECONDS, HINTS, LOST_LEASES)
+
+VALIDATION_SECONDS = _seconds("validation", "Validations of batches, by the state that the batch had then.", "state")
+FINALISATION_SECONDS = _seconds(
+    "finalisation", "Writing the files of batches, by the state that the batch had then.", "state"
+)
+WEBHOOK_SECONDS = _seconds("webhook_request", "Requests to webhooks' endpoints, answered or not.")
+WEBHOOK_TRIES = _counter(
+    "webhook_tries",
+    "Requests to webhooks' endpoints by the delivery's state then: `delivered`, `pending` (to be tried again), "
+    "`failed` (given up), `taken` (by another worker meanwhile).",
+    "state",
+)
+CONTROL = (VALIDATION_SECONDS, FINALISATION_SECONDS, WEBHOOK_SECONDS, WEBHOOK_TRIES)
+
+CHUNKS_CLAIMED = _counter("chunks_claimed", "Chunks claimed, by what named them: a `hint` or their `turn`.", "by")
+CHUNKS_ENDED = _counter(
+    "chunks_ended",
+    "Claims that ended: `done`, `abandoned` (given back or lost), `error`.",
+    "outcome",
+)
+FLUSH_SECONDS = _seconds(
+    "flush",
+    "Flushes, their repetitions included.",
+    alert="`histogram_quantile(0.99, rate(tokenmill_flush_seconds_bucket[5m])) > 5`: Postgres is slow, and leases of "
+    "18 s end soon",
+)
+TRANSACTION_RETRIES = _counter("transaction_retries", "Transactions of chunks that were done again since one failed.")
+ENGINE_DEATHS = _counter(
+    "engine_deaths",
+    "Engines that died and were started again.",
+    alert="`increase(tokenmill_engine_deaths_total[15m]) > 0`: the worker's log says of what",
+)
+RESULTS = _counter("results", "Lines that got their result, `completed` or `failed`.", "outcome")
+BILLED_TOKENS = _counter(
+    "billed_tokens",
+    "Tokens of these, `input`, of it `cached`, and `output`. `tenant` is `all`, or the tenant's id with "
+    "`TOKENMILL_METRICS_TENANTS`.",
+    "tenant",
+    "kind",
+)
+BILLED_COST = _counter(
+    "billed_cost", "What they cost, in units of the currency; `tenant` as above.", "tenant", "currency"
+)
+
+DOCUMENTS = _counter(
+    "documents",
+    "Lines that a prepare worker has answered, by the work, `read` or `ground`, and by what came of it: `answered`, "
+    "`fault` (ours), or the error's code.",
+    "work",
+    "outcome",
+    alert='`rate(tokenmill_documents_total{outcome=~"parser_died|memory_limit|fault"}[15m]) > 0`: documents end what '
+    "reads them; results of their batches say which",
+)
+
+PREPARE = (DOCUMENTS,)
+"""Beside those of a worker."""
+
+WORKER = (
+    *(CHUNKS_CLAIMED, CHUNKS_ENDED, FLUSH_SECONDS, TRANSACTION_RETRIES, ENGINE_DEATHS),
+    *(RESULTS, BILLED_TOKENS, BILLED_COST),
+)
+
+
+def dispatcher_meters() -> Meters:
+    """Return new meters of a dispatcher."""
+    return Meters(DISPATCHER)
+
+
+def control_meters() -> Meters:
+    """Return new meters of a control worker."""
+    return Meters(CONTROL)
+
+
+def worker_meters() -> Meters:
+    """Return new meters of a GPU worker."""
+    return Meters(WORKER)
+
+
+def prepare_meters() -> Meters:
+    """Return new meters of a prepare worker."""
+    return Meters((*WORKER, *PREPARE))

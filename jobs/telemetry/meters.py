@@ -1,0 +1,137 @@
+"""Meters: what is counted and timed, declared once; each process keeps those of its role in a registry of its own.
+
+Knows how Prometheus is told, not what is told: that is in `declared`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets of durations."""
+
+
+class Kind(StrEnum):
+    """Prometheus' types."""
+
+    COUNTER = "counter"  # only grows, but for restarts; the name ends in `_total`
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """One declared metric."""
+
+    name: str
+    kind: Kind
+    says: str
+    labels: tuple[str, ...] = ()
+    alert: str | None = None
+    """When to wake somebody, as PromQL and why, for the few that matter."""
+
+
+class Meters:
+    """The meters of one process. Every method may be called from any thread."""
+
+    def __init__(self, declared: Iterable[Meter]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that says when this process started
+        self.registry = CollectorRegistry()
+        self._made = {meter.name: _MAKERS[meter.kind](meter, self.registry) for meter in declared}
+
+    def count(self, meter: Meter, *labels: str, by: float = 1) -> None:
+        """Add to a counter."""
+        self._of(meter, labels).inc(by)
+
+    def observe(self, meter: Meter, value: float, *labels: str) -> None:
+        """Add an observation to a histogram."""
+        self._of(meter, labels).observe(value)
+
+    @contextmanager
+    def timed(self, meter: Meter, *, monotonic: Callable[[], float] = time.monotonic) -> Iterator[None]:
+        """Observe how many seconds the block takes, unless it raises."""
+        began = monotonic()
+        yield
+        self.observe(meter, monotonic() - began)
+
+    def _of(self, meter: Meter, labels: Sequence[str]) -> Any:
+        made = self._made[meter.name]
+        return made.labels(*labels) if labels else made
+
+
+_MAKERS: dict[Kind, Callable[[Meter, CollectorRegistry], Any]] = {
+    Kind.COUNTER: lambda meter, registry: Counter(meter.name, meter.says, meter.labels, registry=registry),
+    Kind.GAUGE: lambda meter, registry: Gauge(meter.name, meter.says, meter.labels, registry=registry),
+    Kind.HISTOGRAM: lambda meter, registry: Histogram(
+        meter.name, meter.says, meter.labels, registry=registry, buckets=SECONDS
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One number that was read somewhere, for a counter or a gauge."""
+
+    meter: Meter
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSample:
+    """One histogram: `counts[i]` observations above the bound before and up to `bounds[i]`; the last has no bound."""
+
+    meter: Meter
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    sum: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class SampleCollector(Collector):
+    """Shows what is read when Prometheus asks."""
+
+    def __init__(self, read: Callable[[], Iterable[Sample | HistogramSample]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: it is read later."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Any] = {}
+        for sample in self._read():
+            family = families.setdefault(sample.meter.name, _family(sample))
+            labels = list(sample.labels.values())
+            if isinstance(sample, HistogramSample):
+                family.add_metric(labels, buckets=_buckets(sample), sum_value=sample.sum)
+            else:
+                family.add_metric(labels, sample.value)
+        return families.values()
+
+
+_FAMILIES: dict[Kind, Any] = {
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.HISTOGRAM: HistogramMetricFamily,
+}
+
+
+def _family(sample: Sample | HistogramSample) -> Any:
+    return _FAMILIES[sample.meter.kind](sample.meter.name, sample.meter.says, labels=list(sample.labels))
+
+
+def _buckets(sample: HistogramSample) -> list[tuple[str, float]]:
+    """Return Prometheus' buckets, each of which counts everything up to its bound."""
+    bounds = [*(f"{bound:g}" for bound in sample.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(sample.counts), strict=True))

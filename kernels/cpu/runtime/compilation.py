@@ -1,0 +1,104 @@
+"""Compile kernels, and find what was compiled: in a cache on the disk that all processes share. Knows no op."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import types
+
+from kernels.cpu.runtime.memory import FASTMATH
+
+_CPU_FOLDER = Path(__file__).resolve().parents[1]
+SIGNATURE = types.void(types.CPointer(types.int64))
+COMPILE_OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy"}
+_compile_lock = threading.Lock()
+_COMPILE = """
+import importlib, sys
+from kernels.cpu.runtime.compilation import compile_cached
+compile_cached(getattr(importlib.import_module(sys.argv[1]), sys.argv[2]))
+"""
+
+
+def compile_cached(function: Callable[[Any], None]) -> Any:
+    """Compile a kernel, from the disk cache where there is one.
+
+    numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
+    package, so that a change in an inlined function is never missed.
+    """
+    directory = cache_directory()
+    if directory is None:
+        return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
+    with _compile_lock:
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
+        try:
+            return numba.cfunc(SIGNATURE, cache=True, **COMPILE_OPTIONS)(function)
+        except (OSError, RuntimeError):  # disk full, directory taken away: a cache must never stop the work
+            return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+
+def compile_apart(function: Callable[[Any], None]) -> subprocess.Popen[bytes] | None:
+    """Begin to compile a kernel into the disk cache by another process; numba compiles one at a time in each.
+
+    None where nothing is gained: it lies there, there is no cache, or a single core, which the two would share.
+    """
+    directory = cache_directory()
+    if directory is None or _is_compiled(function, directory) or _num_cores() < 2:
+        return None
+    paths = [str(_CPU_FOLDER.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-c", _COMPILE, function.__module__, function.__name__],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _is_compiled(function: Callable[[Any], None], directory: Path) -> bool:
+    """Say whether numba has an index for it; that it is another CPU's is found out when the kernel is called."""
+    return any(directory.glob(f"*/{function.__module__.rpartition('.')[2]}.{function.__name__}-*.nbi"))
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def cache_directory() -> Path | None:
+    """Return where this version's compiled code is kept, and what was measured of it; None where nothing can be."""
+    digest = _package_digest()
+    for base in _cache_bases():
+        directory = base / digest
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(directory, os.W_OK):
+            return directory
+    return None
+
+
+def _cache_bases() -> list[Path]:
+    asked = os.environ.get("NUMBA_CACHE_DIR")
+    if asked:
+        return [Path(asked) / "tokenmill"]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [_CPU_FOLDER / "__pycache__" / "numba", Path(home) / "tokenmill" / "numba"]
+
+
+def _package_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_CPU_FOLDER.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,239 @@
+"""Extractions over HTTP: made, shown, read, refused with the place, and never another tenant's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from extraction.scoring.vector import NAMES
+from jobs.database import sessions
+from jobs.extractions.advancing import Extractions
+from jobs.storage import Storage
+from tests.jobs.extractions.answering import Answering
+
+MODEL = "org/tiny"
+SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
+UNFIT = {"num_gold": 0, "logistic": None, "isotonic": None, "threshold": 0.9}
+"""What a calibration holds that had no gold."""
+GOOD = b"vendor: Ash Ltd\ntotal: 12.50"
+
+
+def collect(http: httpx.Client, *contents: bytes) -> str:
+    collection_id = str(http.post("/v1/collections", json={"name": "papers"}).json()["id"])
+    ids = []
+    for number, content in enumerate(contents):
+        answer = http.post(
+            "/v1/files", data={"purpose": "user_data"}, files={"file": (f"{number}.txt", content or b" ")}
+        )
+        ids.append(answer.json()["id"])
+    if ids:
+        http.post(f"/v1/collections/{collection_id}/documents", json={"file_ids": ids})
+    return collection_id
+
+
+def ask(http: httpx.Client, *contents: bytes, **fields: Any) -> dict[str, Any]:
+    body = {"collection_id": collect(http, *contents), "schema": SCHEMA, "model": MODEL} | fields
+    answer = http.post("/v1/extractions", json=body)
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def work_off(deployment: Any, extraction_id: str) -> None:
+    maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
+    answering = Answering(maker, storage, deployment.settings)
+    for _ in range(8):
+        Extractions(maker, storage, deployment.settings).advance(extraction_id)
+        with maker() as session:
+            query = text("SELECT ended_at IS NOT NULL FROM extraction WHERE id = :id")
+            if session.scalar(query, {"id": extraction_id}):
+                return
+        answering.work_off()
+    raise AssertionError("it has not ended")
+
+
+@pytest.fixture
+def other(deployment: Any) -> Iterator[httpx.Client]:
+    """A client of another tenant."""
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as client:
+        yield client
+
+
+def test_an_extraction_is_made_worked_off_shown_and_read(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD, b"vendor: Birch Ltd\ntotal: 3", metadata={"of": "2026"}, priority="bulk")
+    assert (made["status"], made["schema"], made["stages"]) == ("in_progress", SCHEMA, [])
+    assert (made["metadata"], made["priority"], made["document_counts"]["total"]) == ({"of": "2026"}, "bulk", 2)
+    work_off(deployment, made["id"])
+    shown = http.get(f"/v1/extractions/{made['id']}").json()
+    assert (shown["status"], shown["document_counts"]) == ("completed", {"total": 2, "completed": 2, "failed": 0})
+    assert [stage["name"] for stage in shown["stages"]] == ["read", "ask", "ground", "ask_again", "ground_again"]
+    assert shown["stages"][1]["request_counts"]["completed"] == 2
+    assert (shown["input_tokens"], shown["output_tokens"]) == (14, 6)
+    assert http.get("/v1/extractions").json()["data"] == [shown]
+    assert http.get("/v1/extractions", params={"collection_id": "collection_other"}).json()["data"] == []
+    lines = http.get(f"/v1/files/{shown['output_file_id']}/content").text.splitlines()
+    assert [json.loads(line)["fields"]["vendor"] for line in lines] == ["Ash Ltd", "Birch Ltd"]
+
+
+def test_results_are_read_page_by_page_and_no_cursor_but_a_pages_is_taken(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD, GOOD, GOOD, again=False)
+    url = f"/v1/extractions/{made['id']}/results"
+    early = http.get(url)
+    assert (early.status_code, early.json()["error"]["code"]) == (409, "no_results")
+    work_off(deployment, made["id"])
+    first = http.get(url, params={"limit": 2})
+    assert (len(first.text.splitlines()), first.headers["x-has-more"]) == (2, "true")
+    last = http.get(url, params={"after": first.headers["x-next-after"]})
+    assert (len(last.text.splitlines()), last.headers["x-has-more"]) == (1, "false")
+    end = http.get(url, params={"after": last.headers["x-next-after"]})
+    assert (end.text, end.headers["x-has-more"]) == ("", "false")
+    for wrong in (3, int(last.headers["x-next-after"]) + 1):
+        refused = http.get(url, params={"after": wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
+
+
+def test_the_same_key_makes_one_extraction_and_for_another_request_none(http: httpx.Client) -> None:
+    body = {"collection_id": collect(http, GOOD), "schema": SCHEMA, "model": MODEL}
+    headers = {"Idempotency-Key": "once"}
+    first = http.post("/v1/extractions", json=body, headers=headers).json()
+    assert http.post("/v1/extractions", json=body, headers=headers).json()["id"] == first["id"]
+    other = http.post("/v1/extractions", json={**body, "quotes": False}, headers=headers)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "said"),
+    [
+        ({"schema": {"type": "array"}}, 400, "invalid_schema", "object"),
+        ({"schema": {"type": "object", "properties": {"a": {"type": "string", "default": "x"}}}}, 400, "invalid_schema", "default"),  # noqa: E501
+        ({"model": "none"}, 400, "model_not_found", "org/tiny"),
+        ({"completion_window": "1y"}, 400, "invalid_value", "30m"),
+        ({"collection_id": "collection_none"}, 404, "not_found", "collection"),
+        ({"calibration": {"of": "nothing"}}, 400, "invalid_request", "calibration"),
+        ({"schemas": {}}, 400, "unknown_parameter", "schemas"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_with_a_reason(
+    http: httpx.Client, fields: dict[str, Any], status: int, code: str, said: str
+) -> None:
+    body = {"collection_id": collect(http, GOOD), "schema": SCHEMA, "model": MODEL} | fields
+    answer = http.post("/v1/extractions", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code), error
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("param", "given", "said"),
+    [
+        ("schema", '{"type": "object", "properties": {"n": {"type": "integer", "maximum": 1180591620717411303424}}}', "64"),  # noqa: E501
+        ("schema", '{"type": "object", "properties": {"n": {"type": "number", "maximum": NaN}}}', "not finite"),
+        ("schema", '{"type": "object", "properties": {"n": {"type": "number", "maximum": 1e999}}}', "not finite"),
+        ("schema", '{"type": "object", "properties": {"a\\ud800": {"type": "string"}}}', "surrogates"),
+        ("schema", '{"$defs": ' + '{"a": ' * 300 + "1" + "}" * 300 + "}", "nested"),
+        ("calibration", '{"version": 1180591620717411303424}', "64"),
+        ("calibration", json.dumps({"version": 1, "features": NAMES}), "Calibrate again"),
+        ("calibration", json.dumps({"version": 1, "features": NAMES, "values": UNFIT, "nulls": UNFIT | {"threshold": "x"}}), "'x'"),  # noqa: E501
+        ("calibration", json.dumps({"version": 1, "features": NAMES, "values": UNFIT, "nulls": UNFIT | {"isotonic": {"xs": [1], "ys": []}}}), "ys"),  # noqa: E501
+        ("calibration", json.dumps({"version": 1, "features": NAMES, "values": UNFIT, "nulls": UNFIT | {"logistic": {"means": [1], "scales": [1], "weights": [1]}}}), "weight"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_json_that_cannot_be_kept_is_refused_and_never_changed(
+    http: httpx.Client, param: str, given: str, said: str
+) -> None:
+    body = {"collection_id": collect(http, GOOD), "schema": SCHEMA, "model": MODEL}
+    content = json.dumps({name: value for name, value in body.items() if name != param})[:-1]
+    answer = http.post(
+        "/v1/extractions",
+        content=f'{content}, "{param}": {given}}}',
+        headers={"Content-Type": "application/json"},
+    )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param), error
+    assert said in error["message"]
+
+
+def test_a_collection_without_documents_is_asked_nothing(http: httpx.Client) -> None:
+    answer = http.post("/v1/extractions", json={"collection_id": collect(http), "schema": SCHEMA, "model": MODEL})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "empty_collection")
+
+
+def test_a_cancelled_extraction_has_no_results_and_is_cancelled_once(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD)
+    url = f"/v1/extractions/{made['id']}"
+    assert http.post(f"{url}/cancel").json()["status"] == "cancelling"
+    assert http.delete(url).status_code == 409
+    work_off(deployment, made["id"])
+    assert http.post(f"{url}/cancel").json()["status"] == "cancelled"
+    assert http.get(f"{url}/results").json()["error"]["code"] == "no_results"
+    done = ask(http, GOOD)
+    work_off(deployment, done["id"])
+    refused = http.post(f"/v1/extractions/{done['id']}/cancel")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "extraction_not_cancellable")
+
+
+def test_a_deleted_extraction_takes_its_files_and_batches_along_and_leaves_the_documents(
+    http: httpx.Client, deployment: Any
+) -> None:
+    made = ask(http, GOOD)
+    work_off(deployment, made["id"])
+    shown = http.get(f"/v1/extractions/{made['id']}").json()
+    assert http.delete(f"/v1/extractions/{made['id']}").json()["deleted"] is True
+    assert http.get(f"/v1/extractions/{made['id']}").status_code == 404
+    assert http.get(f"/v1/files/{shown['output_file_id']}").status_code == 404
+    assert http.get(f"/v1/batches/{shown['stages'][0]['batch_id']}").status_code == 404
+    left = http.get("/v1/files").json()["data"]
+    assert [file["filename"] for file in left] == ["0.txt"]
+    documents = http.get(f"/v1/collections/{made['collection_id']}/documents").json()["data"]
+    assert [document["num_characters"] for document in documents] == [len(GOOD)]
+
+
+def test_results_whose_file_was_deleted_are_gone(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD)
+    work_off(deployment, made["id"])
+    file_id = http.get(f"/v1/extractions/{made['id']}").json()["output_file_id"]
+    http.delete(f"/v1/files/{file_id}")
+    answer = http.get(f"/v1/extractions/{made['id']}/results")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "results_deleted")
+
+
+def test_no_tenant_sees_or_changes_anothers_extraction(
+    http: httpx.Client, other: httpx.Client, deployment: Any
+) -> None:
+    made = ask(http, GOOD)
+    url = f"/v1/extractions/{made['id']}"
+    assert other.get("/v1/extractions").json()["data"] == []
+    for call in (other.get(url), other.get(f"{url}/results"), other.post(f"{url}/cancel"), other.delete(url)):
+        assert call.status_code == 404
+    body = {"collection_id": made["collection_id"], "schema": SCHEMA, "model": MODEL}
+    assert other.post("/v1/extractions", json=body).status_code == 404
+    assert http.get(url).json()["status"] == "in_progress"
+
+
+def test_a_collection_in_use_is_not_deleted(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD)
+    url = f"/v1/collections/{made['collection_id']}"
+    refused = http.delete(url)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "collection_in_use")
+    work_off(deployment, made["id"])
+    assert http.delete(url).status_code == 200
+    assert http.get(f"/v1/extractions/{made['id']}/results").status_code == 200
+
+
+def test_limits_of_extractions_and_schemas_are_told(deploy: Callable[..., Any]) -> None:
+    small = deploy(tenant_open_extractions=1, max_schema_bytes=200)
+    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=20) as http:
+        ask(http, GOOD)
+        body = {"collection_id": collect(http, GOOD), "schema": SCHEMA, "model": MODEL}
+        second = http.post("/v1/extractions", json=body)
+        assert (second.status_code, second.json()["error"]["code"]) == (429, "too_many_extractions")
+        wide = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(9)}}
+        large = http.post("/v1/extractions", json={**body, "schema": wide})
+        assert large.status_code == 413
+        assert "200 are allowed" in large.json()["error"]["message"]

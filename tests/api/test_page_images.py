@@ -1,0 +1,60 @@
+"""Pages of documents as pictures: of PDFs alone, of a bounded size, and never another tenant's."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import httpx
+import pytest
+
+from examples.make_papers import make_papers
+
+pytest.importorskip("pypdfium2")
+PAPER = next(iter(make_papers(1, seed=0))).content
+
+
+def document_of(http: httpx.Client, name: str, content: bytes) -> str:
+    """Return the path of a document in a collection of its own."""
+    file_id = http.post("/v1/files", data={"purpose": "user_data"}, files={"file": (name, content)}).json()["id"]
+    collection_id = http.post("/v1/collections", json={"name": "papers"}).json()["id"]
+    url = f"/v1/collections/{collection_id}/documents"
+    return f"{url}/{http.post(url, json={'file_ids': [file_id]}).json()['data'][0]['id']}"
+
+
+def pixels_of(png: bytes) -> tuple[int, int, bytes]:
+    """Return the width, the height and the rows of a PNG file, each behind its filter's byte."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", png[16:24])
+    (length,) = struct.unpack(">I", png[33:37])
+    assert png[37:41] == b"IDAT"
+    return width, height, zlib.decompress(png[41 : 41 + length])
+
+
+@pytest.mark.parametrize("max_side", [64, 500])
+def test_a_page_is_a_png_whose_longer_side_is_what_was_asked_for(http: httpx.Client, max_side: int) -> None:
+    answer = http.get(f"{document_of(http, 'a.pdf', PAPER)}/pages/0/image", params={"max_side": max_side})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+    width, height, rows = pixels_of(answer.content)
+    assert max(width, height) == max_side
+    assert len(rows) == height * (1 + width * (len(rows) // height // width))
+    assert len(set(rows)) > 2, "there is something on it"
+
+
+def test_what_has_no_such_page_or_no_pages_is_refused_with_the_reason(http: httpx.Client) -> None:
+    beyond = http.get(f"{document_of(http, 'a.pdf', PAPER)}/pages/1/image")
+    assert (beyond.status_code, beyond.json()["error"]["param"]) == (404, "page")
+    assert "has 1, counted from 0" in beyond.json()["error"]["message"]
+    text = http.get(f"{document_of(http, 'a.txt', b'Ash Ltd')}/pages/0/image")
+    assert (text.status_code, text.json()["error"]["code"]) == (400, "unsupported_format")
+    cut = http.get(f"{document_of(http, 'cut.pdf', PAPER[:200])}/pages/0/image")
+    assert (cut.status_code, cut.json()["error"]["code"]) == (400, "truncated")
+    assert http.get(f"{document_of(http, 'b.pdf', PAPER)}/pages/0/image?max_side=9999").status_code == 400
+
+
+def test_no_tenant_sees_a_page_of_anothers_document(http: httpx.Client, deployment: Any) -> None:
+    path = f"{document_of(http, 'a.pdf', PAPER)}/pages/0/image"
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as other:
+        assert other.get(path).status_code == 404

@@ -1,0 +1,225 @@
+"""Reviews over HTTP: listed, claimed by one, decided, shown in results, made gold and a calibration; tenants apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from extraction.scoring import reviews
+from jobs.database import sessions
+from jobs.extractions.advancing import Extractions
+from jobs.storage import Storage
+from tests.jobs.extractions.answering import FLAKY, Answering
+
+MODEL = "org/tiny"
+SCHEMA = {
+    "type": "object",
+    "properties": {"vendor": {"type": "string", "x-tokenmill": {"weight": 9}}, "total": {"type": "string"}},
+}
+DOUBTFUL = f"vendor: Ash {FLAKY} Ltd\ntotal: {FLAKY} 12.50".encode()
+SURE = b"vendor: Birch Ltd\ntotal: 3"
+
+
+@pytest.fixture
+def other(deployment: Any) -> Iterator[httpx.Client]:
+    """A client of another tenant."""
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def extract(http: httpx.Client, deployment: Any) -> Callable[..., str]:
+    """Extract fields of these documents without asking again: what the model leaves out is doubtful."""
+
+    def extract(*contents: bytes) -> str:
+        collection_id = http.post("/v1/collections", json={"name": "papers"}).json()["id"]
+        ids = []
+        for number, content in enumerate(contents):
+            file = {"file": (f"{number}.txt", content)}
+            ids.append(http.post("/v1/files", data={"purpose": "user_data"}, files=file).json()["id"])
+        http.post(f"/v1/collections/{collection_id}/documents", json={"file_ids": ids})
+        asked = {"collection_id": collection_id, "schema": SCHEMA, "model": MODEL, "again": False}
+        made = http.post("/v1/extractions", json=asked).json()
+        maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
+        answering = Answering(maker, storage, deployment.settings)
+        for _ in range(4):
+            Extractions(maker, storage, deployment.settings).advance(made["id"])
+            answering.work_off()
+        assert http.get(f"/v1/extractions/{made['id']}").json()["status"] == "completed"
+        return str(made["id"])
+
+    return extract
+
+
+def listed(http: httpx.Client, extraction_id: str, *, reason: str = "doubt") -> list[dict[str, Any]]:
+    answer = http.get("/v1/reviews", params={"extraction_id": extraction_id, "limit": 100})
+    assert answer.status_code == 200, answer.text
+    return [each for each in answer.json()["data"] if each["reason"] == reason]
+
+
+def results(http: httpx.Client, extraction_id: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in http.get(f"/v1/extractions/{extraction_id}/results").text.splitlines()]
+
+
+def decide(http: httpx.Client, review_id: str, **body: Any) -> httpx.Response:
+    return http.post(f"/v1/reviews/{review_id}", json=body)
+
+
+def test_doubtful_values_are_listed_the_costliest_first(http: httpx.Client, extract: Any) -> None:
+    extraction_id = extract(DOUBTFUL, SURE)
+    found = listed(http, extraction_id)
+    assert [(each["document"], each["path"], each["verdict"]) for each in found] == [
+        ("0.txt", "vendor", None),
+        ("0.txt", "total", None),
+    ]
+    assert found[0]["evidence"]["value"] == "nowhere to be found"
+    page = http.get("/v1/reviews", params={"extraction_id": extraction_id, "limit": 1}).json()
+    assert ([each["id"] for each in page["data"]], page["has_more"]) == ([found[0]["id"]], True)
+
+
+def test_a_value_is_one_reviewers_until_the_claim_is_over(http: httpx.Client, extract: Any, deployment: Any) -> None:
+    extraction_id = extract(DOUBTFUL)
+    body = {"extraction_id": extraction_id, "limit": 1}
+    first, second = (http.post("/v1/reviews/claim", json=body).json() for _ in range(2))
+    assert [each["data"][0]["path"] for each in (first, second)] == ["vendor", "total"]
+    review_id = first["data"][0]["id"]
+    for claim in ({}, {"claim": second["claim"]}):
+        refused = decide(http, review_id, verdict="accept", **claim)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "review_claimed")
+    with deployment.engine.begin() as connection:
+        connection.execute(text("UPDATE review SET claimed_until = clock_timestamp() - interval '1 second'"))
+    third = http.post("/v1/reviews/claim", json=body).json()
+    assert third["data"][0]["id"] == review_id
+    assert decide(http, review_id, verdict="accept", claim=first["claim"]).status_code == 409
+    assert decide(http, review_id, verdict="accept", claim=third["claim"]).json()["verdict"] == "accept"
+    late = decide(http, second["data"][0]["id"], verdict="accept", claim=second["claim"])
+    assert late.status_code == 200
+
+
+def test_a_verdict_is_noted_once(http: httpx.Client, extract: Any) -> None:
+    first = listed(http, extraction_id := extract(DOUBTFUL))[0]
+    said = decide(http, first["id"], verdict="correct", value="Ash Ltd")
+    assert (said.status_code, said.json()["value"]) == (200, "Ash Ltd")
+    assert decide(http, first["id"], verdict="correct", value="Ash Ltd").json() == said.json()
+    again = decide(http, first["id"], verdict="accept")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "review_decided")
+    assert [each["path"] for each in listed(http, extraction_id)] == ["total"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"verdict": "correct"}, "value"),
+        ({"verdict": "correct", "value": 7}, "value"),
+        ({"verdict": "accept", "value": "x"}, "value"),
+        ({"verdict": "maybe"}, "verdict"),
+    ],
+)
+def test_a_verdict_that_cannot_be_is_refused(
+    http: httpx.Client, extract: Any, body: dict[str, Any], param: str
+) -> None:
+    review = listed(http, extract(DOUBTFUL))[0]
+    answer = decide(http, review["id"], **body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_results_show_what_is_right_and_who_said_so_and_keep_what_was_extracted(
+    http: httpx.Client, extract: Any
+) -> None:
+    extraction_id = extract(DOUBTFUL, SURE)
+    vendor, total = listed(http, extraction_id)
+    before = results(http, extraction_id)
+    by = decide(http, vendor["id"], verdict="correct", value="Ash Ltd").json()["decided_by"]
+    decide(http, total["id"], verdict="reject")
+    after = results(http, extraction_id)
+    assert after[0]["fields"] == {"vendor": "Ash Ltd", "total": None}
+    told = after[0]["evidence"][0]
+    assert (told["value"], told["reviewed"]["value"], told["reviewed"]["by"]) == ("nowhere to be found", "Ash Ltd", by)
+    assert by.startswith("key_")
+    assert after[1] == before[1]
+
+
+def test_decisions_are_gold_of_what_was_looked_at(http: httpx.Client, extract: Any) -> None:
+    extraction_id = extract(SURE, DOUBTFUL)
+    assert http.get(f"/v1/extractions/{extraction_id}/gold").text == ""
+    vendor = listed(http, extraction_id)[0]
+    decide(http, vendor["id"], verdict="correct", value="Ash Ltd")
+    answer = http.get(f"/v1/extractions/{extraction_id}/gold")
+    (line,) = map(json.loads, answer.text.splitlines())
+    assert (line["document"], line["fields"]["vendor"], line["known"]) == ("1.txt", "Ash Ltd", ["vendor"])
+    assert answer.headers["x-has-more"] == "false"
+
+
+def test_the_sample_tells_how_much_is_wrong_of_what_nobody_need_look_at(
+    http: httpx.Client, extract: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviews, "SAMPLED", 1.0)
+    extraction_id = extract(SURE, DOUBTFUL)
+    drawn = listed(http, extraction_id, reason="sample")
+    assert len(drawn) == 2
+    url = f"/v1/extractions/{extraction_id}/reviews"
+    assert http.get(url).json()["unmarked_error_rate"] is None
+    decide(http, drawn[0]["id"], verdict="reject")
+    assert http.get(url).json() == {
+        "object": "extraction.reviews",
+        "doubt": {"open": 2, "decided": 0, "wrong": 0},
+        "sample": {"open": 1, "decided": 1, "wrong": 1},
+        "unmarked_error_rate": 1.0,
+    }
+
+
+def test_a_calibration_is_learned_of_decisions_and_taken_by_the_next_extraction(
+    http: httpx.Client, extract: Any
+) -> None:
+    extraction_id = extract(*[f"vendor: Firm {FLAKY} {number}\ntotal: {number}".encode() for number in range(40)])
+    url = f"/v1/extractions/{extraction_id}/calibration"
+    few = http.post(url, json={})
+    assert (few.status_code, few.json()["error"]["code"]) == (409, "too_few_reviews")
+    for number, review in enumerate(listed(http, extraction_id)):
+        said = {"verdict": "accept"} if number % 4 else {"verdict": "correct", "value": f"Firm {number}"}
+        assert decide(http, review["id"], **said).status_code == 200
+    learned = http.post(url, json={"target": 0.9}).json()
+    assert (learned["values"]["num_gold"], learned["values"]["is_learned"]) == (40, True)
+    assert learned["nulls"]["is_learned"] is False
+    collection_id = http.get(f"/v1/extractions/{extraction_id}").json()["collection_id"]
+    asked = {"collection_id": collection_id, "schema": SCHEMA, "model": MODEL}
+    assert http.post("/v1/extractions", json=asked | {"calibration": learned["calibration"]}).status_code == 200
+
+
+def test_there_are_no_reviews_before_the_end_and_none_after_the_deletion(
+    http: httpx.Client, extract: Any, deployment: Any
+) -> None:
+    extraction_id = extract(DOUBTFUL)
+    review = listed(http, extraction_id)[0]
+    collection_id = http.get(f"/v1/extractions/{extraction_id}").json()["collection_id"]
+    asked = {"collection_id": collection_id, "schema": SCHEMA, "model": MODEL}
+    under_way = http.post("/v1/extractions", json=asked).json()["id"]
+    early = http.get("/v1/reviews", params={"extraction_id": under_way})
+    assert (early.status_code, early.json()["error"]["code"]) == (409, "no_results")
+    assert http.delete(f"/v1/extractions/{extraction_id}").status_code == 200
+    assert decide(http, review["id"], verdict="accept").status_code == 404
+    with deployment.engine.begin() as connection:
+        left = text("SELECT count(*) FROM review WHERE extraction_id = :id")
+        assert connection.scalar(left, {"id": extraction_id}) == 0
+
+
+def test_no_tenant_sees_or_decides_anothers_reviews(http: httpx.Client, other: httpx.Client, extract: Any) -> None:
+    extraction_id = extract(DOUBTFUL)
+    review = listed(http, extraction_id)[0]
+    url = f"/v1/extractions/{extraction_id}"
+    for answer in (
+        other.get("/v1/reviews", params={"extraction_id": extraction_id}),
+        other.post("/v1/reviews/claim", json={"extraction_id": extraction_id}),
+        decide(other, review["id"], verdict="accept"),
+        other.get(f"{url}/reviews"),
+        other.get(f"{url}/gold"),
+        other.post(f"{url}/calibration", json={}),
+    ):
+        assert answer.status_code == 404
+    assert listed(http, extraction_id)[0] == review

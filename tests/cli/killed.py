@@ -1,0 +1,31 @@
+"""What a command that runs everything on this machine has come to, seen from outside while it may be killed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+
+def finished_lines(folder: Path) -> dict[int, str]:
+    """Return the lines that have a result in the run's database, with the time each was stored."""
+    urls = list(folder.glob("data/runs/*/stack/run/database_url"))
+    if not urls:
+        return {}
+    try:
+        with psycopg.connect(urls[0].read_text().strip(), connect_timeout=2) as connection:
+            rows = connection.execute("SELECT line_no, xmin::text FROM result").fetchall()
+    except (psycopg.Error, FileNotFoundError):
+        return {}  # not yet, or not any more
+    return {int(line_no): str(xmin) for line_no, xmin in rows}
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

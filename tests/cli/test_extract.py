@@ -1,0 +1,278 @@
+"""`tokenmill extract` against a server, from files to records; what is refused before anything is asked of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
+from extraction.passes.examples import FROM_AN_EXAMPLE
+from jobs.chunks.recording import LineResult
+from jobs.errors import ConflictError, InputError
+from tests.cli.killed import wait_for
+from tests.cli.service import ROOT, Service, chatted, failed, run
+
+pytestmark = pytest.mark.long
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "vendor": {"type": "string"},
+        "total": {"type": "number", "x-tokenmill": {"metric": "money"}},
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a schema and `in/`: a text, a PDF, a mail, and a file that is none of them."""
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    files = tmp_path / "in"
+    files.mkdir()
+    (files / "a.txt").write_text("Invoice of Ash Ltd\nTotal: 1,234.50 EUR\n")
+    words = (Words(x=56, y=70, text="Birch GmbH"), Words(x=56, y=90, text="Total 20.00"))
+    (files / "b.pdf").write_bytes(write_pdf([PdfPage(words=words)]))
+    (files / "c.eml").write_text("From: office@example.org\nSubject: Receipt\n\nCedar Inc, total 7.00\n")
+    (files / "d.pdf").write_bytes(b"%PDF-1.7\nnothing")
+    return tmp_path
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    named = ["--schema", str(folder / "schema.json"), "--data-dir", str(folder / "d")]
+    return ["extract", str(folder / "in"), "-o", str(folder / "fields.jsonl"), *named, *more]
+
+
+def started(service: Service, folder: Path, *more: str) -> subprocess.Popen[str]:
+    return service.start(*arguments(folder, *more))
+
+
+def said(value: Any, quote: str) -> dict[str, Any]:
+    return {"value": value, "quote": quote}
+
+
+def answered(line_no: int, document: int, fields: dict[str, Any]) -> LineResult:
+    usage = {"prompt_tokens": 2, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}
+    return chatted(line_no, f"document-{document}-group-0", json.dumps(fields), usage=usage)
+
+
+def refused(line_no: int, document: int) -> LineResult:
+    return failed(line_no, f"document-{document}-group-0", code="engine_failure")
+
+
+FIRST = [
+    answered(0, 0, {"vendor": said("Ash Ltd", "of Ash Ltd"), "total": said(1234.5, "1,234.50 EUR")}),
+    answered(1, 1, {"vendor": said("Willow Co", "Willow Co"), "total": said(20, "Total 20.00")}),
+    refused(2, 2),
+]
+SECOND = [answered(0, 1, {"vendor": said("Birch GmbH", "Birch GmbH")})]
+
+
+def test_documents_become_records_after_a_kill_between_their_batches_too(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    more = ("--parquet", str(folder / "fields.parquet"), "--report", str(folder / "report.html"))
+    with started(service, folder, *more) as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        process.kill()
+    service.work_off(service.batches()[0]["id"], FIRST)
+    with started(service, folder, *more, "--fail-on-errors") as process:
+        wait_for(lambda: len(service.batches()) > before + 1, process)
+        service.work_off(service.batches()[0]["id"], SECOND)
+        told = process.communicate(timeout=120)[1]
+    assert process.returncode == 3, told
+    assert "2 of 4 documents done" in told
+    assert "2 failed: engine_failure 1, truncated 1" in told
+    assert len(service.batches()) == before + 2
+    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
+    assert [Path(record["document"]).name for record in records] == ["a.txt", "b.pdf", "c.eml", "d.pdf"]
+    assert [record["fields"] for record in records] == [
+        {"vendor": "Ash Ltd", "total": 1234.5},
+        {"vendor": "Birch GmbH", "total": 20},  # what stood nowhere was asked again
+        None,
+        None,
+    ]
+    assert [record["error"] and record["error"]["code"] for record in records][2] == "engine_failure"
+    vendor = records[1]["evidence"][0]
+    assert (vendor["grounding"], vendor["spans"][0]["page"], len(vendor["spans"][0]["box"])) == ("exact", 0, 4)
+    rows = pq.read_table(folder / "fields.parquet").to_pylist()
+    assert [(row["vendor"], row["total"]) for row in rows] == [
+        ("Ash Ltd", 1234.5),
+        ("Birch GmbH", 20.0),
+        (None, None),
+        (None, None),
+    ]
+    assert rows[2]["error"] == "it went wrong (engine_failure)"
+    assert "Birch GmbH" in (folder / "report.html").read_text()
+    for given, status in (([], 0), (["--fail-on-errors"], 3)):
+        again = service.run(*arguments(folder, *more, *given))
+        assert (again.exit_code, "is already complete" in again.stderr) == (status, True)
+
+
+LISTED = [
+    answered(0, 0, {"values": [{"kind": "money", "value": "1,234.50", "quote": "1,234.50 EUR"}]}),
+    answered(1, 1, {"values": [{"kind": "text", "value": "Birch GmbH", "quote": "Birch GmbH"}]}),
+    refused(2, 2),
+]
+
+
+def test_a_second_reading_is_a_batch_of_its_own_and_tells_of_each_value(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    birch = answered(1, 1, {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")})
+    with started(service, folder, "--second-reading", "--no-again") as process:
+        for count, results in enumerate(([FIRST[0], birch, FIRST[2]], LISTED)):
+            wait_for(lambda: len(service.batches()) > before + count, process)  # noqa: B023
+            service.work_off(service.batches()[0]["id"], results)
+        told = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, told
+    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
+    agreements = [{each["path"]: each["features"]["agreement"] for each in one["evidence"]} for one in records[:2]]
+    assert agreements == [{"vendor": "silent", "total": "agrees"}, {"vendor": "agrees", "total": "silent"}]
+    assert records[0]["usage"] == {"input_tokens": 4, "cached_tokens": 2, "output_tokens": 6}
+    assert "tokens 8 in, 50.0% of them from the prefix cache; 12 out" in told
+
+
+def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    with started(service, folder) as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        service.cancel(service.batches()[0]["id"], [FIRST[0], FIRST[2]])
+        told = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    assert "the batch ended as cancelled. Results of 2 lines are kept; the same command submits the others." in told
+    with started(service, folder) as process:
+        wait_for(lambda: len(service.batches()) > before + 1, process)
+        fields = {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")}
+        service.work_off(service.batches()[0]["id"], [answered(0, 1, fields)])
+        told = process.communicate(timeout=120)[1]
+    assert (process.returncode, "2 lines have a result of an earlier batch" in told) == (0, True)
+    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
+    assert [record["fields"] and record["fields"]["vendor"] for record in records] == [
+        "Ash Ltd",
+        "Birch GmbH",
+        None,
+        None,
+    ]
+    assert [path.name for path in folder.glob("d/runs/*/*")] == ["state.json"]
+
+
+def test_the_same_command_given_twice_runs_once_and_says_what_goes_on_when_it_is_stopped(
+    service: Service, folder: Path
+) -> None:
+    before = len(service.batches())
+    with started(service, folder) as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        with pytest.raises(ConflictError, match=rf"^the same command already runs \(pid {process.pid}\)\."):
+            service.run(*arguments(folder))
+        batch_id = service.batches()[0]["id"]
+        wait_for(lambda: any(batch_id in path.read_text() for path in folder.glob("d/runs/*/*/state.json")), process)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert f"{batch_id} goes on. The same command waits for it again; or: tokenmill batch cancel {batch_id}" in told
+    assert len(service.batches()) == before + 1
+
+
+def test_a_schema_that_no_grammar_can_keep_is_refused_before_anything_is_started(folder: Path) -> None:
+    fields = {"code": {"type": "string"}, "vendor": {"type": "string", "pattern": "(?=a)b"}}
+    (folder / "schema.json").write_text(json.dumps({"type": "object", "properties": fields}))
+    given = ("--model", str(ROOT / "examples" / "demo_model"), "--max-fields", "1")
+    with pytest.raises(InputError, match="the schema cannot be kept: "):
+        run(*arguments(folder, *given), TOKENMILL_BASE_URL="")
+    assert not (folder / "d").exists()
+
+
+def known(folder: Path) -> Path:
+    """Write two documents whose fields are known, and return the gold file."""
+    (folder / "zebra.txt").write_text("Invoice of Zebra Ltd\nTotal: 42.00 EUR\n")
+    (folder / "yak.eml").write_text("From: office@example.org\nSubject: Receipt\n\nYak Inc, total 8.00\n")
+    fields = {"zebra.txt": {"vendor": "Zebra Ltd", "total": 42.0}, "yak.eml": {"vendor": "Yak Inc", "total": 8.0}}
+    lines = [json.dumps({"document": str(folder / name), "fields": gold}) for name, gold in fields.items()]
+    path = folder / "gold.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_no_value_of_an_example_ever_comes_out(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    copied = answered(0, 0, {"vendor": said("Zebra Ltd", "Zebra Ltd"), "total": said(1234.5, "1,234.50 EUR")})
+    own = answered(1, 1, {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(42.0, "Total: 42.00 EUR")})
+    with started(service, folder, "--examples", str(known(folder)), "--no-again") as process:
+        wait_for(lambda: len(service.batches()) > before, process)
+        service.work_off(service.batches()[0]["id"], [copied, own, refused(2, 2)])
+        told = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, told
+    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
+    assert [record["fields"] for record in records[:2]] == [
+        {"vendor": None, "total": 1234.5},
+        {"vendor": "Birch GmbH", "total": None},
+    ]
+    assert records[0]["evidence"][0]["reasons"] == [FROM_AN_EXAMPLE]
+
+
+def test_a_prompt_shows_known_documents_and_never_the_document_itself(service: Service, folder: Path) -> None:
+    service.worker_lives()
+    gold = known(folder)
+    told = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32", "--examples", str(gold)))
+    assert told.exit_code == 0, told.stderr
+    assert "<example>\nInvoice of Zebra Ltd" in told.stdout
+    (folder / "in" / "a.txt").write_text((folder / "zebra.txt").read_text())
+    told = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32", "--examples", str(gold)))
+    assert "<example>\nInvoice of Zebra Ltd" not in told.stdout
+    assert "Yak Inc" in told.stdout
+
+
+def test_an_example_that_is_gone_is_refused_by_its_name(service: Service, folder: Path) -> None:
+    gold = known(folder)
+    (folder / "yak.eml").unlink()
+    with pytest.raises(InputError, match=r"gold.jsonl names .*yak.eml, which is no file here"):
+        run(*arguments(folder, "--examples", str(gold)))
+
+
+def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: Service, folder: Path) -> None:
+    service.worker_lives()
+    before = len(service.batches())
+    result = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32"))
+    assert result.exit_code == 0, result.stderr
+    assert "- vendor: text" in result.stdout
+    assert "<document>\nInvoice of Ash Ltd" in result.stdout
+    assert re.search(r"^documents +4$", result.stdout, re.MULTILINE)
+    assert len(service.batches()) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"schema": {"type": "object", "properties": {}}}, "without `properties` asks for nothing"),
+        ({"schema": {"type": "object", "properties": {"a": {"type": "string", "not": {}}}}}, "a"),
+        ({"schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}}, "regular expression"),
+        ({"more": ["--param", "messages=[]"]}, "--param is given messages"),
+        ({"more": ["--parquet", "fields.jsonl"]}, "two of the outputs would be one file"),
+        ({"source": "nowhere"}, "no such file or folder"),
+        ({"source": "in/*.xyz"}, "no file fits it"),
+        ({"output": "in/a.txt"}, "is one of the documents"),
+        ({"output": "schema.json"}, "is the schema"),
+        ({"output": "in/fields.jsonl"}, "would be a document of in from the next start on"),
+        ({"source": "in/*.*", "output": "in/fields.jsonl"}, r"would be a document of in/\*\.\*"),
+        ({"more": ["--report", "in/deep.html"]}, "would be a document of in"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], says: str
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "schema.json").write_text(json.dumps(given.get("schema", SCHEMA)))
+    named = ["--schema", "schema.json", "-o", given.get("output", "fields.jsonl"), "--data-dir", "d"]
+    with pytest.raises(InputError, match=says):
+        run("extract", given.get("source", "in"), *named, *given.get("more", []))
+    assert not (folder / "d").exists()
+
+
+def test_without_an_output_it_says_how_to_look_first(folder: Path) -> None:
+    with pytest.raises(InputError, match="--dry-run"):
+        run("extract", str(folder / "in"), "--schema", str(folder / "schema.json"))

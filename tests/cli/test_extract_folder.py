@@ -1,0 +1,80 @@
+"""What makes two starts of `tokenmill extract` one run, and how its documents are named."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.extracting.work import ExtractFolder, Passes, folder_of
+from extraction.course.job import ExtractJob, plan
+from jobs.errors import InputError
+from tests.cli.service import run
+
+WIDE = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(6)}}
+
+
+def job(*, max_fields: int = 25) -> ExtractJob:
+    return plan(json.dumps(WIDE).encode(), quotes=True, params={"max_tokens": 4096}, max_fields=max_fields)
+
+
+def folder(tmp_path: Path, one: ExtractJob, **changed: Any) -> ExtractFolder:
+    files = [tmp_path / "a.txt"]
+    files[0].write_text("Invoice of Ash Ltd")
+    given = {"place": "here", "base": tmp_path / "d", "outputs": [tmp_path / "out.jsonl"], "passes": Passes()}
+    return folder_of(one, files, **{**given, **changed})
+
+
+def test_the_same_start_is_the_same_run(tmp_path: Path) -> None:
+    assert folder(tmp_path, job()).run == folder(tmp_path, job()).run
+
+
+def test_asking_once_is_another_run_than_asking_again(tmp_path: Path) -> None:
+    assert folder(tmp_path, job()).run != folder(tmp_path, job(), passes=Passes(again=False)).run
+
+
+def test_reading_twice_is_another_run_than_reading_once(tmp_path: Path) -> None:
+    assert folder(tmp_path, job()).run != folder(tmp_path, job(), passes=Passes(second_reading=True)).run
+
+
+def test_other_groups_are_another_run_though_they_are_as_many(tmp_path: Path) -> None:
+    four, five = job(max_fields=4), job(max_fields=5)
+    assert len(four.groups) == len(five.groups) == 2
+    assert folder(tmp_path, four).run != folder(tmp_path, replace(five, params=four.params)).run
+
+
+def test_other_readers_are_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = folder(tmp_path, job())
+    monkeypatch.setattr("cli.extracting.prepared.PARSERS", "plain 2")
+    assert folder(tmp_path, job()).run != before.run
+
+
+def test_a_document_whose_name_is_no_utf_8_is_read_and_named_by_its_bytes(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/B\xfccher.txt"))
+    path.write_text("Invoice of Ash Ltd")
+    found = folder_of(job(), [path], place="here", base=tmp_path / "d", outputs=[], passes=Passes())
+    found.prepare([path], on_each=lambda: None)
+    assert [one.name for _, one in found.prepared()] == [f"{tmp_path}/B\\xfccher.txt"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "name", "says"),
+    [
+        ("calibrate", "-o", "gold.jsonl", "is the gold"),
+        ("calibrate", "-o", "fields.jsonl", "is the records"),
+        ("evaluate", "--report", "schema.json", "is the schema"),
+    ],
+)
+def test_what_records_are_judged_by_is_not_replaced(
+    tmp_path: Path, command: str, option: str, name: str, says: str
+) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(WIDE))
+    for empty in ("fields.jsonl", "gold.jsonl"):
+        (tmp_path / empty).touch()
+    given = [str(tmp_path / "fields.jsonl"), "--gold", str(tmp_path / "gold.jsonl")]
+    with pytest.raises(InputError, match=says):
+        run("extract", command, *given, "--schema", str(tmp_path / "schema.json"), option, str(tmp_path / name))

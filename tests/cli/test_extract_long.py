@@ -1,0 +1,98 @@
+"""`tokenmill extract` of a document of 300 pages, and of 369 fields, with the demo model on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from benchmarks.extraction.pages import make_pages
+from benchmarks.extraction.pdf_writer import write_pdf
+from examples.documents import draw_facts
+from examples.field_requests import gold, shown
+from examples.paper_layouts import HELD_OUT
+from extraction.scoring.records import UNANSWERED
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "examples" / "extract" / "invoice.schema.json"
+NUM_PAGES, NUM_FIELDS = 300, 369
+KINDS: tuple[dict[str, str], ...] = (
+    {"type": "string"},
+    {"type": "number"},
+    {"type": "integer"},
+    {"type": "string", "format": "date"},
+    {"type": "boolean"},
+)
+
+
+def write_document(path: Path) -> tuple[int, dict[str, Any]]:
+    """Write pages of which one is an invoice; return its number, and the values of its fields."""
+    draw = random.Random(0)
+    facts = draw_facts(draw)
+    page = draw.randrange(NUM_PAGES)
+    invoice = HELD_OUT[0](facts, draw)
+    others = make_pages(NUM_PAGES, seed=0)
+    path.write_bytes(write_pdf([*others[:page], invoice, *others[page + 1 :]]))
+    found = gold(facts, shown(write_pdf([invoice]), "invoice.pdf"))
+    return page, {name: value and value[0] for name, value in found.items()}
+
+
+def write_schema(path: Path) -> dict[str, Any]:
+    """Write the demo's schema with as many more fields, which no page has; return it as answers must keep it."""
+    schema: dict[str, Any] = json.loads(SCHEMA.read_text())
+    fields = schema["properties"]
+    for number in range(len(fields), NUM_FIELDS):
+        fields[f"clause_{number}"] = {**KINDS[number % len(KINDS)], "description": f"of clause {number}"}
+    schema["required"] = list(fields)
+    path.write_text(json.dumps(schema))
+    return {**schema, "properties": {name: {"anyOf": [field, {"type": "null"}]} for name, field in fields.items()}}
+
+
+def extracted(document: Path, schema: Path, *more: str) -> dict[str, Any]:
+    """Return the record of a document that was asked on this machine."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    folder = document.parent
+    command = [
+        sys.executable, "-m", "cli.main", "extract", str(document), "--no-again", "--no-logprobs", *more,
+        "--schema", str(schema), "-o", str(folder / "fields.jsonl"),
+        "--model", str(ROOT / "examples" / "demo_model"), "--data-dir", str(folder / "data"),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record: dict[str, Any] = json.loads((folder / "fields.jsonl").read_text())
+    return record
+
+
+@pytest.mark.timeout(600)  # a start of everything; 30 s of CPU
+def test_values_in_a_document_of_300_pages_are_found_on_their_page(tmp_path: Path) -> None:
+    page, right = write_document(tmp_path / "long.pdf")
+    record = extracted(tmp_path / "long.pdf", SCHEMA)
+    found = {name: record["fields"][name] for name in ("number", "date", "total")}
+    assert found == {name: right[name] for name in found}
+    evidence = {each["path"]: each for each in record["evidence"]}
+    assert {span["page"] for name in found for span in evidence[name]["spans"]} == {page}
+
+
+@pytest.mark.timeout(600)  # a start of everything, and 37 questions
+def test_a_record_of_369_fields_keeps_their_schema_and_tells_where_an_answer_was_cut(tmp_path: Path) -> None:
+    facts = draw_facts(random.Random(0))
+    (tmp_path / "short.pdf").write_bytes(write_pdf([HELD_OUT[0](facts, random.Random(0))]))
+    answers = write_schema(tmp_path / "wide.schema.json")
+    record = extracted(tmp_path / "short.pdf", tmp_path / "wide.schema.json", "--max-tokens", "384")
+    jsonschema_rs.validator_for(answers).validate(record["fields"])
+    assert len(record["fields"]) == NUM_FIELDS == len({each["path"] for each in record["evidence"]})
+    unanswered = [each for each in record["evidence"] if UNANSWERED in each["reasons"]]
+    assert len(unanswered) < NUM_FIELDS / 10
+    assert all(each["review"] and each["value"] is None for each in unanswered)

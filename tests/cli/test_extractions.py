@@ -1,0 +1,63 @@
+"""`tokenmill extractions` as a user types it: listed, shown, read as records, cancelled, and refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from jobs.database import connect, sessions
+from jobs.errors import InputError
+from jobs.extractions.advancing import Extractions
+from jobs.settings import Settings
+from jobs.storage import Storage
+from tests.cli.service import Service
+from tests.jobs.extractions.answering import Answering
+
+SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}}}
+
+
+def ask(service: Service) -> str:
+    """Let an extraction of one document be made; return its id."""
+    headers = {"Authorization": f"Bearer {service.api_key}"}
+    with httpx.Client(base_url=service.base_url, headers=headers, timeout=20) as http:
+        file = http.post("/files", data={"purpose": "user_data"}, files={"file": ("a.txt", b"vendor: Ash Ltd")}).json()
+        collection = http.post("/collections", json={"name": "papers"}).json()
+        http.post(f"/collections/{collection['id']}/documents", json={"file_ids": [file["id"]]})
+        asked: dict[str, Any] = {"collection_id": collection["id"], "schema": SCHEMA, "model": "tiny"}
+        return str(http.post("/extractions", json=asked).json()["id"])
+
+
+def work_off(service: Service, extraction_id: str) -> None:
+    engine = connect(service.database)
+    maker, storage, settings = sessions(engine), Storage(service.storage_url), Settings()
+    answering = Answering(maker, storage, settings)
+    for _stage in range(6):
+        Extractions(maker, storage, settings).advance(extraction_id)
+        answering.work_off()
+    engine.dispose()
+
+
+def test_an_extraction_is_listed_shown_and_read(service: Service, tmp_path: Path) -> None:
+    extraction_id = ask(service)
+    with pytest.raises(InputError, match="has none yet"):
+        service.run("extractions", "results", extraction_id)
+    work_off(service, extraction_id)
+    (row,) = (line for line in service.run("extractions", "list").stdout.splitlines() if extraction_id in line)
+    assert row.split("\t")[2:7] == ["completed", "ground_again", "1", "0", "0"]
+    shown = json.loads(service.run("extractions", "show", extraction_id).stdout)
+    assert json.loads(service.run("extractions", "list", "--json").stdout)[0] == shown
+    output = tmp_path / "fields.jsonl"
+    service.run("extractions", "results", extraction_id, "-o", output)
+    assert json.loads(output.read_text())["fields"] == {"vendor": "Ash Ltd"}
+    assert service.run("extractions", "results", extraction_id).stdout == output.read_text()
+
+
+def test_an_extraction_is_cancelled_and_an_unknown_one_is_a_sentence(service: Service) -> None:
+    extraction_id = ask(service)
+    assert service.run("extractions", "cancel", extraction_id).stdout == "cancelling\n"
+    with pytest.raises(InputError, match="No extraction found"):
+        service.run("extractions", "show", "extraction_none")

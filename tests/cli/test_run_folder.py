@@ -1,0 +1,100 @@
+"""What a run remembers, and how it reads its input."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.disk.input_scan import scan_input
+from cli.places.run_folder import RunFolder, RunState, sha256_of
+from cli.places.stage import ResultFiles
+from cli.run_command import stage_of
+from jobs.errors import ConflictError
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def line(model: str, *, url: str = "/v1/completions") -> dict[str, object]:
+    return {"custom_id": "a", "url": url, "body": {"model": model}}
+
+
+def test_a_scan_names_models_once_in_order_and_counts_requests_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", line("b"), "", line("a"), line("b"), "   ")
+    scan = scan_input(path)
+    assert (scan.models, scan.num_lines, scan.endpoint) == (("b", "a"), 3, "/v1/completions")
+    assert scan.sha256 == sha256_of(path)
+
+
+@pytest.mark.parametrize("bad", ["{", "[]", '{"body": 3}', '{"body": {"model": 7}}', "null", "\x00"])
+def test_lines_that_validation_will_refuse_do_not_stop_the_scan(tmp_path: Path, bad: str) -> None:
+    scan = scan_input(write(tmp_path / "in.jsonl", bad, line("m")))
+    assert (scan.models, scan.num_lines) == (("m",), 2)
+
+
+def test_a_byte_order_mark_hides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(line("m")).encode())
+    assert scan_input(path).models == ("m",)
+
+
+def test_a_run_is_another_one_when_its_input_model_or_output_is(tmp_path: Path) -> None:
+    def key(*, content: str = "x", model: str = "m", output: str = "out.jsonl") -> str:
+        scan = scan_input(write(tmp_path / "in.jsonl", content))
+        results = ResultFiles(answers=tmp_path / output)
+        return stage_of(tmp_path / "in.jsonl", results, scan=scan, model=model, data_dir=tmp_path).run.key
+
+    assert key() == key()
+    assert len({key(), key(content="y"), key(model="n"), key(output="other.jsonl")}) == 4
+
+
+def test_a_noted_state_is_read_back(tmp_path: Path) -> None:
+    folder = RunFolder.below(tmp_path, "k")
+    assert folder.read() == RunState()
+    state = RunState(file_id="file_1", batch_id="batch_1", attempt=2, outputs={"/out": "ab"})
+    folder.write(state)
+    assert folder.read() == state
+
+
+def test_an_output_is_complete_only_while_every_file_is_as_it_was_written(tmp_path: Path) -> None:
+    out, errors = write(tmp_path / "out", "1"), write(tmp_path / "errors", "2")
+    folder = RunFolder.below(tmp_path, "k")
+    assert not folder.has_written([out])
+    folder.note_outputs([out, errors])
+    assert folder.has_written([out])
+    assert not folder.has_written([out, tmp_path / "other"])
+    write(errors, "3")
+    assert not folder.has_written([out])
+    write(errors, "2")
+    out.unlink()
+    assert not folder.has_written([out])
+
+
+def test_errors_go_beside_the_output() -> None:
+    assert ResultFiles(answers=Path("/a/out.jsonl")).errors == Path("/a/out.errors.jsonl")
+    assert ResultFiles(answers=Path("/a/out")).errors == Path("/a/out.errors.jsonl")
+
+
+def test_a_run_is_held_by_one_start_of_its_command_which_is_named_to_others(tmp_path: Path) -> None:
+    folder = RunFolder.below(tmp_path, "k")
+    with folder.held():
+        with pytest.raises(ConflictError, match=rf"already runs \(pid {os.getpid()}\)\. Wait for it, or stop it"):
+            folder.held().__enter__()
+        with RunFolder.below(tmp_path, "other").held():
+            pass
+    with folder.held():
+        pass
+    assert list(folder.root.iterdir()) == []
+
+
+def test_what_a_killed_start_left_holds_nobody_off(tmp_path: Path) -> None:
+    folder = RunFolder.below(tmp_path, "k")
+    folder.root.mkdir(parents=True)
+    (folder.root / "lock").write_text("99999999 of a process that had a long number")
+    with folder.held():
+        assert (folder.root / "lock").read_text() == f"{os.getpid()}\n"

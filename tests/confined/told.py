@@ -1,0 +1,22 @@
+"""A child that does as it is told, four letters at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    while word := sys.stdin.buffer.read(4).decode():
+        if word == "dies":
+            os.abort()
+        elif word == "ends":
+            sys.exit(3)
+        elif word == "says":
+            sys.stdout.buffer.write(json.dumps(dict(os.environ)).encode() + b"\0")
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""A stack on an encoder: `tokenmill up` serves it as it is, and the official client reads its vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from openai.types import CreateEmbeddingResponse
+
+from engine.pooling.embedder import Embedder
+from tests.e2e.builders import Customer, chat
+from tests.engine.pooling.builders import Folder, make_folder
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+ENDPOINT = "/v1/embeddings"
+TEXTS = ["the sea is cold", "ships sail to no port"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    return make_folder(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def stack_model(encoder: Folder) -> tuple[str, ...]:
+    return ("--model", str(encoder.path), "--served-name", "tiny")
+
+
+@pytest.fixture
+def customer(stack: Any) -> Customer:
+    return Customer(id="default", client=stack.client(), stack=stack)
+
+
+def line(number: int, **body: Any) -> dict[str, Any]:
+    return {"custom_id": f"c{number}", "method": "POST", "url": ENDPOINT, "body": {"model": "tiny", **body}}
+
+
+def test_a_batch_of_embeddings_is_answered_and_one_of_chats_refused(
+    customer: Customer, stack: Any, encoder: Folder
+) -> None:
+    batch_id = customer.submit([line(0, input=TEXTS), line(1, input="sea " * 100)], endpoint=ENDPOINT)
+    refused = customer.submit([chat("hi", model="tiny")])
+    batch = customer.wait(batch_id)
+    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 1, 1)
+    wanted = Embedder(encoder.path).embed(TEXTS)
+    (answer,) = customer.content(batch.output_file_id)
+    found = CreateEmbeddingResponse.model_validate(answer["response"]["body"], strict=True)
+    np.testing.assert_allclose([one.embedding for one in found.data], wanted.vectors, atol=1e-6)
+    (failure,) = customer.content(batch.error_file_id)
+    assert failure["response"]["body"]["error"]["code"] == "context_length_exceeded"
+    assert (batch.usage.input_tokens, batch.usage.output_tokens) == (sum(wanted.num_tokens), 0)
+
+    failed = customer.wait(refused)
+    assert (failed.status, [error.code for error in failed.errors.data]) == ("failed", ["model_not_supported"])
+    (model,) = customer.call("GET", "/models").json()["data"]
+    assert model["endpoints"] == [ENDPOINT]
+    assert stack.audit().returncode == 0

@@ -1,0 +1,43 @@
+"""A plan that is kept is the plan that was made."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+
+from extraction.course.answers import LineResult
+from extraction.course.stored_plan import StoredPlan
+from extraction.errors import ExtractionError
+
+SCHEMA = json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in ("z", "a", "m")}})
+
+
+def test_a_kept_plan_makes_the_same_job_with_its_fields_in_their_order() -> None:
+    plan = StoredPlan(schema=SCHEMA, model="m", quotes=False, params={"temperature": 0.0}, max_fields=2)
+    job = StoredPlan.from_bytes(plan.to_bytes()).job()
+    assert job == plan.job()
+    assert [[leaf.path for leaf in group.leaves] for group in job.groups] == [[("z",), ("a",)], [("m",)]]
+    assert job.first_request(1, "Ash Ltd") == plan.job().first_request(1, "Ash Ltd")
+
+
+def test_a_kept_plan_knows_how_long_prompts_may_be() -> None:
+    plan = StoredPlan(schema=SCHEMA, model="m", context=4096)
+    window = StoredPlan.from_bytes(plan.to_bytes()).job().window
+    assert window is not None
+    assert (window.max_tokens, window.count("Ash Ltd")) == (4096, 4)
+    assert StoredPlan(schema=SCHEMA, model="m").job().window is None
+
+
+def test_a_plan_of_another_release_is_refused() -> None:
+    kept = orjson.loads(StoredPlan(schema=SCHEMA, model="m").to_bytes())
+    with pytest.raises(ExtractionError, match="another release"):
+        StoredPlan.from_bytes(orjson.dumps(kept | {"version": 2}))
+
+
+@pytest.mark.parametrize(
+    "result", [LineResult(text="{}", logprobs=[{"token": "{"}]), LineResult(error={"code": "c", "message": "no"})]
+)
+def test_an_answer_comes_back_from_the_line_that_holds_it(result: LineResult) -> None:
+    assert LineResult.from_body(result.to_body()) == result

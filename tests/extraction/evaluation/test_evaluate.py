@@ -1,0 +1,163 @@
+"""Records beside gold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from extraction.errors import ExtractionError
+from extraction.evaluation.comparing import compare
+from extraction.evaluation.evaluate import evaluate, judged
+from extraction.evaluation.gold import GoldDocument, read_gold
+from extraction.fields.paths import spell
+from extraction.fields.schema import FieldSchema
+from extraction.grounding.spans import Span
+from extraction.scoring.features import Features
+from tests.extraction.fields.builders import INVOICE
+
+SCHEMA = FieldSchema.parse(INVOICE)
+FIELDS: dict[str, Any] = {
+    "number": "R-17",
+    "vendor": {"name": "Miller Ltd", "iban": None},
+    "issued": "2024-03-05",
+    "due": None,
+    "currency": "EUR",
+    "lines": [{"article": "Nut", "quantity": 2, "amount": 60.0}, {"article": "Bolt", "quantity": 1, "amount": 40.0}],
+    "tags": ["paid", "late"],
+    "net": 100.0,
+    "tax": 19.0,
+    "total": 119.0,
+    "paid": True,
+}
+
+
+def gold(fields: dict[str, Any] = FIELDS, **spans: list[list[int]]) -> dict[str, GoldDocument]:
+    return read_gold([json.dumps({"document": "a", "fields": fields, "spans": spans})], SCHEMA)
+
+
+def record(fields: dict[str, Any], **scores: float) -> dict[str, Any]:
+    evidence = [
+        {"path": path, "score": score, "spans": [{"start": 0, "end": 4, "page": 0, "box": None}]}
+        for path, score in scores.items()
+    ]
+    return {"document": "a", "error": None, "fields": fields, "evidence": evidence}
+
+
+def test_what_is_like_gold_is_right_in_whatever_order_its_items_are() -> None:
+    other = {**FIELDS, "lines": FIELDS["lines"][::-1], "tags": ["LATE", "paid"], "issued": "2024-03-05"}
+    found = evaluate(SCHEMA, [record(other)], gold())
+    assert found.overall.rates.f1 == 1.0
+    assert (found.overall.null_right, found.overall.anls) == (1.0, 1.0)
+
+
+def test_an_item_too_many_and_one_that_is_missing_are_each_an_error() -> None:
+    lines = [{"article": "Nut", "quantity": 2, "amount": 60.0}, {"article": "Saw", "quantity": 9, "amount": 1.0}]
+    found = evaluate(SCHEMA, [record({**FIELDS, "lines": lines})], gold())
+    rates = found.fields["lines[].article"].rates
+    assert (rates.right, rates.wrong, rates.missed) == (1, 1, 1)
+
+
+def test_a_wrong_value_is_both_wrong_and_missed_and_a_value_for_null_is_wrong() -> None:
+    found = evaluate(SCHEMA, [record({**FIELDS, "total": 118.0, "due": "2024-04-01", "net": None})], gold())
+    counts = {name: (each.rates.right, each.rates.wrong, each.rates.missed) for name, each in found.fields.items()}
+    assert (counts["total"], counts["due"], counts["net"]) == ((0, 1, 1), (0, 1, 0), (0, 0, 1))
+    assert found.fields["due"].null_right == 0.0
+    assert found.overall.null_right == 0.5
+
+
+def test_a_text_that_differs_a_little_is_wrong_but_counts_for_its_likeness() -> None:
+    found = evaluate(SCHEMA, [record({**FIELDS, "vendor": {"name": "Muller Ltd", "iban": None}})], gold())
+    assert found.fields["vendor.name"].rates.right == 0
+    assert found.fields["vendor.name"].anls == pytest.approx(0.9)
+
+
+def test_spans_of_right_values_are_compared_with_those_of_gold() -> None:
+    found = evaluate(SCHEMA, [record(FIELDS, number=0.9)], gold(number=[[0, 8]]))
+    assert found.fields["number"].span_overlap == 0.5
+    assert found.fields["number"].grounded == 1.0
+    assert found.fields["total"].span_overlap is None
+
+
+def test_scores_are_measured_against_what_is_right() -> None:
+    found = evaluate(SCHEMA, [record({**FIELDS, "total": 118.0}, number=0.9, total=0.2)], gold())
+    assert (found.overall.auroc, found.overall.automated) == (1.0, 0.5)
+    assert found.overall.brier == pytest.approx((0.01 + 0.04) / 2)
+    assert [point.threshold for point in found.risk] == [0.9, 0.2]
+
+
+def test_a_document_without_a_record_and_a_failed_one_count_as_missed() -> None:
+    failed: dict[str, Any] = {"document": "a", "error": {"code": "encrypted"}, "fields": None, "evidence": []}
+    for records in ([], [failed]):
+        found = evaluate(SCHEMA, records, gold(), is_valid=lambda _: True)
+        assert (found.overall.rates.right, found.overall.rates.recall, found.valid) == (0, 0.0, None)
+    assert evaluate(SCHEMA, [failed], gold()).num_failed == 1
+    assert evaluate(SCHEMA, [], gold()).without_record == 1
+    assert evaluate(SCHEMA, [{**record(FIELDS), "document": "b"}], gold()).without_gold == 1
+
+
+def test_the_share_of_valid_records_is_measured_by_the_schema() -> None:
+    is_valid = jsonschema_rs.validator_for(SCHEMA.output_schema()).is_valid
+    assert evaluate(SCHEMA, [record(FIELDS)], gold(), is_valid=is_valid).valid == 1.0
+    assert evaluate(SCHEMA, [record({**FIELDS, "total": "119"})], gold(), is_valid=is_valid).valid == 0.0
+
+
+def test_an_evaluation_is_json() -> None:
+    found = evaluate(SCHEMA, [record(FIELDS, number=0.9)], gold())
+    told = json.loads(json.dumps(found.to_json()))
+    assert (told["overall"]["f1"], told["fields"]["total"]["rates"]["right"]) == (1.0, 1)
+
+
+def test_every_place_of_either_side_is_compared_once() -> None:
+    lines = [*FIELDS["lines"], {"article": "Saw", "quantity": None, "amount": 3.0}]
+    pairs = compare(SCHEMA, record({**FIELDS, "lines": lines}), gold()["a"])
+    articles = [(pair.given, pair.gold) for pair in pairs if spell(pair.leaf.path) == "lines[].article"]
+    assert articles == [("Nut", "Nut"), ("Bolt", "Bolt"), ("Saw", None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "line 1 is no JSON"),
+        ("[]", "line 1 must be"),
+        ('{"document": "a"}', "line 1 must be"),
+        ('{"document": "a", "fields": {}, "colour": 1}', "'colour'"),
+        ('{"document": "a", "fields": {"nett": 1}}', "'nett' is no field"),
+        ('{"document": "a", "fields": {"lines": [{"articel": 1}]}}', "'lines[].articel' is no field"),
+        ('{"document": "a", "fields": {"total": 1}, "spans": {"total": [3, 4]}}', "offsets into the text"),
+        ('{"document": "a", "fields": {"total": 1}, "spans": {"net": [[3, 4]]}}', "has 'net'"),
+    ],
+)
+def test_a_wrong_line_of_gold_is_refused_with_its_number(line: str, reason: str) -> None:
+    with pytest.raises(ExtractionError) as refused:
+        read_gold([line], SCHEMA)
+    assert reason in str(refused.value)
+
+
+def test_a_document_twice_in_gold_is_refused() -> None:
+    line = json.dumps({"document": "a", "fields": FIELDS})
+    with pytest.raises(ExtractionError, match="line 3: 'a' is there twice"):
+        read_gold([line, "", line], SCHEMA)
+    assert gold(number=[[1, 3]])["a"].spans == {"number": (Span(1, 3),)}
+
+
+def test_gold_judges_the_features_that_a_record_kept() -> None:
+    features = Features(is_null=False, likeness=1.0)
+    told = record({**FIELDS, "total": 118.0}, number=0.9, total=0.2, net=0.5)
+    for each in told["evidence"][:2]:
+        each["features"] = features.to_json()
+    found = judged(SCHEMA, [told, {**told, "document": "b"}], gold())
+    assert [(each.features, each.is_right, each.document) for each in found] == [
+        (features, True, "a"),
+        (features, False, "a"),
+    ]
+
+
+def test_the_same_item_several_times_is_counted_as_often() -> None:
+    nut = {"article": "Nut", "quantity": 1, "amount": 1.0}
+    for given, right in ((2, 2), (3, 2), (1, 1)):
+        found = evaluate(SCHEMA, [record({**FIELDS, "lines": [nut] * given})], gold({**FIELDS, "lines": [nut] * 2}))
+        rates = found.fields["lines[].article"].rates
+        assert (rates.right, rates.wrong, rates.missed) == (right, given - right, 2 - right)

@@ -1,0 +1,110 @@
+"""Passages: their limits hold exactly, they hold all of the text, and they know where they stand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.extraction.alignment import generated_text
+from extraction.documents.document import Heading
+from extraction.errors import PassageError
+from extraction.grounding.spans import Span
+from extraction.passages.cutting import Cutter
+from extraction.passages.passage import joined_spans
+from tests.extraction.passages.builders import count, with_headings
+
+TEXTS = st.text(alphabet="ab .,\n#ßé漢🙂-\t", max_size=600)
+
+
+@given(text=TEXTS, max_tokens=st.integers(16, 60), overlap=st.integers(0, 4), cuts=st.lists(st.integers(0, 600)))
+def test_no_passage_has_more_tokens_than_allowed_and_none_of_the_text_is_lost(
+    text: str, max_tokens: int, overlap: int, cuts: list[int]
+) -> None:
+    headings = [
+        Heading(start=cut, end=min(cut + 9, len(text)), level=1 + cut % 3)
+        for cut in sorted(set(cuts))
+        if cut < len(text)
+    ]
+    found = Cutter(count=count, max_tokens=max_tokens, overlap_tokens=overlap).cut(text, headings)
+    assert all(one.num_tokens == count(one.shown(text)) <= max_tokens for one in found)
+    covered = {index for one in found for index in range(one.start, one.end)}
+    assert [text[index] for index in range(len(text)) if index not in covered and not text[index].isspace()] == []
+    assert [one.start for one in found] == sorted(one.start for one in found)
+
+
+def test_a_passage_says_what_it_stands_below_but_not_the_heading_that_it_holds() -> None:
+    text, headings = with_headings(["before", "# Lease", "## Rent", "word " * 60, "## Term", "two years"])
+    found = Cutter(count=count, max_tokens=40).cut(text, headings)
+    told = [(one.headings, text[one.start : one.end][:8]) for one in found]
+    assert told == [
+        ((), "before"),
+        ((), "Lease"),
+        (("Lease",), "Rent\n\nwo"),
+        (("Lease", "Rent"), "word wor"),
+        (("Lease",), "Term\n\ntw"),
+    ]
+    assert found[3].shown(text).startswith("Lease > Rent\nword word")
+
+
+def test_headings_take_tokens_only_where_they_count() -> None:
+    text, headings = with_headings(["# A long title of a part", "## Its first chapter", "word " * 200])
+    shorter = Cutter(count=count, max_tokens=40).cut(text, headings)
+    longer = Cutter(count=count, max_tokens=40, do_headings_count=False).cut(text, headings)
+    assert max(count(one.shown(text)) for one in shorter) <= 40
+    assert max(count(text[one.start : one.end]) for one in longer) <= 40
+    assert max(count(one.shown(text)) for one in longer) > 40
+    assert len(longer) < len(shorter)
+
+
+def test_headings_of_over_half_a_passage_lose_the_outermost() -> None:
+    text, headings = with_headings(["# " + "outer " * 9, "## inner", "word " * 60])
+    found = Cutter(count=count, max_tokens=20).cut(text, headings)
+    assert found[-1].headings == ("inner",)
+
+
+def test_passages_overlap_by_whole_words_up_to_what_is_allowed() -> None:
+    text = " ".join(f"w{number:03}" for number in range(200))
+    apart = Cutter(count=count, max_tokens=40).cut(text)
+    over = Cutter(count=count, max_tokens=40, overlap_tokens=8).cut(text)
+    assert all(one.end < other.start for one, other in itertools.pairwise(apart))
+    shared = [count(text[other.start : one.end]) for one, other in itertools.pairwise(over)]
+    assert set(shared) == {8}
+    assert joined_spans(reversed(over)) == [Span(0, len(text))]
+
+
+def test_a_text_is_cut_between_paragraphs_where_they_fit() -> None:
+    text = generated_text(random.Random(1))
+    found = Cutter(count=count, max_tokens=400).cut(text)
+    ends = [text[one.end : one.end + 2] for one in found[:-1]]
+    assert ends.count("\n\n") > len(ends) * 0.9
+
+
+def test_a_text_of_blanks_has_no_passage() -> None:
+    assert Cutter(count=count, max_tokens=20).cut(" \n\n ") == []
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "overlap", "says"), [(15, 0, "allow 16 or more"), (40, 11, "0 to 10 may be"), (40, -1, "0 to 10")]
+)
+def test_limits_that_cannot_be_kept_are_refused(max_tokens: int, overlap: int, says: str) -> None:
+    with pytest.raises(PassageError, match=says):
+        Cutter(count=count, max_tokens=max_tokens, overlap_tokens=overlap)
+
+
+def test_a_sign_of_more_tokens_than_a_passage_may_have_is_an_error() -> None:
+    with pytest.raises(PassageError, match="cannot be cut has 50 tokens"):
+        Cutter(count=lambda text: 50 * len(text), max_tokens=20).cut("a")
+
+
+def test_texts_cut_by_other_limits_have_another_version() -> None:
+    versions = {
+        Cutter(count=count, max_tokens=tokens, overlap_tokens=overlap, do_headings_count=counts).version
+        for tokens in (20, 30)
+        for overlap in (0, 1)
+        for counts in (True, False)
+    }
+    assert len(versions) == 8

@@ -1,0 +1,184 @@
+"""What workers do of an extraction's batches, without engine and processes: texts are read, and a model that copies.
+
+The model answers a field with what stands behind its name in the document; `FLAKY` it leaves out the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from extraction.course.answers import LineResult as Answer
+from extraction.course.document import first_reading, record_of
+from extraction.course.stored_plan import StoredPlan
+from extraction.documents.document import Document
+from extraction.documents.limits import Limits
+from extraction.documents.parsing import parse
+from extraction.errors import DocumentError
+from extraction.passes.document_reading import DocumentReading
+from jobs import files
+from jobs.batches import sweeps
+from jobs.batches.finalisation import finalise_batch
+from jobs.batches.validation import validate_batch
+from jobs.chunks import leasing
+from jobs.chunks.recording import LineResult
+from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
+from jobs.lines.output_lines import error_line, output_line
+from jobs.settings import Settings
+from jobs.states import TERMINAL_BATCH_STATES
+from jobs.storage import Storage
+from jobs.tables import Batch, ExtractionStage
+
+LEASE = timedelta(seconds=60)
+FLAKY = "FLAKY"
+
+
+class LineFailure(Exception):
+    """A line that has an error for its result."""
+
+
+@dataclass
+class Answering:
+    """Validates, runs and finalises every open batch of an extraction, as often as it is asked."""
+
+    maker: sessionmaker[Session]
+    storage: Storage
+    settings: Settings
+    num_read: int = 0
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+    """Bodies of all chat completions."""
+    expires_after: int | None = None
+    """The next batch expires once so many of its lines are answered."""
+
+    def work_off(self) -> None:
+        with self.maker() as session:
+            ended = [state.value for state in TERMINAL_BATCH_STATES]
+            stages = select(ExtractionStage.batch_id)  # a database may have batches of others
+            is_open = Batch.id.in_(stages), Batch.state.not_in(ended)
+            batch_ids = session.scalars(select(Batch.id).where(*is_open).order_by(Batch.id)).all()
+        for batch_id in batch_ids:
+            self._run(batch_id)
+
+    def _run(self, batch_id: str) -> None:
+        validate_batch(self.maker, self.storage, batch_id, settings=self.settings)
+        with self.maker() as session:
+            batch = session.get_one(Batch, batch_id)
+            query = text("SELECT id FROM chunk WHERE batch_id = :id AND state = 'ready' ORDER BY id")
+            chunk_ids = session.scalars(query, {"id": batch_id}).all()
+        for chunk_id in chunk_ids:
+            with self.maker.begin() as session:
+                claim = leasing.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
+                assert claim is not None
+            lines = claim.split(claim.read(self.storage))[: self.expires_after]
+            results = [self._result(batch, line.line_no, orjson.loads(line.content or b"")) for line in lines]
+            with self.maker.begin() as session:
+                leasing.flush(session, claim, results, flush_no=1, lease=LEASE)
+                (leasing.complete if self.expires_after is None else leasing.release)(session, claim)
+        if self.expires_after is not None:
+            self.expires_after = None
+            self._expire(batch_id)
+        with self.maker.begin() as session:
+            sweeps.finish_ready(session)
+        finalise_batch(self.maker, self.storage, batch_id, settings=self.settings)
+
+    def _expire(self, batch_id: str) -> None:
+        with self.maker.begin() as session:
+            session.execute(text("UPDATE batch SET expires_at = now() WHERE id = :id"), {"id": batch_id})
+        with self.maker.begin() as session:
+            assert sweeps.expire_overdue(session) == [batch_id]
+
+    def _result(self, batch: Batch, line_no: int, line: Mapping[str, Any]) -> LineResult:
+        try:
+            body = self._answer(batch, line["body"])
+        except (DocumentError, LineFailure) as error:
+            code = str(getattr(error, "code", "failed"))
+            failed = error_line(batch.id, line_no, line["custom_id"], code=code, message=str(error))
+            return LineResult(line_no=line_no, line=failed, status_code=None)
+        done = output_line(batch.id, line_no, line["custom_id"], status_code=200, body=body)
+        num_in, num_out = (7, 3) if "usage" in body else (0, 0)
+        return LineResult(line_no=line_no, line=done, status_code=200, input_tokens=num_in, output_tokens=num_out)
+
+    def _answer(self, batch: Batch, body: Mapping[str, Any]) -> dict[str, Any]:
+        if batch.endpoint == READ_ENDPOINT:
+            return self._read(batch.tenant_id, body)
+        if batch.endpoint == GROUND_ENDPOINT:
+            return self._ground(body)
+        self.asked.append(body)
+        return _completion(body)
+
+    def _read(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.num_read += 1
+        with self.maker() as session:
+            file = files.find_kept(session, tenant_id, body["file_id"])
+        if file is None:
+            raise LineFailure("the file was deleted")
+        content = b"".join(self.storage.iter_chunks(file.object_key))
+        sha256 = hashlib.sha256(content).hexdigest()
+        document = parse(content, body["name"], Limits())
+        key = f"{tenant_id}/documents/v1/{sha256}.doc"
+        self.storage.put(key, document.to_bytes())
+        return {
+            "sha256": sha256,
+            "object_key": key,
+            "parser": document.parser,
+            "num_pages": len(document.pages),
+            "num_characters": len(document.text),
+        }
+
+    def _ground(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        job = StoredPlan.from_bytes(self._object(body["plan_key"])).job()
+        document = Document.from_bytes(self._object(body["object_key"]))
+        first = [Answer.from_body(answer) for answer in body["first"]]
+        again = {int(group): Answer.from_body(answer) for group, answer in (body["again"] or {}).items()}
+        given = {name: body[name] for name in ("name", "sha256", "usage")}
+        record = record_of(job, document, first=first, again=again, **given)
+        if body["again"] is not None:
+            return {"record": record, "doubts": []}
+        reading = first_reading(job, job.showing(document), first)
+        assert isinstance(reading, DocumentReading)
+        requests = {
+            group: job.again_request(group, reading.first[group].shown.text, doubts)
+            for group, doubts in reading.doubts().items()
+        }
+        doubts = [
+            {"group": group, "messages": list(each.messages), "response_format": each.response_format}
+            for group, each in requests.items()
+        ]
+        return {"record": record, "doubts": doubts}
+
+    def _object(self, key: str) -> bytes:
+        return b"".join(self.storage.iter_chunks(key))
+
+
+def _completion(body: Mapping[str, Any]) -> dict[str, Any]:
+    prompt = body["messages"][-1]["content"]
+    if "CRASH" in prompt:
+        raise LineFailure("the engine failed")
+    is_second = "Look again" in prompt
+    names = body["response_format"]["json_schema"]["schema"]["properties"]
+    found = {name: _value(prompt, name, is_second=is_second) for name in names}
+    content = json.dumps(found)
+    return {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+    }
+
+
+def _value(prompt: str, name: str, *, is_second: bool) -> dict[str, str] | None:
+    document = prompt.partition("<document>")[2].partition("</document>")[0]
+    for line in document.splitlines():
+        label, separator, value = line.partition(": ")
+        if separator and label == name:
+            if FLAKY in value and not is_second:
+                return {"value": "nowhere to be found", "quote": "nowhere to be found"}
+            return {"value": value, "quote": value}
+    return None

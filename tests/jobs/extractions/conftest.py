@@ -1,0 +1,95 @@
+"""A tenant with documents, an extraction of them, and what works it off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from extraction.course.stored_plan import StoredPlan
+from jobs import files, served_models
+from jobs.extractions import collection, documents, lifecycle
+from jobs.extractions.advancing import Extractions
+from jobs.extractions.lifecycle import CreateExtraction
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Collection, Extraction, Tenant
+from tests.jobs.extractions.answering import Answering
+
+SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
+
+MakeCollection = Callable[..., Collection]
+MakeExtraction = Callable[..., Extraction]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings()
+
+
+@pytest.fixture
+def make_collection(
+    session: Session, storage: Storage, tenant: Tenant, settings: Settings
+) -> Callable[..., Collection]:
+    """Make a collection of text files, named by their contents' names; committed."""
+
+    def make(contents: Mapping[str, str], *, owner: Tenant = tenant) -> Collection:
+        made = collection.create_collection(session, owner.id, "papers", metadata=None, settings=settings)
+        for name, content in contents.items():
+            key = files.new_object_key(owner.id)
+            size = storage.put(key, content.encode())
+            new = files.NewFile(object_key=key, filename=name, purpose="user_data", size_bytes=size)
+            file = files.create_file(session, owner.id, new)
+            sources = documents.file_sources(session, owner.id, [file.id])
+            documents.add_documents(session, made, sources, settings=settings)
+        session.commit()
+        return made
+
+    return make
+
+
+@pytest.fixture
+def make_extraction(
+    session: Session, tenant: Tenant, settings: Settings, make_collection: MakeCollection
+) -> MakeExtraction:
+    """Accept an extraction of these documents; keywords are of the create call; committed."""
+    served_models.add_model(session, "m", "/models/m", input_price_micros=1_000_000, output_price_micros=2_000_000)
+
+    def make(contents: Mapping[str, str], *, schema: Mapping[str, Any] = SCHEMA, **wishes: Any) -> Extraction:
+        made = make_collection(contents)
+        plan = StoredPlan(schema=orjson.dumps(schema).decode(), model="m", params={"temperature": 0.0})
+        wanted = CreateExtraction(collection_id=made.id, plan=plan, **wishes)
+        extraction = lifecycle.create_extraction(session, tenant, wanted, settings, key_id="key_1")
+        session.commit()
+        return extraction
+
+    return make
+
+
+@pytest.fixture
+def answering(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Answering:
+    return Answering(maker, storage, settings)
+
+
+@pytest.fixture
+def extractions(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Extractions:
+    return Extractions(maker, storage, settings)
+
+
+@pytest.fixture
+def run(session: Session, extractions: Extractions, answering: Answering) -> Callable[[Extraction], Extraction]:
+    """Let control workers and workers take turns until an extraction has ended."""
+
+    def run(extraction: Extraction) -> Extraction:
+        for _ in range(12):
+            extractions.advance(extraction.id)
+            session.refresh(extraction)
+            if extraction.ended_at is not None:
+                return extraction
+            answering.work_off()
+        raise AssertionError(f"it is still {extraction.state}: {extraction.reason}")
+
+    return run

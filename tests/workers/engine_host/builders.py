@@ -1,0 +1,149 @@
+"""A fake engine that dies on command, and a host on it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+
+from engine.errors import EngineDied, EngineStartError
+from engine.params import SamplingParams
+from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
+from engine.scheduling.request import NewRequest
+from workers.engine_host import EngineHost, Owner
+
+POISON = 666
+
+
+class FakeEngine:
+    """Echoes each prompt back in one delta when told to work; dies when a poison prompt is among its requests."""
+
+    def __init__(self, *, starts: int = 100) -> None:
+        self.generations: list[list[int]] = []  # prompts' first tokens, per life
+        self.during_start: Callable[[], None] = lambda: None
+        self.aborted_children: list[tuple[int, int]] = []
+        self.num_messages = 0
+        self.decisions: list[Decision] = []
+        self._starts_left = starts
+        self._is_ready = False
+        self._requests: dict[int, list[int]] = {}
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def start(self) -> EngineInfo:
+        if self._starts_left == 0:
+            raise EngineStartError("no more starts")
+        self._starts_left -= 1
+        self._requests.clear()
+        self._is_ready = False
+        self.generations.append([])
+        self.during_start()
+        self._is_ready = True
+        return EngineInfo(
+            num_kv_blocks=8, block_size=16, max_model_len=64, vocab_size=9, eos_token_ids=(1,), device="cpu", dtype="f"
+        )
+
+    def add(self, *requests: NewRequest) -> None:
+        assert self._is_ready, "the first message of a new engine is its configuration"
+        self.num_messages += 1
+        for new in requests:
+            assert new.request_id not in self._requests, f"request {new.request_id} was handed over twice"
+            self._requests[new.request_id] = list(new.prompt_token_ids)
+            self.generations[-1].append(new.prompt_token_ids[0])
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        assert self._is_ready, "the first message of a new engine is its configuration"
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
+        self.aborted_children += children
+
+    def kill(self) -> None:
+        self._events.put("kill")
+
+    def work(self) -> None:
+        self._events.put("work")
+
+    def poll(self, timeout_seconds: float) -> Progress | None:
+        try:
+            event = self._events.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+        if event == "kill" or any(prompt[0] == POISON for prompt in self._requests.values()):
+            raise EngineDied(-9, list(self._requests))
+        done, self._requests = self._requests, {}
+        deltas = [
+            TokenDelta(request_id=request_id, token_ids=prompt, finish_reason=FinishReason.STOP)
+            for request_id, prompt in done.items()
+        ]
+        return Progress(deltas, EngineStats(), 1, self.decisions)
+
+    def close(self) -> None:
+        self._requests.clear()
+
+
+class Recorder:
+    """Collects the deltas of one request; `finished` is set with the last."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.deltas: list[TokenDelta] = []
+        self.num_restarts = 0
+        self.finished = threading.Event()
+
+    def receive(self, delta: TokenDelta) -> None:
+        self.deltas.append(delta)
+        if delta.finish_reason is not None:
+            self.finished.set()
+
+    def start_over(self) -> None:
+        self.num_restarts += 1
+        self.deltas.clear()
+
+    def wait(self) -> TokenDelta:
+        assert self.finished.wait(10), "the request never finished"
+        return self.deltas[-1]
+
+
+def submit(host: EngineHost, token: int, owner: Owner, *, n: int = 1) -> int:
+    """Hand a prompt of one token over; return the request's id."""
+    new = NewRequest(request_id=host.next_request_id(), prompt_token_ids=[token], params=SamplingParams(n=n))
+    assert host.submit((new, owner)) == {}
+    return new.request_id
+
+
+class Stage:
+    """A host on a fake engine; `run_until_done` lets the engine work until every recorder has finished."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.gone: list[str] = []
+        self.gone_event = threading.Event()
+        self.host = EngineHost(engine, on_gone=self._on_gone)
+        self.host.start()
+
+    def _on_gone(self, reason: str) -> None:
+        self.gone.append(reason)
+        self.gone_event.set()
+
+    def submit(self, token: int, name: str = "") -> Recorder:
+        recorder = Recorder(name)
+        submit(self.host, token, recorder)
+        return recorder
+
+    def kill_and_wait(self) -> None:
+        """Let the engine die, and return when it starts again."""
+        wanted = len(self.engine.generations) + 1
+        self.engine.kill()
+        for _ in range(1000):
+            if len(self.engine.generations) == wanted:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError("the engine never started again")
+
+    def run_until_done(self, recorders: Iterable[Recorder]) -> None:
+        for recorder in recorders:
+            for _ in range(100):
+                self.engine.work()
+                if recorder.finished.wait(0.05):
+                    break

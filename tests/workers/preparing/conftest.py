@@ -1,0 +1,32 @@
+"""A tenant's documents and one set of readers, which all tests of a module share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Tenant
+from tests.workers.preparing.builders import LIMITS, Library, Preparer
+from workers.preparing.readers import ReaderPool
+
+
+@pytest.fixture
+def library(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant) -> Library:
+    return Library(sessions=maker, storage=storage, settings=settings, tenant=tenant)
+
+
+@pytest.fixture(scope="module")
+def started_pool() -> Iterator[tuple[ReaderPool, str]]:
+    pool = ReaderPool(2, limits=LIMITS)
+    yield pool, pool.start()
+    pool.close()
+
+
+@pytest.fixture
+def preparer(library: Library, started_pool: tuple[ReaderPool, str]) -> Preparer:
+    pool, parsers = started_pool
+    return Preparer.of(library, pool, parsers=parsers)

@@ -1,0 +1,95 @@
+"""Answers of a model, grounded in the document that they are of: the record, and what is to be asked again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from extraction.course.stored_plan import StoredPlan
+from jobs.lines.document_bodies import GROUND_ENDPOINT
+from tests.workers.preparing.builders import Library, Preparer
+
+FIELDS = {"number": {"type": "string"}, "city": {"type": "string"}}
+PLAN = StoredPlan(schema=json.dumps({"type": "object", "properties": FIELDS}), model="demo")
+TEXT = b"Invoice number 4711, issued in Paris."
+USAGE = {"input_tokens": 3, "output_tokens": 4}
+
+
+@pytest.fixture
+def document(library: Library, preparer: Preparer) -> dict[str, Any]:
+    """What lines say of a read document and its plan."""
+    batch_id = library.read({"a.txt": TEXT})
+    assert preparer.run_next()
+    (body,) = library.bodies(batch_id)
+    plan_key = f"{library.tenant.id}/plan"
+    library.storage.put(plan_key, PLAN.to_bytes())
+    named = {"object_key": body["object_key"], "plan_key": plan_key, "name": "a.txt", "sha256": body["sha256"]}
+    return named | {"usage": USAGE}
+
+
+def said(**values: str) -> dict[str, Any]:
+    return {"text": json.dumps({name: {"quote": value, "value": value} for name, value in values.items()})}
+
+
+def test_answers_become_a_record_with_the_places_that_they_stand_at(
+    library: Library, preparer: Preparer, document: dict[str, Any]
+) -> None:
+    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": [said(number="4711", city="Paris")]}])
+    assert preparer.run_next()
+    (body,) = library.bodies(batch_id)
+    record = body["record"]
+    assert body["doubts"] == []
+    assert record["fields"] == {"number": "4711", "city": "Paris"}
+    assert (record["document"], record["status"], record["usage"]) == ("a.txt", "done", USAGE)
+    assert [each["grounding"] for each in record["evidence"]] == ["exact", "exact"]
+
+
+def test_what_was_not_found_is_to_be_asked_again_and_the_second_answer_counts(
+    library: Library, preparer: Preparer, document: dict[str, Any]
+) -> None:
+    first = [said(number="4711", city="London")]
+    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first}])
+    assert preparer.run_next()
+    (doubt,) = library.bodies(batch_id)[0]["doubts"]
+    assert doubt["group"] == 0
+    assert TEXT.decode() in doubt["messages"][-1]["content"]
+    assert "city" in json.dumps(doubt["response_format"])
+    assert "number" not in json.dumps(doubt["response_format"])
+
+    again = {"0": said(city="Paris")}
+    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first, "again": again}])
+    assert preparer.run_next()
+    (body,) = library.bodies(batch_id)
+    assert (body["record"]["fields"], body["doubts"]) == ({"number": "4711", "city": "Paris"}, [])
+
+
+def test_a_document_whose_answer_failed_has_a_record_that_says_why(
+    library: Library, preparer: Preparer, document: dict[str, Any]
+) -> None:
+    error = {"code": "context_length_exceeded", "message": "too long"}
+    batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": [{"error": error}]}])
+    assert preparer.run_next()
+    (body,) = library.bodies(batch_id)
+    assert body["record"]["error"] == error | {"page": None}
+    assert body["doubts"] == []
+
+
+def test_what_cannot_be_grounded_is_an_error_of_its_line(
+    library: Library, preparer: Preparer, document: dict[str, Any]
+) -> None:
+    answers = {"first": [said(number="4711", city="Paris")]}
+    bodies = [
+        document | answers | {"object_key": f"{library.tenant.id}/documents/none.doc"},
+        document | answers | {"plan_key": "tenant_other/plan"},
+        document | {"first": []},
+        document | answers,
+    ]
+    batch_id = library.submit(GROUND_ENDPOINT, bodies)
+    assert preparer.run_next()
+    assert library.errors(batch_id) == {
+        "d0": ("document_gone", None),
+        "d1": ("not_found", None),
+        "d2": ("unknown_version", None),
+    }

@@ -1,0 +1,224 @@
+"""Runs one claimed chunk of embeddings from first line to last: prepares, covers, computes, writes, holds the lease."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
+from operator import not_
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from engine.pooling.embedder import Embedder
+from jobs.chunks import leasing, waiting
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
+from jobs.lines.body_checks import BodyError
+from jobs.lines.embedding_bodies import EmbeddingRequest
+from jobs.lines.endpoints import parse_request
+from jobs.lines.reading import InputLine, RawLine, parse_line
+from jobs.settings import Settings
+from jobs.states import UncoveredLines
+from jobs.storage import Storage
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import Traces
+from workers.chunks.ends import ChunkEnds
+from workers.chunks.feeder import LONG_LINE_BYTES
+from workers.chunks.lease import Abandoned, ChunkLease
+from workers.chunks.line_results import FailureMaker
+from workers.chunks.room import Room
+from workers.drain import Drain
+from workers.embedding.answers import Answered, VectorAnswers
+from workers.embedding.lines import EmbeddingLine, next_group, prepare
+from workers.prompt_lengths import Unwanted
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingParts:
+    """What the chunks of one worker share."""
+
+    embedder: Embedder
+    answers: VectorAnswers
+    """Computed by it."""
+    sessions: sessionmaker[Session]
+    hold_sessions: sessionmaker[Session]
+    """For leases and heartbeats alone, on connections of their own: they wait for nobody's flush."""
+    storage: Storage
+    settings: Settings
+    drain: Drain
+    meters: Meters
+    traces: Traces
+    room: Room = field(default_factory=Room)
+    """For long lines while they are tokenised."""
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class _Nothing:
+    """What runs, and what is unwritten, beside a group that is computed: its results are written as it ends."""
+
+    def drop_all(self) -> list[None]:
+        return []
+
+    def finished(self) -> Iterable[None]:
+        return ()
+
+    def __len__(self) -> int:
+        return 0
+
+    def finish(self, run: None) -> None: ...
+
+    def write(self) -> None: ...
+
+
+class EmbeddingRun:
+    """One claim."""
+
+    def __init__(self, claim: ClaimedChunk, parts: EmbeddingParts) -> None:
+        self._claim = claim
+        self._parts = parts
+        self._failures = FailureMaker(claim.batch_id)
+        self._lease = ChunkLease(
+            claim,
+            sessions=parts.sessions,
+            hold_sessions=parts.hold_sessions,
+            settings=parts.settings,
+            meters=parts.meters,
+            traces=parts.traces,
+            monotonic=parts.monotonic,
+        )
+        nothing = _Nothing()
+        self._ends: ChunkEnds[None] = ChunkEnds(
+            lease=self._lease,
+            lines=nothing,
+            results=nothing,
+            settings=parts.settings,
+            drain=parts.drain,
+            is_wedged=lambda: False,  # what is beside the lease tells by asking whether it is wanted
+            monotonic=parts.monotonic,
+        )
+
+    def run(self) -> bool:
+        """Return when the chunk is done, given back or lost: whether it is done."""
+        claim = self._claim
+        with self._parts.traces.span(
+            "chunk",
+            parent=claim.trace_context,
+            batch_id=claim.batch_id,
+            chunk_id=claim.chunk_id,
+            worker_id=claim.worker_id,
+        ) as span:
+            self._lease.trace_context = span.context
+            is_done = self._run()
+            span.set(is_done=is_done)
+        return is_done
+
+    def _run(self) -> bool:
+        claim = self._claim
+        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+        try:
+            content = self._ends.read_content(claim, self._parts.storage)
+            done = self._lease.run(leasing.lines_done)
+            # Before any line is looked at: one that ends the worker must be told from the others of its chunk.
+            self._lease.run(leasing.start)
+            self._work_off([line for line in claim.split(content) if line.line_no not in done])
+            if not self._lease.is_complete:
+                self._lease.run(leasing.complete)
+        except Abandoned as reason:
+            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
+            return False
+        else:
+            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+            return True
+
+    def _work_off(self, raws: Sequence[RawLine]) -> None:
+        """Write a result for every line."""
+        lines, refused = self._ends.hold_lease_during(lambda is_wanted: self._prepared(raws, is_wanted))
+        self._write(refused, is_last=not lines)
+        while lines:
+            group = next_group(lines, max_lines=self._parts.settings.flush_results)
+            rest = lines[len(group) :]
+            if self._claim.is_limited:
+                group, rest = self._cover(group, rest)
+            if group:
+                found = self._ends.hold_lease_during(partial(self._answered, group))
+                self._write(found.results, is_last=not rest, microseconds=found.microseconds)
+            lines = rest
+
+    def _prepared(
+        self, raws: Sequence[RawLine], is_wanted: Callable[[], bool]
+    ) -> tuple[Sequence[EmbeddingLine], Sequence[LineResult]]:
+        """Return the lines that can be computed, and the results of the others. Raises Unwanted."""
+        lines, refused = [], []
+        for raw in raws:
+            assert raw.content is not None, "validation refused over-long lines"
+            line = parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
+            try:
+                with self._room_for(len(raw.content), is_wanted):
+                    lines.append(self._prepare(line, is_wanted))
+            except BodyError as error:
+                refused.append(self._failures.refusal(line, error))
+            except Unwanted:
+                raise
+            except Exception as error:
+                log.exception("line failed unexpectedly batch_id=%s line_no=%s", self._claim.batch_id, raw.line_no)
+                refused.append(self._failures.fault(raw.line_no, line.custom_id, error=error))
+        return lines, refused
+
+    def _room_for(self, size_bytes: int, is_wanted: Callable[[], bool]) -> AbstractContextManager[None]:
+        if size_bytes < LONG_LINE_BYTES:
+            return nullcontext()
+        return self._parts.room.inside(size_bytes, is_wanted=is_wanted)
+
+    def _prepare(self, line: InputLine, is_wanted: Callable[[], bool]) -> EmbeddingLine:
+        request = parse_request(self._claim.endpoint, line.body)
+        assert isinstance(request, EmbeddingRequest), "served_models.note_kind keeps others away"
+        return prepare(
+            request, self._parts.embedder, line_no=line.line_no, custom_id=line.custom_id, is_wanted=is_wanted
+        )
+
+    def _answered(self, lines: Sequence[EmbeddingLine], is_wanted: Callable[[], bool]) -> Answered:
+        return self._parts.answers.answer(lines, batch_id=self._claim.batch_id, is_wanted=is_wanted)
+
+    def _cover(
+        self, group: Sequence[EmbeddingLine], rest: Sequence[EmbeddingLine]
+    ) -> tuple[Sequence[EmbeddingLine], Sequence[EmbeddingLine]]:
+        """Return the lines of a group that the budgets cover, and what is left to do behind them.
+
+        Where none is covered they wait for room, which raises Abandoned, or fail: as the batch wants it.
+        """
+        costs = [(line.most_tokens, self._picos_of(line)) for line in group]
+        found = self._lease.cover([tokens for tokens, _ in costs], [picos for _, picos in costs])
+        if any(found.fits):
+            return list(compress(group, found.fits)), [*compress(group, map(not_, found.fits)), *rest]
+        if found.others_run or self._claim.uncovered_lines == UncoveredLines.WAIT:
+            tokens, picos = min(costs, key=lambda cost: found.excess(*cost))
+            self._lease.run(lambda session, claim: waiting.lay_aside(session, claim, tokens=tokens, picos=picos))
+            raise Abandoned(f"the tenant's budgets have no room for {tokens} tokens; the rest of the chunk waits")
+        currency = self._parts.settings.currency
+        self._write(
+            [
+                self._failures.uncovered(
+                    line, found, most_picos=picos, currency=currency, advice="Ask for a higher limit."
+                )
+                for line, (_, picos) in zip(group, costs, strict=True)
+            ],
+            is_last=not rest,
+        )
+        return [], rest
+
+    def _picos_of(self, line: EmbeddingLine) -> int:
+        return self._claim.prices.cost_picos(input_tokens=line.most_tokens, output_tokens=0)
+
+    def _write(self, results: Sequence[LineResult], *, is_last: bool, microseconds: int = 0) -> None:
+        """Write results, which also extends the lease, or ends it where it `is_last`. Raises Abandoned."""
+        if results:
+            self._lease.flush(results, most_running=0, most_picos=0, is_last=is_last, worker_microseconds=microseconds)
+            self._ends.end_if_unwanted()
+        if not is_last:
+            self._ends.give_back_if_drained()

@@ -1,0 +1,36 @@
+"""Answers the lines of claimed chunks with one encoder, in this process. Knows no claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jobs.chunks.leasing import ClaimedChunk
+from workers.drain import Drain
+from workers.embedding.run import EmbeddingParts, EmbeddingRun
+
+
+class EmbeddingRunner:
+    """The `Runner` of a worker whose model answers with vectors."""
+
+    def __init__(self, make_parts: Callable[[Drain], EmbeddingParts]) -> None:
+        self._make_parts = make_parts
+        self._parts: EmbeddingParts | None = None
+
+    def start(self, drain: Drain, *, is_busy: Callable[[], bool]) -> int:
+        self._parts = self._make_parts(drain)
+        return self._parts.embedder.max_tokens
+
+    def run(self, claim: ClaimedChunk) -> bool:
+        assert self._parts is not None, "start() first"
+        return EmbeddingRun(claim, self._parts).run()
+
+    def metrics(self) -> Mapping[str, Any]:
+        assert self._parts is not None, "start() first"
+        return {"num_requests_running": self._parts.answers.num_running}
+
+    def begin_drain(self) -> None: ...
+
+    def join(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,84 @@
+"""Answers one line: a file of a tenant becomes a read document in the object store, an answer a record.
+
+Found in the store under the same readers, a document is not parsed again. Knows no chunk; strangers' bytes are looked
+at by the processes of `readers` alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from extraction.course.grounding_child import packed
+from extraction.documents.document import DocumentSummary
+from extraction.documents.limits import Limits
+from extraction.errors import DocumentError, ExtractionError
+from jobs import read_documents
+from jobs.errors import InputError, NotFoundError, ServiceError
+from jobs.lines.document_bodies import GroundRequest, ReadRequest
+from jobs.storage import Storage
+from workers.preparing.readers import Readers
+from workers.preparing.sources import Sources
+
+
+class LineError(InputError):
+    """Why a document gave no answer; `page` counts from 0, None where it is about none."""
+
+    def __init__(self, message: str, *, code: str, page: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.page = page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentAnswers:
+    """Raises InputError where a line has no answer, and ServiceError where a later try may have one."""
+
+    sources: Sources
+    storage: Storage
+    parsers: str
+    """Names and versions of what files are read with."""
+    limits: Limits
+
+    def answer(self, request: ReadRequest | GroundRequest, *, tenant_id: str, readers: Readers) -> dict[str, Any]:
+        """Return the body of a line's response."""
+        try:
+            if isinstance(request, ReadRequest):
+                return self._read(request, tenant_id, readers)
+            return self._ground(request, tenant_id, readers)
+        except DocumentError as error:
+            raise LineError(error.message, code=error.code, page=error.page) from None
+        except ExtractionError as error:  # no process comes up, which says nothing of the document
+            raise ServiceError(str(error)) from None
+
+    def _read(self, request: ReadRequest, tenant_id: str, readers: Readers) -> dict[str, Any]:
+        content = self.sources.read(request, tenant_id=tenant_id, max_bytes=self.limits.max_bytes)
+        sha256 = hashlib.sha256(content).hexdigest()
+        key = read_documents.key_of(tenant_id, parsers=self.parsers, sha256=sha256, name=request.name)
+        stored = read_documents.find(self.storage, key)
+        if stored is None:
+            stored = readers.files.read_stored(content, request.name)
+            self.storage.put(key, stored)
+        summary = DocumentSummary.from_bytes(stored)
+        return {"object": "document", "sha256": sha256, "object_key": key, **asdict(summary)}
+
+    def _ground(self, request: GroundRequest, tenant_id: str, readers: Readers) -> dict[str, Any]:
+        asked: Mapping[str, Any] = {name: getattr(request, name) for name in ("sha256", "first", "again", "usage")}
+        plan = self._own(request.plan_key, tenant_id)
+        document = self._own(request.object_key, tenant_id)
+        content = packed(asked, plan=plan, document=document)
+        found: dict[str, Any] = orjson.loads(readers.answers.read_stored(content, request.name))
+        return {"object": "record", **found}
+
+    def _own(self, key: str, tenant_id: str) -> bytes:
+        """Return a whole object of the tenant."""
+        if not key.startswith(f"{tenant_id}/"):
+            raise LineError(f"{key[:200]!r} is no object of this tenant", code="not_found")
+        try:
+            return b"".join(self.storage.iter_chunks(key))
+        except NotFoundError:
+            message = f"{key!r} is kept no longer: what nobody used for so long is deleted. Start the extraction anew"
+            raise LineError(message, code="document_gone") from None

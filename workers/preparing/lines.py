@@ -1,0 +1,78 @@
+"""The lines of one chunk that readers work at. Knows no lease, no results and no SQL."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from jobs.chunks.recording import LineResult
+from jobs.errors import ServiceError
+from jobs.lines.reading import RawLine
+from workers.preparing.readers import ReaderPool, Readers
+
+Ended = LineResult | ServiceError
+"""A result, or why there may be one later: no line fails of a service that is away."""
+
+
+class DocumentLines:
+    """Hands lines to the pool, as many at once as it has threads. `len()` is how many have not ended."""
+
+    def __init__(self, pool: ReaderPool, answer: Callable[[RawLine, Readers], LineResult]) -> None:
+        """`answer` is called in a thread of the pool; it raises ServiceError alone."""
+        self._pool = pool
+        self._answer = answer
+        self._waiting: deque[RawLine] = deque()
+        self._num_running = 0
+        self._is_dropped = False
+        self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + self._num_running
+
+    def start(self, line: RawLine) -> None:
+        """Have a line answered, in its turn."""
+        self._waiting.append(line)
+        self._fill()
+
+    def wait_finished(self, timeout_seconds: float) -> Iterator[Ended]:
+        """Wait for the end of a line, then yield all that have ended."""
+        try:
+            first = self._ended.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return
+        yield self._left(first)
+        yield from self.finished()
+
+    def finished(self) -> Iterator[Ended]:
+        """Yield the lines that have ended since they were last asked for."""
+        while not self._ended.empty():
+            yield self._left(self._ended.get())
+
+    def drop_all(self) -> list[Ended]:
+        """Forget every line: what is being read is read to its end, and nobody hears of it."""
+        self._is_dropped = True
+        self._waiting.clear()
+        self._num_running = 0
+        return []
+
+    def _left(self, ended: Ended) -> Ended:
+        if not self._is_dropped:
+            self._num_running -= 1
+            self._fill()
+        return ended
+
+    def _fill(self) -> None:
+        while self._waiting and self._num_running < self._pool.num_threads:
+            self._num_running += 1
+            line = self._waiting.popleft()
+            self._pool.submit(lambda readers, line=line: self._run(line, readers))  # type: ignore[misc]
+
+    def _run(self, line: RawLine, readers: Readers) -> None:
+        if self._is_dropped:
+            return
+        try:
+            ended: Ended = self._answer(line, readers)
+        except ServiceError as error:
+            ended = error
+        self._ended.put(ended)

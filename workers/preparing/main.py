@@ -1,0 +1,71 @@
+"""The prepare role: one process, some readers of documents, no engine."""
+
+from __future__ import annotations
+
+import sys
+
+from extraction.documents.limits import Limits
+from jobs.database import connect, sessions
+from jobs.ids import new_id
+from jobs.lines.document_bodies import PREPARE_MODEL
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.telemetry import serving
+from jobs.telemetry.collector import start_traces
+from jobs.telemetry.declared import prepare_meters
+from workers.app import RUN_CHUNK_TASK, make_app, model_queue
+from workers.chunks.service import ChunkService
+from workers.control import run_worker
+from workers.drain import Drain
+from workers.pool import ChunkApp, ChunkPool, drain_when_told
+from workers.preparing.documents import DocumentAnswers
+from workers.preparing.readers import ReaderPool
+from workers.preparing.run import PrepareParts
+from workers.preparing.runner import DocumentRunner
+from workers.preparing.sources import Sources
+
+_CONNECTIONS_BESIDE_READERS = 3  # for claims, and for the flushes of chunks
+_HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
+
+
+def main(settings: Settings) -> None:
+    """Prepare documents until SIGTERM."""
+    # A reader has work for one chunk: more open ones would only wait.
+    settings = settings.model_copy(update={"worker_chunks": settings.prepare_processes})
+    maker = sessions(
+        connect(settings.database_url, connections=settings.prepare_processes + _CONNECTIONS_BESIDE_READERS)
+    )
+    hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
+    meters, limits, storage = prepare_meters(), Limits(), Storage.of(settings)
+    serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
+    traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
+    pool = ReaderPool(settings.prepare_processes, limits=limits)
+    sources = Sources(sessions=maker, storage=storage, settings=settings)
+
+    def make_parts(parsers: str, drain: Drain) -> PrepareParts:
+        return PrepareParts(
+            pool=pool,
+            answers=DocumentAnswers(sources=sources, storage=storage, parsers=parsers, limits=limits),
+            sessions=maker,
+            hold_sessions=hold_maker,
+            storage=storage,
+            settings=settings,
+            drain=drain,
+            meters=meters,
+            traces=traces,
+        )
+
+    worker_id = new_id("worker")
+    app = make_app(settings.redis_url, queue=model_queue(PREPARE_MODEL), app_class=ChunkApp)
+    app.chunk_service = ChunkService(
+        worker_id=worker_id,
+        model=PREPARE_MODEL,
+        runner=DocumentRunner(pool, make_parts),
+        sessions=maker,
+        hold_sessions=hold_maker,
+        settings=settings,
+        meters=meters,
+    )
+    app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
+    drain_when_told(app.chunk_service.begin_drain)
+    sys.exit(run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1))

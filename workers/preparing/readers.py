@@ -1,0 +1,110 @@
+"""So many threads, each with confined processes of its own, that all chunks of a worker share.
+
+Knows no line: whoever gives work to a thread says what it is. Processes that nobody needs for a while are ended.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from extraction.course.grounding_child import MODULE as GROUNDER
+from extraction.documents.limits import Limits
+from extraction.documents.process.document_reader import DocumentReader
+
+IDLE_SECONDS = 60.0
+"""How long a thread keeps its processes without work: each holds some 50 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """What one thread works with."""
+
+    files: DocumentReader = field(default_factory=DocumentReader)
+    """Makes a stored document of a file's bytes."""
+    answers: DocumentReader = field(default_factory=lambda: DocumentReader(module=GROUNDER))
+    """Makes a record of what `grounding_child.packed` returns."""
+
+    @classmethod
+    def within(cls, limits: Limits) -> Readers:
+        return cls(files=DocumentReader(limits), answers=DocumentReader(limits, module=GROUNDER))
+
+    def close(self) -> None:
+        self.files.close()
+        self.answers.close()
+
+    def kill(self) -> None:
+        """End the processes from another thread than theirs."""
+        for process_id in (self.files.process_id, self.answers.process_id):
+            if process_id is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
+
+
+Work = Callable[[Readers], None]
+"""Raises nothing."""
+
+
+class ReaderPool:
+    """Gives work to its threads in the order in which it comes. Safe to use from the threads of several chunks."""
+
+    def __init__(self, num_threads: int, *, limits: Limits | None = None) -> None:
+        self.num_threads = num_threads
+        self._readers = [Readers.within(limits or Limits()) for _ in range(num_threads)]
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._num_busy = 0
+        # Daemons: what one of them still reads when the worker has drained keeps nobody from leaving.
+        self._threads = [
+            threading.Thread(target=self._serve, args=(readers,), name=f"read-{number}", daemon=True)
+            for number, readers in enumerate(self._readers)
+        ]
+
+    def start(self) -> str:
+        """Start the threads; return what files are read with. Raises ExtractionError where no process comes up."""
+        parsers = self._readers[0].files.parsers
+        for thread in self._threads:
+            thread.start()
+        return parsers
+
+    def submit(self, work: Work) -> None:
+        """Have work done by whichever thread is free next."""
+        self._work.put(work)
+
+    @property
+    def num_busy(self) -> int:
+        """Return how many threads are at work."""
+        return self._num_busy
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how much work no thread has begun."""
+        return self._work.qsize()
+
+    def close(self) -> None:
+        """End all processes, those at work too."""
+        for _ in self._threads:
+            self._work.put(None)
+        for readers in self._readers:
+            readers.kill()
+
+    def _serve(self, readers: Readers) -> None:
+        while True:
+            try:
+                work = self._work.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                readers.close()
+                continue
+            if work is None:
+                readers.close()
+                return
+            with self._lock:
+                self._num_busy += 1
+            work(readers)
+            with self._lock:
+                self._num_busy -= 1

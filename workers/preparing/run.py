@@ -1,0 +1,163 @@
+"""Runs one claimed chunk of documents from first line to last: has them read, writes results, holds the lease."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
+from jobs.errors import InputError, ServiceError
+from jobs.lines.document_bodies import GroundRequest, ReadRequest
+from jobs.lines.endpoints import parse_request
+from jobs.lines.reading import RawLine, custom_id_of, parse_line
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.telemetry.declared import DOCUMENTS
+from jobs.telemetry.meters import Meters
+from jobs.telemetry.traces import Traces
+from workers.chunks.ends import ChunkEnds
+from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
+from workers.drain import Drain
+from workers.preparing import results
+from workers.preparing.documents import DocumentAnswers
+from workers.preparing.lines import DocumentLines, Ended
+from workers.preparing.readers import ReaderPool, Readers
+from workers.preparing.results import DocumentResults
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareParts:
+    """What the chunks of one worker share."""
+
+    pool: ReaderPool
+    answers: DocumentAnswers
+    sessions: sessionmaker[Session]
+    hold_sessions: sessionmaker[Session]
+    """For leases and heartbeats alone, on connections of their own: they wait for nobody's flush."""
+    storage: Storage
+    settings: Settings
+    drain: Drain
+    meters: Meters
+    traces: Traces
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class DocumentRun:
+    """One claim.
+
+    Its lines are not noted as begun: what they hold can end a reader, which is that line's error, and never the worker.
+    So however often workers are killed, that is held against no document.
+    """
+
+    def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
+        self._claim = claim
+        self._parts = parts
+        self._lease = ChunkLease(
+            claim,
+            sessions=parts.sessions,
+            hold_sessions=parts.hold_sessions,
+            settings=parts.settings,
+            meters=parts.meters,
+            traces=parts.traces,
+            monotonic=parts.monotonic,
+        )
+        self._lines = DocumentLines(parts.pool, self._answer)
+        self._results = DocumentResults(self._lease, parts.settings, monotonic=parts.monotonic)
+        self._ends: ChunkEnds[Ended] = ChunkEnds(
+            lease=self._lease,
+            lines=self._lines,
+            results=self._results,
+            settings=parts.settings,
+            drain=parts.drain,
+            is_wedged=lambda: False,  # a reader that takes too long is ended, and its line fails
+            monotonic=parts.monotonic,
+        )
+
+    def run(self) -> bool:
+        """Return when the chunk is done, given back or lost: whether it is done."""
+        claim = self._claim
+        with self._parts.traces.span(
+            "chunk",
+            parent=claim.trace_context,
+            batch_id=claim.batch_id,
+            chunk_id=claim.chunk_id,
+            worker_id=claim.worker_id,
+        ) as span:
+            self._lease.trace_context = span.context
+            is_done = self._run()
+            span.set(is_done=is_done)
+        return is_done
+
+    def _run(self) -> bool:
+        claim = self._claim
+        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+        try:
+            content = self._ends.read_content(claim, self._parts.storage)
+            done = self._lease.run(leasing.lines_done)
+            for line in claim.split(content):
+                if line.line_no not in done:
+                    self._lines.start(line)
+            self._collect()
+            if not self._lease.is_complete:
+                self._lease.run(leasing.complete)
+        except Abandoned as reason:
+            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
+            return False
+        else:
+            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+            return True
+        finally:
+            self._lines.drop_all()
+
+    def _collect(self) -> None:
+        """Until every line has its result: write results when due, hold the lease."""
+        while self._lines or self._results:
+            for ended in self._lines.wait_finished(self._parts.settings.flush_seconds):
+                self._results.finish(ended)
+            self._give_back_if_away()
+            if self._results and (self._results.is_due or not self._lines):
+                self._results.write(is_last=not self._lines)
+                self._ends.end_if_unwanted()
+            self._ends.hold_lease_if_due()
+            if self._lines:
+                self._ends.give_back_if_drained()
+
+    def _give_back_if_away(self) -> None:
+        """Return the rest where a store did not answer: it is no fault of the documents."""
+        away = self._results.away
+        if away is None:
+            return
+        self._lines.drop_all()
+        if self._results:
+            self._results.write()
+            self._ends.end_if_unwanted()
+        time.sleep(RETRY_SECONDS)
+        self._lease.run(leasing.release)
+        raise Abandoned(str(away))
+
+    def _answer(self, raw: RawLine, readers: Readers) -> LineResult:
+        """Answer a line, in a thread of the pool; whatever ends it ends no other. Raises ServiceError."""
+        assert raw.content is not None, "validation refused over-long lines"
+        batch_id, custom_id = self._claim.batch_id, custom_id_of(raw.content)
+        try:
+            line = parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
+            request = parse_request(self._claim.endpoint, line.body)
+            assert isinstance(request, ReadRequest | GroundRequest), "the queue has no others"
+            body = self._parts.answers.answer(request, tenant_id=self._claim.tenant_id, readers=readers)
+            found, outcome = results.answered(batch_id, raw.line_no, line.custom_id, body), "answered"
+        except ServiceError:
+            raise
+        except InputError as error:
+            found, outcome = results.refused(batch_id, raw.line_no, custom_id, error), error.code
+        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            found, outcome = results.fault(batch_id, raw.line_no, custom_id, error), "fault"
+        self._parts.meters.count(DOCUMENTS, self._claim.endpoint.rpartition("/")[2], outcome)
+        return found

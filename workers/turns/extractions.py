@@ -1,0 +1,24 @@
+"""Extractions that are due, taken up in turns between tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import transaction
+from jobs.extractions import claims
+from workers.turns.tenant_turns import Due, TenantTurns
+
+
+def extraction_turns(
+    sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float
+) -> TenantTurns:
+    """Return what goes on with the extractions that are due."""
+
+    def find() -> Sequence[Due]:
+        with transaction(sessions) as session:
+            found = claims.due_extractions(session)
+            return [Due(id=each.extraction_id, tenant_id=each.tenant_id) for each in found]
+
+    return TenantTurns("extraction", find=find, advance=advance, look_seconds=look_seconds)

@@ -1,0 +1,24 @@
+"""Runs of pipelines that are due, taken up in turns between tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import transaction
+from jobs.pipelines import lifecycle
+from jobs.pipelines.runs import claims
+from workers.turns.tenant_turns import Due, TenantTurns
+
+
+def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float) -> TenantTurns:
+    """Return what begins queued runs, and goes on with those that are due."""
+
+    def find() -> Sequence[Due]:
+        with transaction(sessions) as session:
+            lifecycle.start_queued(session)
+        with transaction(sessions) as session:
+            return [Due(id=run.run_id, tenant_id=run.tenant_id) for run in claims.due_runs(session)]
+
+    return TenantTurns("run", find=find, advance=advance, look_seconds=look_seconds)
