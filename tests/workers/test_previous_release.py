@@ -32,7 +32,8 @@ from jobs.storage import Storage
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
-PREVIOUS = "b41ecdeb3a47fdc241efe51c14dca2fbcc85d36f"  # v0.1.0: by its hash, since clones without tags have the commit, too
+PREVIOUS = "b41ecdeb3a47fdc241efe51c14dca2fbcc85d36f"
+"""v0.1.0: by its hash, since clones without tags have the commit, too."""
 WAIT_SECONDS = 120
 PREPARE = """
 import sys
