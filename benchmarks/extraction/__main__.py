@@ -5,6 +5,7 @@ python -m benchmarks.extraction corpus [--documents 50000] [--processes 2] [--se
 python -m benchmarks.extraction documents [--pages 300] [--turns 5] [--files 10000] [--seed 0]
 python -m benchmarks.extraction embeddings --model FOLDER [--texts 400] [--turns 5] [--num-threads 2] [--seed 0]
 python -m benchmarks.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [--seed 0] [options of extract]
+python -m benchmarks.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
 python -m benchmarks.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
 """
 
@@ -15,7 +16,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "retrieval")
+_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "retrieval")
 """Modules, loaded when they are named: two of them need torch, and the memory of documents is measured without it."""
 
 
