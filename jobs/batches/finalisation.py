@@ -15,13 +15,14 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.batches import claims, not_run, planned
-from jobs.batches.claims import BatchWork
+from jobs.batches import not_run, planned
+from jobs.batches.claims import FINALISATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.missing_inputs import name_missing_input
 from jobs.batches.not_run import CountsDisagreeError, NotRun
 from jobs.batches.scan import whole_file_problem
 from jobs.chunks import checkpoints
+from jobs.claims.work import work_on
 from jobs.database import stream
 from jobs.files import NewFile, Purpose, create_file, new_object_key
 from jobs.partitions import batch_day
@@ -49,13 +50,12 @@ def finalise_batch(
     Requests of an expired or cancelled batch that were not run become error lines `batch_expired`/`batch_cancelled`,
     so that every request is in exactly one file; where the store has lost the input nobody knows their custom_ids, and
     the batch's `errors` say so. A crash or a repeated hint leaves orphan objects at worst. `hold_sessions` as for
-    `claims.work_on`. Raises ServiceError where the store fails: whoever comes next goes on.
+    `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next goes on.
     """
-    states = (BatchState.FINALIZING, BatchState.CANCELLING)
-    return claims.work_on(
+    return work_on(
         maker,
+        FINALISATIONS,
         batch_id,
-        states,
         lambda work: _finalise(work, storage),
         settings=settings,
         hold_sessions=hold_sessions,
@@ -63,7 +63,7 @@ def finalise_batch(
 
 
 def _finalise(work: BatchWork, storage: Storage) -> BatchState | None:
-    batch_id = work.claim.batch_id
+    batch_id = work.claim.id
     with work.reading() as session:
         if _has_open_chunk(session, batch_id):
             return None
@@ -120,7 +120,7 @@ class _LazyFile:
 def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _Written | None]:
     """Stream all results, by line number, into the output and the error file; None for one without lines."""
     with work.reading() as session:
-        batch = session.get_one(Batch, work.claim.batch_id)
+        batch = session.get_one(Batch, work.claim.id)
     with ExitStack() as stack:
         output, errors = (_LazyFile(storage, new_object_key(batch.tenant_id), stack) for _ in range(2))
         for page in _pages(work, batch):

@@ -40,7 +40,7 @@ class Plan:
     def add_error(self, problem: LineProblem) -> None:
         """Let a bad line have an error result."""
         content = error_line(
-            self._work.claim.batch_id, problem.line_no, problem.custom_id, code=problem.code, message=str(problem)
+            self._work.claim.id, problem.line_no, problem.custom_id, code=problem.code, message=str(problem)
         )
         self._errors.append(LineResult(line_no=problem.line_no, line=content, status_code=None))
         self._num_bytes += len(content)

@@ -13,12 +13,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import decisions, served_models
 from jobs.accounts import budgets
-from jobs.batches import claims, planned
-from jobs.batches.claims import BatchWork
+from jobs.batches import planned
+from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.planned import Plan
 from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
 from jobs.chunks import fairshare, fleet, ready_queues
+from jobs.claims.work import work_on
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
 from jobs.lines.endpoints import kind_of
@@ -40,12 +41,12 @@ def validate_batch(
     """Validate a batch and return the state it moved to; None where there was nothing to do (a repeated hint).
 
     With invalid_lines "skip", bad lines become error results, counted as failed and unbilled when the batch starts.
-    `hold_sessions` as for `claims.work_on`. Raises ServiceError where the store fails: whoever comes next begins anew.
+    `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next begins anew.
     """
-    return claims.work_on(
+    return work_on(
         maker,
+        VALIDATIONS,
         batch_id,
-        [BatchState.VALIDATING],
         lambda work: _validate(work, storage, settings),
         settings=settings,
         hold_sessions=hold_sessions,
@@ -56,7 +57,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
     if work.claim.fence > 1:
         planned.drop(work)
     with work.reading() as session:
-        batch = session.get_one(Batch, work.claim.batch_id)
+        batch = session.get_one(Batch, work.claim.id)
         file = session.get_one(File, batch.input_file_id)
         models = served_models.names_for(session, kind_of(batch.endpoint))
         kinds, contexts = served_models.kinds_by_name(session), fleet.contexts(session)

@@ -29,7 +29,6 @@ from jobs.tables import Extraction, Tenant
 
 log = logging.getLogger(__name__)
 
-_MAX_REASON = 2000  # characters
 _OPEN = [state.value for state in ExtractionState if state not in TERMINAL_EXTRACTION_STATES]
 
 
@@ -182,17 +181,6 @@ def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
     """Cancel a locked extraction that is in progress."""
     extraction.reason = reason
     move(session, extraction, ExtractionState.CANCELLING)
-
-
-def note_reason(extraction: Extraction, reason: str | None) -> None:
-    """Note why a locked extraction ends, or waits, if there is a reason: it may name what tenants wrote."""
-    known = storable(reason or "") or None
-    extraction.reason = known if known is None or len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
-
-
-def storable(message: str) -> str:
-    """Return a message without NUL, which no text of the database may have."""
-    return message.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def move(session: Session, extraction: Extraction, after: ExtractionState) -> None:

@@ -51,7 +51,7 @@ def forget(session: Session, extraction_ids: Sequence[str]) -> None:
 
 
 def _rows(work: ExtractionWork, schema: FieldSchema, record: dict[str, Any]) -> list[dict[str, Any]]:
-    extraction_id = work.claim.extraction_id
+    extraction_id = work.claim.id
     return [
         {
             "id": new_id("review"),

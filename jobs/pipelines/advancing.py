@@ -5,21 +5,19 @@ Each effect is one transaction under the run's claim, or one that can be repeate
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files
 from jobs.accounts.windows import zone_of
-from jobs.batches import lifecycle as batches
-from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, ServiceError
+from jobs.errors import InputError, ServiceError
+from jobs.graphs.advancing import Advancer
+from jobs.graphs.reasons import batch_problem
 from jobs.pipelines import definitions, lifecycle, output_columns, steps, stores
 from jobs.pipelines.context import RunContext
 from jobs.pipelines.external import ExternalStore
@@ -27,8 +25,7 @@ from jobs.pipelines.groups import groups
 from jobs.pipelines.output_columns import ERROR_COLUMN, OutputColumns, RowTypes
 from jobs.pipelines.preparing import Preparation, SourceRow
 from jobs.pipelines.publishing import Publication
-from jobs.pipelines.runs import claims
-from jobs.pipelines.runs.claims import RunWork, StoppingError
+from jobs.pipelines.runs.claims import RUNS, RunWork
 from jobs.pipelines.sources import batch_rows
 from jobs.pipelines.sources.store_files import TakenFiles, take_files
 from jobs.pipelines.spec import Format, OnError, Step, parse_definition
@@ -42,11 +39,6 @@ from pipelines.outputs.answers import TEXT_COLUMN, Answer, answer_of
 from pipelines.outputs.column_types import answer_columns
 from pipelines.outputs.kept_columns import loaded
 
-log = logging.getLogger(__name__)
-
-_MAX_TRIES = 6
-_FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
-_UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the run's id"
 OpenStore = Callable[..., ExternalStore]
 
 
@@ -63,7 +55,7 @@ class Answers:
     errors_key: str | None
 
 
-class Runs:
+class Runs(Advancer[Run]):
     """What a control worker does with runs."""
 
     def __init__(
@@ -77,73 +69,22 @@ class Runs:
         traces: Traces = NO_TRACES,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_stopping` is asked between effects, and now and then within one: then runs are given up as they are."""
-        self._sessions = sessions
-        self._hold_sessions = hold_sessions
+        super().__init__(RUNS, sessions, settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
         self._storage = storage
-        self._settings = settings
         self._open_store = open_store
         self._traces = traces
-        self._is_stopping = is_stopping
 
-    def advance(self, run_id: str) -> bool:
-        """Take a run as far as it goes now; False where another worker has it."""
-        return claims.work_on(
-            self._sessions,
-            run_id,
-            self._work,
-            settings=self._settings,
-            hold_sessions=self._hold_sessions,
-            is_stopping=self._is_stopping,
-        )
+    def _cancel(self, session: Session, graph: Run, *, reason: str) -> None:
+        lifecycle.stop(session, graph, reason=reason)
 
-    def _work(self, work: RunWork) -> None:
-        try:
-            self._go_on_or_fail(work)
-        except (LimitError, ServiceError) as error:
-            self._try_again_later(work, str(error))
-        except (FencedOutError, StoppingError):
-            raise
-        except Exception:
-            # A defect of ours, or of what we read: it counts as a try, or the run would be begun anew for ever.
-            log.exception("run failed to go on run_id=%s", work.claim.run_id)
-            self._try_again_later(work, _UNEXPECTED)
-
-    def _go_on_or_fail(self, work: RunWork) -> None:
-        try:
-            while self._go_on(work):
-                pass
-        except (LimitError, ServiceError):
-            raise
-        except InputError as error:
-            self._fail(work, error.message)
-
-    def _try_again_later(self, work: RunWork, reason: str) -> None:
-        """Note a trouble that may be over soon, or fail the run where it has lasted."""
-        # Counted by itself: should the run's end be what goes wrong, it waits for its next try all the same.
-        with work.writing() as (session, run):
-            run.num_tries += 1
-            lifecycle.note_reason(run, reason)
-            pause = _FIRST_PAUSE * 2 ** min(run.num_tries - 1, _MAX_TRIES)
-            run.look_at = session.scalar(select(func.clock_timestamp() + pause))
-        log.warning("run waits run_id=%s tries=%d reason=%s", work.claim.run_id, run.num_tries, reason)
-        if run.num_tries >= _MAX_TRIES:
-            with work.writing() as (session, run):
-                lifecycle.end_run(session, run, RunState.FAILED)
-
-    def _fail(self, work: RunWork, reason: str) -> None:
-        with work.writing() as (session, run):
-            if run.state == RunState.CANCELLING:
-                lifecycle.end_run(session, run, RunState.CANCELLED)
-            else:
-                lifecycle.end_run(session, run, RunState.FAILED, reason=reason)
+    def _end(self, session: Session, graph: Run, *, is_cancelled: bool) -> None:
+        lifecycle.end_run(session, graph, RunState.CANCELLED if is_cancelled else RunState.FAILED)
 
     # --- one thing at a time -----------------------------------------------------------------------------------------
 
     def _go_on(self, work: RunWork) -> bool:
-        """Do the next thing that is to be done; False where there is nothing (yet)."""
         with work.reading() as session:
-            run = session.get_one(Run, work.claim.run_id)
+            run = session.get_one(Run, work.claim.id)
             is_gone = session.get_one(Tenant, run.tenant_id).deleted_at is not None
             is_stopped = run.state == RunState.CANCELLING or is_gone
             if run.state not in (RunState.RUNNING, RunState.CANCELLING):
@@ -152,7 +93,8 @@ class Runs:
             batch = session.get(Batch, begun[-1].batch_id) if begun and begun[-1].batch_id else None
             context = _context_of(session, run)
         if is_stopped:
-            return self._stop(work, batch)
+            self._stop(work, batch)
+            return False
         if begun and begun[-1].done_at is None:
             return self._finish_step(work, context, begun[-1], batch)
         if len(begun) == len(context.definition.steps):
@@ -160,17 +102,6 @@ class Runs:
             return False
         self._prepare(work, context, len(begun), begun)
         return True
-
-    def _stop(self, work: RunWork, batch: Batch | None) -> bool:
-        with work.writing() as (session, run):
-            if run.state == RunState.RUNNING:
-                lifecycle.stop(session, run, reason="its tenant was deleted")
-            if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
-                with suppress(ConflictError):  # it ends by itself
-                    batches.cancel_batch(session, run.tenant_id, batch.id)
-                return False
-            lifecycle.end_run(session, run, RunState.CANCELLED)
-        return False
 
     def _succeed(self, work: RunWork) -> None:
         with work.writing() as (session, run):
@@ -198,7 +129,7 @@ class Runs:
             preparation = self._preparation(work, context, step, known=taken.schema)
             prepared = preparation.write(taken.rows, taken=taken.files)
         try:
-            trace = self._traces.root("step", run_id=work.claim.run_id, step=step.name)
+            trace = self._traces.root("step", run_id=work.claim.id, step=step.name)
             with trace as span, work.writing() as (session, run):
                 if run.state == RunState.RUNNING:
                     steps.begin_step(
@@ -392,6 +323,4 @@ def _text_of(each: AnsweredRow) -> str:
 
 
 def _batch_problem(begun: RunStep, batch: Batch) -> str:
-    said = (batch.errors or [{}])[0].get("message", "")
-    because = f": {said}" if said else ""
-    return f"batch {batch.id!r} of step {begun.name!r} is {batch.state}{because}; resumed, the step is done anew"
+    return f"{batch_problem(batch, of=f'step {begun.name!r}')}; resumed, the step is done anew"

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.errors import ConflictError, NotFoundError
+from jobs.graphs.reasons import note_reason
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.pipelines import steps
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 _OPEN = [RunState.QUEUED.value, RunState.RUNNING.value, RunState.CANCELLING.value]
 _STARTED_AT_ONCE = 100
-_MAX_REASON = 2000  # characters
 
 
 def insert_run(
@@ -202,12 +202,6 @@ def end_run(session: Session, run: Run, after: RunState, *, reason: str | None =
     move_run(session, run, after)
     if run.schedule_id is not None and after in (RunState.SUCCEEDED, RunState.FAILED):
         _count(session, run.schedule_id, has_failed=after is RunState.FAILED)
-
-
-def note_reason(run: Run, reason: str) -> None:
-    """Note why a locked run ends, or waits: it may name what tenants' rows hold, such as a column, or very many."""
-    known = reason.replace("\0", "\N{REPLACEMENT CHARACTER}")  # which no text of the database may have
-    run.reason = known if len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
 
 
 def move_run(session: Session, run: Run, after: RunState) -> None:

@@ -59,7 +59,7 @@ def test_a_step_whose_batch_can_use_no_more_of_the_cap_is_stopped_and_goes_on_on
     house.runs().advance(run_id)
     house.answer_some(costs=[40, 50, 45], used=30)
     with house.maker.begin() as session:
-        assert [due.run_id for due in claims.due_runs(session)] == [run_id]
+        assert [due.id for due in claims.due_runs(session)] == [run_id]
     house.runs().advance(run_id)
     run = house.run(run_id)
     assert (run.state, run.reason) == (

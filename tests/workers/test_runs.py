@@ -13,8 +13,10 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from jobs.audit import audit
+from jobs.batches import lifecycle as batches
 from jobs.errors import InputError
 from jobs.pipelines import definitions, lifecycle
+from jobs.pipelines.advancing import Runs
 from jobs.pipelines.external import ExternalStore
 from jobs.states import RunState
 from jobs.tables import Batch, File, RunStep
@@ -252,6 +254,35 @@ def test_a_run_whose_end_the_database_refuses_is_tried_ever_later_and_ends_once_
         session.execute(text("ALTER TABLE run DROP CONSTRAINT refused"))
     house.runs(open_store=refuse).advance(run_id)
     assert (house.run(run_id).state, house.run(run_id).reason) == (RunState.FAILED, "it is gone")
+
+
+def test_a_cancelled_run_that_cannot_go_on_is_cancelled_after_its_last_try(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.put("in/a.jsonl", {"text": "one"})
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        lifecycle.start_queued(session)
+    house.runs().advance(run_id)
+    with house.maker.begin() as session:
+        lifecycle.cancel_run(session, house.tenant_id, run_id, reason="enough")
+    monkeypatch.setattr(batches, "cancel_batch", lambda *_given: 1 / 0)
+    for _ in range(6):
+        assert house.run(run_id).state == RunState.CANCELLING
+        house.runs().advance(run_id)
+    assert house.run(run_id).state == RunState.CANCELLED
+
+
+def test_a_run_waits_where_the_service_takes_no_more_batches(house: House) -> None:
+    house.put("in/a.jsonl", {"text": "one"})
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        lifecycle.start_queued(session)
+    full = house.settings.model_copy(update={"max_open_batches": 0})
+    Runs(house.maker, house.storage, full).advance(run_id)
+    run = house.run(run_id)
+    assert (run.state, run.num_tries) == (RunState.RUNNING, 1)
+    assert house.finish(run_id).state == RunState.SUCCEEDED
 
 
 @pytest.mark.parametrize("num_asked", [1, 2, 5, 20])

@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
 from jobs.extractions import claims
-from workers.turns.tenant_turns import Due, TenantTurns
+from jobs.graphs.due import Due
+from workers.turns.tenant_turns import TenantTurns
 
 
 def extraction_turns(
@@ -18,7 +19,6 @@ def extraction_turns(
 
     def find() -> Sequence[Due]:
         with transaction(sessions) as session:
-            found = claims.due_extractions(session)
-            return [Due(id=each.extraction_id, tenant_id=each.tenant_id) for each in found]
+            return claims.due_extractions(session)
 
     return TenantTurns("extraction", find=find, advance=advance, look_seconds=look_seconds)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
+from jobs.graphs.due import Due
 from jobs.pipelines import lifecycle
 from jobs.pipelines.runs import claims
-from workers.turns.tenant_turns import Due, TenantTurns
+from workers.turns.tenant_turns import TenantTurns
 
 
 def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float) -> TenantTurns:
@@ -19,6 +20,6 @@ def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool]
         with transaction(sessions) as session:
             lifecycle.start_queued(session)
         with transaction(sessions) as session:
-            return [Due(id=run.run_id, tenant_id=run.tenant_id) for run in claims.due_runs(session)]
+            return claims.due_runs(session)
 
     return TenantTurns("run", find=find, advance=advance, look_seconds=look_seconds)

@@ -10,23 +10,15 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
 
 from jobs.errors import ServiceError
+from jobs.graphs.due import Due
 
 log = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 4
 """Of a kind, in one control worker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """Something that a control worker may go on with."""
-
-    id: str
-    tenant_id: str
 
 
 class TenantTurns:

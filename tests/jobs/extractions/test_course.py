@@ -14,6 +14,7 @@ from extraction.scoring import reviews as scoring
 from jobs import files
 from jobs.batches import made_inputs
 from jobs.chunks import fleet
+from jobs.errors import InputError
 from jobs.extractions import documents, lifecycle, outputs, reviews, stages
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.stages import STAGES, Stage
@@ -236,17 +237,22 @@ def test_two_workers_are_never_at_one_extraction(
 
 
 def test_a_worker_whose_claim_was_taken_changes_nothing(
-    session: Session, maker: sessionmaker[Session], storage: Storage, settings: Settings, make_extraction: Any
+    session: Session,
+    maker: sessionmaker[Session],
+    extractions: Extractions,
+    make_extraction: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extraction = make_extraction({"a.txt": GOOD})
+    write = made_inputs.write_input
 
-    class Overtaken(Extractions):
-        def _lines(self, *given: Any, **named: Any) -> Any:
-            with maker.begin() as other:
-                other.execute(text("UPDATE extraction SET claim_fence = claim_fence + 1, claimed_by = 'other'"))
-            return super()._lines(*given, **named)
+    def overtaken(*given: Any, **named: Any) -> Any:
+        with maker.begin() as other:
+            other.execute(text("UPDATE extraction SET claim_fence = claim_fence + 1, claimed_by = 'other'"))
+        return write(*given, **named)
 
-    assert Overtaken(maker, storage, settings).advance(extraction.id) is False
+    monkeypatch.setattr(made_inputs, "write_input", overtaken)
+    assert extractions.advance(extraction.id) is False
     assert session.scalar(text("SELECT count(*) FROM batch")) == 0
     assert session.scalar(text("SELECT count(*) FROM extraction_stage")) == 0
 
@@ -375,6 +381,27 @@ def test_a_defect_is_tried_again_and_then_ends_the_extraction(
         assert extraction.num_tries == number
     assert extraction.state == ExtractionState.FAILED
     assert "an unexpected error" in (extraction.reason or "")
+
+
+def test_an_extraction_whose_end_the_database_refuses_is_tried_ever_later(
+    session: Session, make_extraction: Any, extractions: Extractions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: Any, **_named: Any) -> None:
+        raise InputError("it is gone")
+
+    extraction = make_extraction({"a.txt": GOOD})
+    monkeypatch.setattr(stages, "begin", refuse)
+    session.execute(text("ALTER TABLE extraction ADD CONSTRAINT refused CHECK (state <> 'failed')"))
+    session.commit()
+    extractions.advance(extraction.id)
+    session.refresh(extraction)
+    assert (extraction.state, extraction.num_tries) == (ExtractionState.IN_PROGRESS, 1)
+    assert extraction.look_at is not None
+    session.execute(text("ALTER TABLE extraction DROP CONSTRAINT refused"))
+    session.commit()
+    extractions.advance(extraction.id)
+    session.refresh(extraction)
+    assert (extraction.state, extraction.reason) == (ExtractionState.FAILED, "it is gone")
 
 
 def test_a_document_longer_than_the_context_is_asked_by_the_passages_that_its_fields_need(

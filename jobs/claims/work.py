@@ -1,0 +1,167 @@
+"""Work that one worker does under a claim, which a thread renews while the work moves.
+
+Such work is a row of short transactions, each under the claim; the object store is asked between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Generic, TypeVar
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.claims.claims import Claim, Claims, Row
+from jobs.database import transaction
+from jobs.errors import FencedOutError, ServiceError, TokenmillError
+from jobs.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_STALL = 12
+"""Silences of the store after which a worker that has not moved is taken for wedged: its claim is renewed no more. A
+request to the store ends before."""
+
+T = TypeVar("T")
+
+
+class StoppingError(TokenmillError):
+    """This worker is to end: the row is given up as it is, and another worker goes on with it."""
+
+
+class ClaimedWork(Generic[Row]):
+    """What is done under one claim. Each method that needs the claim raises FencedOutError where it is over."""
+
+    def __init__(
+        self,
+        maker: sessionmaker[Session],
+        claims: Claims[Row],
+        claim: Claim,
+        *,
+        settings: Settings,
+        hold_sessions: sessionmaker[Session] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """With `hold_sessions`, on connections of their own, the claim is renewed however long the work waits for one.
+
+        `is_stopping` is asked between effects, and now and then within one.
+        """
+        self.claim = claim
+        self._maker = maker
+        self._claims = claims
+        self._settings = settings
+        self._hold_sessions = hold_sessions or maker
+        self._is_stopping = is_stopping
+        self._monotonic = monotonic
+        self._moved_at = monotonic()
+        self._is_lost = False
+
+    def check(self) -> None:
+        """Note that the work moves, and look whether its claim was seen to be over; asks no database.
+
+        Raises StoppingError where this worker is to end: each effect can be done again.
+        """
+        self._moved_at = self._monotonic()
+        if self._is_lost:
+            raise self._claims.over(self.claim)
+        if self._is_stopping():
+            raise StoppingError(f"{self._claims.kind} {self.claim.id} is given up: this worker is to end")
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Open a short transaction that writes nothing."""
+        self.check()
+        with transaction(self._maker) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[tuple[Session, Row]]:
+        """Open a short transaction with the row, fresh, locked and still claimed."""
+        with self.reading() as session:
+            yield session, self._claims.lock(session, self.claim)
+
+    def confirm(self) -> None:
+        """Ask the database whether the claim holds: before what no transaction can take back."""
+        with self.reading() as session:
+            self._claims.confirm(session, self.claim)
+
+    def checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield pieces of an object, as long as the claim lasts."""
+        for piece in pieces:
+            self.check()
+            yield piece
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renew the claim in a thread until the block ends: the store may take longer over a piece than a claim lasts.
+
+        Renewed between pieces alone, two workers would take turns at it and neither would get through.
+        """
+        is_over = threading.Event()
+        keeper = threading.Thread(target=self._keep, args=(is_over,), name=f"claim {self.claim.id}", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            keeper.join()
+
+    def _keep(self, is_over: threading.Event) -> None:
+        while not self._is_lost and not is_over.wait(self._settings.heartbeat_seconds):
+            if self._monotonic() - self._moved_at > _STALL * self._settings.storage_timeout_seconds:
+                continue
+            try:
+                with transaction(self._hold_sessions) as session:
+                    self._claims.renew(session, self.claim, lease=self._settings.lease)
+            except FencedOutError:
+                self._is_lost = True
+            except ServiceError as error:
+                log.warning("claim was not renewed of=%s error=%s", self.claim.id, error)
+            except Exception:
+                log.exception("claim was not renewed of=%s", self.claim.id)
+
+
+def work_on(
+    maker: sessionmaker[Session],
+    claims: Claims[Row],
+    row_id: str,
+    work: Callable[[ClaimedWork[Row]], T | None],
+    *,
+    settings: Settings,
+    hold_sessions: sessionmaker[Session] | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> T | None:
+    """Claim a row, do `work` on it and give it up; the rest as for `ClaimedWork`.
+
+    None where another worker has the row, or gets it meanwhile, or this one is to end. What `work` raises is raised.
+    """
+    if is_stopping():
+        return None
+    with transaction(maker) as session:
+        claim = claims.claim(session, row_id, lease=settings.lease)
+    if claim is None:
+        return None
+    mine = ClaimedWork(maker, claims, claim, settings=settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
+    done: T | None = None
+    try:
+        with mine.renewed():
+            done = work(mine)
+    except FencedOutError as error:
+        log.info("claim ended early of=%s reason=%s", row_id, error)
+        return None
+    except StoppingError:
+        pass
+    except Exception:
+        _give_up(maker, claims, claim)
+        raise
+    _give_up(maker, claims, claim)
+    return done
+
+
+def _give_up(maker: sessionmaker[Session], claims: Claims[Row], claim: Claim) -> None:
+    with suppress(ServiceError), transaction(maker) as session:  # else it ends by itself
+        claims.give_up(session, claim)

@@ -1,0 +1,111 @@
+"""What the batches of an extraction are made of, and what their answers come to: all of it read under its claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jobs import files
+from jobs.errors import InputError
+from jobs.extractions import documents, lifecycle, questions
+from jobs.extractions.claims import ExtractionWork
+from jobs.extractions.progress import DocumentProgress, Progress, StageFiles
+from jobs.extractions.snapshot import KeptDocument, encoded, kept_documents
+from jobs.extractions.stages import STAGES, Stage
+from jobs.extractions.standing import Standing
+from jobs.files import NewFile, Purpose
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Extraction, ExtractionStage
+
+_ROWS_A_LOOK = 1000
+
+
+class ExtractionFailedError(InputError):
+    """An extraction cannot go on; the message is its reason."""
+
+
+class StageLines:
+    """The lines of the next stage of an extraction, and the answers of those before it."""
+
+    def __init__(self, work: ExtractionWork, standing: Standing, storage: Storage, settings: Settings) -> None:
+        self._work = work
+        self._standing = standing
+        self._storage = storage
+        self._settings = settings
+
+    def keep(self) -> list[NewFile]:
+        """Write the documents of now and the plan as objects that no row names yet."""
+        extraction = self._standing.extraction
+        plan = lifecycle.stored_plan(extraction).to_bytes()
+        kept = encoded(self._documents(extraction.collection_id))
+        return [self._kept("documents.jsonl", kept), self._kept("plan.json", [plan])]
+
+    def lines(self, stage: Stage, *, documents_key: str | None) -> Iterable[bytes]:
+        """Return the lines of a stage; `documents_key` is the object of the documents where they are just kept."""
+        if documents_key is not None:
+            return (document.read_line(number) for number, document in kept_documents(self._storage, documents_key))
+        if stage in (Stage.ASK, Stage.ASK_AGAIN) and self._standing.early_end is not None:
+            return ()
+        progress, job = self.progress(), self._standing.job
+        if stage is Stage.ASK:
+            most = self._settings.max_line_bytes
+            return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
+        if stage is Stage.ASK_AGAIN:
+            return questions.second_questions(progress, job)
+        plan_key = self._kept_key(self._standing.extraction.plan_file_id)
+        ground = questions.first_groundings if stage is Stage.GROUND else questions.second_groundings
+        return ground(progress, plan_key=plan_key)
+
+    def progress(self) -> Iterator[DocumentProgress]:
+        """Yield each document with what the stages so far came to."""
+        documents_key = self._kept_key(self._standing.extraction.documents_file_id)
+        found = {STAGES[stage.number]: self._files_of(stage) for stage in self._standing.begun}
+        num_groups, not_asked = len(self._standing.job.groups), self._standing.not_asked
+        for one in Progress(
+            self._storage, documents_key, found, num_groups=num_groups, not_asked=not_asked
+        ).documents():
+            self._work.check()
+            yield one
+
+    def _kept(self, name: str, content: Iterable[bytes]) -> NewFile:
+        extraction = self._standing.extraction
+        object_key = files.new_object_key(extraction.tenant_id)
+        return NewFile(
+            object_key=object_key,
+            filename=f"{extraction.id}_{name}",
+            purpose=Purpose.USER_DATA,
+            size_bytes=self._storage.put(object_key, content),
+            expires_after_seconds=files.MAX_EXPIRY_SECONDS,
+        )
+
+    def _documents(self, collection_id: str) -> Iterator[KeptDocument]:
+        after = -1
+        while True:
+            with self._work.reading() as session:
+                rows = documents.iter_documents(session, collection_id, after=after, limit=_ROWS_A_LOOK)
+            if not rows:
+                return
+            yield from map(KeptDocument.of, rows)
+            after = rows[-1].number
+
+    def _files_of(self, stage: ExtractionStage) -> StageFiles:
+        if stage.batch_id is None:
+            return StageFiles()
+        batch = self._standing.batches[stage.batch_id]
+        keys = [
+            None if file_id is None else self._kept_key(file_id)
+            for file_id in (batch.output_file_id, batch.error_file_id)
+        ]
+        return StageFiles(output_key=keys[0], errors_key=keys[1])
+
+    def _kept_key(self, file_id: str | None) -> str:
+        """Return the object of a file. Raises ExtractionFailedError where it was deleted."""
+        assert file_id is not None, "its stage is done"
+        with self._work.reading() as session:
+            extraction = session.get_one(Extraction, self._work.claim.id)
+            file = files.find_kept(session, extraction.tenant_id, file_id)
+        if file is None:
+            raise ExtractionFailedError(
+                f"the file {file_id!r} of this extraction was deleted or has expired; create the extraction anew"
+            )
+        return file.object_key

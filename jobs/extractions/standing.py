@@ -1,0 +1,88 @@
+"""Where an extraction stands: the stages that have begun, what became of their batches, and what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from sqlalchemy.orm import Session
+
+from extraction.course.job import ExtractJob
+from jobs.errors import NotFoundError
+from jobs.extractions import lifecycle, stages
+from jobs.extractions.stages import STAGES, Stage
+from jobs.graphs.reasons import batch_problem
+from jobs.states import BatchState, ExtractionState
+from jobs.tables import Batch, Extraction, ExtractionStage, Tenant
+
+_ENDED_EARLY = (BatchState.EXPIRED, BatchState.CANCELLED)
+"""With an error for every line that was not run: what was answered is put out."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An extraction as it was when its worker looked."""
+
+    extraction: Extraction
+    begun: list[ExtractionStage]
+    batches: dict[str, Batch]
+    is_stopped: bool
+
+    @cached_property
+    def job(self) -> ExtractJob:
+        return lifecycle.stored_plan(self.extraction).job()
+
+    @property
+    def next_stage(self) -> Stage | None:
+        """Return the stage that has not begun; None: all there are, have."""
+        all_of = STAGES if self.extraction.again else STAGES[: STAGES.index(Stage.GROUND) + 1]
+        return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
+
+    @property
+    def open_stage(self) -> ExtractionStage | None:
+        """Return the stage whose end is not noted."""
+        return self.begun[-1] if self.begun and self.begun[-1].done_at is None else None
+
+    @property
+    def open_batch(self) -> Batch | None:
+        stage = self.open_stage
+        return None if stage is None or stage.batch_id is None else self.batches[stage.batch_id]
+
+    @property
+    def ended_early(self) -> tuple[ExtractionStage, Batch] | None:
+        """Return the first stage whose batch expired or was cancelled: after it nothing more is asked of the model."""
+        of_stages = ((stage, self.batches[stage.batch_id]) for stage in self.begun if stage.batch_id is not None)
+        return next((found for found in of_stages if found[1].state in _ENDED_EARLY), None)
+
+    @property
+    def early_end(self) -> str | None:
+        """Return what to say of it."""
+        return None if self.ended_early is None else problem_of(*self.ended_early)
+
+    @property
+    def not_asked(self) -> dict[str, str] | None:
+        """Return the error of documents that were read, and not asked for it."""
+        if self.ended_early is None or STAGES[self.ended_early[0].number] is not Stage.READ:
+            return None
+        reason = f"{problem_of(*self.ended_early)}, and nothing was asked after it"
+        return {"code": f"batch_{self.ended_early[1].state}", "message": reason}
+
+
+def look(session: Session, extraction_id: str) -> Standing:
+    """Return where an extraction stands now. Raises NotFoundError where it was deleted."""
+    extraction = session.get(Extraction, extraction_id)
+    if extraction is None:
+        raise NotFoundError(f"extraction {extraction_id!r} is gone")
+    begun = stages.stages_of(session, extraction_id)
+    is_gone = session.get_one(Tenant, extraction.tenant_id).deleted_at is not None
+    return Standing(
+        extraction=extraction,
+        begun=begun,
+        batches=stages.batches_of(session, begun),
+        is_stopped=extraction.state == ExtractionState.CANCELLING or is_gone,
+    )
+
+
+def problem_of(stage: ExtractionStage, batch: Batch) -> str:
+    """Return what became of the batch of a stage that did not complete."""
+    return batch_problem(batch, of=f"stage {STAGES[stage.number]}")

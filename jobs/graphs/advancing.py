@@ -1,0 +1,138 @@
+"""Takes a graph of batches as far as it goes: again and again, later where something is away, to an end where it fails.
+
+Each effect is one transaction under the graph's claim, or one that can be repeated: a worker may be killed at any
+moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.batches import lifecycle as batches
+from jobs.claims.claims import Claims
+from jobs.claims.work import ClaimedWork, StoppingError, work_on
+from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, RateLimitError, ServiceError
+from jobs.graphs.reasons import note_reason
+from jobs.settings import Settings
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.tables import Batch, Extraction, Run
+
+log = logging.getLogger(__name__)
+
+Graph = TypeVar("Graph", bound=Extraction | Run)
+
+_CANCELLING = "cancelling"  # of runs and extractions
+_MAX_TRIES = 6
+_FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
+_UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the {kind}'s id"
+
+
+class Advancer(ABC, Generic[Graph]):
+    """What a control worker does with graphs of a kind."""
+
+    def __init__(
+        self,
+        claims: Claims[Graph],
+        sessions: sessionmaker[Session],
+        settings: Settings,
+        *,
+        hold_sessions: sessionmaker[Session] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_stopping` is asked between effects, and now and then within one: then graphs are given up as they are."""
+        self._claims = claims
+        self._sessions = sessions
+        self._settings = settings
+        self._hold_sessions = hold_sessions
+        self._is_stopping = is_stopping
+
+    @abstractmethod
+    def _go_on(self, work: ClaimedWork[Graph]) -> bool:
+        """Do the next thing that is to be done; False where there is nothing (yet)."""
+
+    @abstractmethod
+    def _cancel(self, session: Session, graph: Graph, *, reason: str) -> None:
+        """Let a locked graph that is under way be cancelling."""
+
+    @abstractmethod
+    def _end(self, session: Session, graph: Graph, *, is_cancelled: bool) -> None:
+        """Move a locked graph to its end, as cancelled or else as failed."""
+
+    def advance(self, graph_id: str) -> bool:
+        """Take a graph as far as it goes now; False where another worker has it."""
+        done = work_on(
+            self._sessions,
+            self._claims,
+            graph_id,
+            self._advance,
+            settings=self._settings,
+            hold_sessions=self._hold_sessions,
+            is_stopping=self._is_stopping,
+        )
+        return done is not None
+
+    def _advance(self, work: ClaimedWork[Graph]) -> bool:
+        try:
+            self._go_on_or_fail(work)
+        except ServiceError as error:
+            self._try_again_later(work, str(error))
+        except (FencedOutError, StoppingError):
+            raise
+        except Exception:
+            # A defect of ours, or of what we read: it counts as a try, or the graph would be begun anew for ever.
+            log.exception("%s failed to go on id=%s", self._claims.kind, work.claim.id)
+            self._try_again_later(work, _UNEXPECTED.format(kind=self._claims.kind))
+        return True
+
+    def _go_on_or_fail(self, work: ClaimedWork[Graph]) -> None:
+        try:
+            while self._go_on(work):
+                pass
+        except (LimitError, RateLimitError) as error:
+            self._wait_for_room(work, str(error))
+        except InputError as error:
+            with work.writing() as (session, graph):
+                if graph.state != _CANCELLING:
+                    note_reason(graph, error.message)
+                self._end_early(session, graph)
+
+    def _wait_for_room(self, work: ClaimedWork[Graph], reason: str) -> None:
+        """Note which limit on batches is reached, and look again later."""
+        self._try_again_later(work, reason)
+
+    def _try_again_later(self, work: ClaimedWork[Graph], reason: str) -> None:
+        """Note a trouble that may be over soon, or fail the graph where it has lasted."""
+        # Counted by itself: should the graph's end be what goes wrong, it waits for its next try all the same.
+        with work.writing() as (session, graph):
+            graph.num_tries += 1
+            num_tries = graph.num_tries
+            note_reason(graph, reason)
+            pause = _FIRST_PAUSE * 2 ** min(num_tries - 1, _MAX_TRIES)
+            graph.look_at = session.scalar(select(func.clock_timestamp() + pause))
+        kind = self._claims.kind
+        log.warning("%s waits id=%s tries=%d reason=%s", kind, work.claim.id, num_tries, reason)
+        if num_tries >= _MAX_TRIES:
+            with work.writing() as (session, graph):
+                self._end_early(session, graph)
+
+    def _end_early(self, session: Session, graph: Graph) -> None:
+        self._end(session, graph, is_cancelled=graph.state == _CANCELLING)
+
+    def _stop(self, work: ClaimedWork[Graph], batch: Batch | None) -> None:
+        """Cancel the batch that a graph waits for, or end the graph where there is none."""
+        with work.writing() as (session, graph):
+            if graph.state != _CANCELLING:
+                self._cancel(session, graph, reason="its tenant was deleted")
+            if batch is None or BatchState(batch.state) in TERMINAL_BATCH_STATES:
+                self._end_early(session, graph)
+                return
+            with suppress(ConflictError):  # it ends by itself
+                batches.cancel_batch(session, graph.tenant_id, batch.id)

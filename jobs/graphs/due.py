@@ -1,0 +1,53 @@
+"""Which graphs of batches a control worker may go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.orm import Session
+
+from jobs.claims.claims import UNCLAIMED
+
+_DUE_A_TENANT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A graph that a control worker may go on with."""
+
+    id: str
+    tenant_id: str
+
+
+def due_query(graph: str, *, parts: str, under_way: str, goes_on: str = "FALSE") -> TextClause:
+    """Return the query of what is due in table `graph`, whose state is `under_way` or cancelling.
+
+    `parts` is the table of its steps or stages. What waits for a batch is due again when that has ended, or where
+    `goes_on` holds of that; what is cancelled has its batch cancelled first.
+    """
+    return text(f"""
+        SELECT id, tenant_id FROM (
+            SELECT id, tenant_id, created_at,
+                row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS number
+            FROM {graph}
+            WHERE state IN ('{under_way}', 'cancelling') AND {UNCLAIMED}
+                AND (look_at IS NULL OR look_at <= clock_timestamp())
+                AND NOT EXISTS (
+                    SELECT FROM {parts} AS part JOIN batch ON batch.id = part.batch_id
+                    WHERE part.{graph}_id = {graph}.id AND part.done_at IS NULL AND (
+                        batch.state IN ('finalizing', 'cancelling')
+                        OR (
+                            batch.state IN ('validating', 'in_progress') AND {graph}.state = '{under_way}'
+                            AND NOT {goes_on}
+                        )
+                    )
+                )
+        ) AS due WHERE number <= :limit ORDER BY created_at, id
+    """)
+
+
+def find_due(session: Session, query: TextClause) -> Sequence[Due]:
+    """Return graphs that somebody can go on with, of each tenant a few, those first that wait longest."""
+    return [Due(id=row.id, tenant_id=row.tenant_id) for row in session.execute(query, {"limit": _DUE_A_TENANT})]
