@@ -1,4 +1,7 @@
-"""Find the tenant behind a request's bearer key. Whose key it is, `jobs.accounts.tenants` knows."""
+"""Find who is behind a request's bearer key, and whether the key may ask for this route.
+
+Whose key it is, `jobs.accounts.keys` knows, and `api.scopes` what a route needs.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
+from api.scopes import scope_of
 from api.services import Services, ServicesDep
+from jobs.accounts.keys import Caller, authenticate
 from jobs.accounts.limits import limits_of
-from jobs.accounts.tenants import Caller, authenticate
 from jobs.database import transaction
 from jobs.errors import AuthenticationError, RateLimitError
 from jobs.tables import Tenant
@@ -36,7 +40,7 @@ class BearerKey(SecurityBase):
     """The key of a request, declared to the schema; unlike FastAPI's HTTPBearer it says what is wrong with a header."""
 
     def __init__(self) -> None:
-        self.model = HTTPBearer(description="A tenant's key, `tm-…`.")
+        self.model = HTTPBearer(description="A key, `tm-…`. Each operation names the scope that it has to have.")
         self.scheme_name = "key"
 
     async def __call__(self, request: HTTPConnection) -> str:
@@ -46,13 +50,21 @@ class BearerKey(SecurityBase):
 Secret = Annotated[str, Depends(BearerKey())]
 
 
-async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) -> Tenant:
-    """Authenticate in a transaction of its own: nothing is held while an upload comes in, or a broker is asked."""
+async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) -> Caller:
+    """Authenticate in a transaction of its own: nothing is held while an upload comes in, or a broker is asked.
+
+    Raises ForbiddenError where the key has not the scope that the route needs.
+    """
     async with services.session_slots:
         caller = await anyio.to_thread.run_sync(_caller_of, services, secret)
-    request.state.tenant_id, request.state.key_id = caller.tenant.id, caller.key_id  # for the log
-    await _spend_request(request, services, tenant=caller.tenant)
-    return caller.tenant
+    request.state.key_id = caller.key_id  # for the log
+    if caller.tenant is not None:
+        request.state.tenant_id = caller.tenant.id
+        await _spend_request(request, services, tenant=caller.tenant)
+    needed = scope_of(request.scope["route"])
+    assert needed is not None, "a route that asks for a key has a scope"
+    caller.require(needed)
+    return caller
 
 
 async def _spend_request(request: Request, services: Services, *, tenant: Tenant) -> None:
@@ -74,14 +86,20 @@ def _caller_of(services: Services, secret: str) -> Caller:
         return authenticate(session, secret)
 
 
-TenantDep = Annotated[Tenant, Depends(sign_in)]
+CallerDep = Annotated[Caller, Depends(sign_in)]
 
 
-def key_id_of(request: Request, _tenant: TenantDep) -> str:
+async def tenant_of(caller: CallerDep) -> Tenant:
+    """Return whose key it is, for routes that act for a tenant."""
+    return caller.owner()
+
+
+TenantDep = Annotated[Tenant, Depends(tenant_of)]
+
+
+async def key_id_of(caller: CallerDep) -> str:
     """Return the id of the key that the caller signed in with."""
-    key_id = request.state.key_id
-    assert isinstance(key_id, str)
-    return key_id
+    return caller.key_id
 
 
 KeyIdDep = Annotated[str, Depends(key_id_of)]

@@ -32,7 +32,7 @@ from jobs.telemetry.declared import UPLOAD_BYTES
 
 CONTENT_PIECE_BYTES = 1024 * 1024
 
-router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 403, 429, 503))
 
 
 # All that OpenAI documents: a client that asks for a kind that is never stored here gets an empty list.

@@ -12,7 +12,7 @@ from api.sessions import SessionDep
 from jobs.chunks.fleet import contexts
 from jobs.served_models import find_offered, offered_models
 
-router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/models", tags=["models"], responses=failures(401, 403, 429, 503))
 
 
 @router.get("", operation_id="listModels")

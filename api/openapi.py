@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from api.schemas.errors import ErrorEnvelope
 from api.schemas.wire import WireModel
+from api.scopes import SCOPES, scope_of
 
 Responses = dict[int | str, dict[str, Any]]
 """By status, as FastAPI's `responses` of a route, a router or an app."""
 
 _DESCRIPTIONS = {
     400: "Something of the request is not allowed; `param` names it.",
-    401: "The request has no key, or one that is not known here or was revoked.",
-    403: "The tenant may not do this; its operator may allow it.",
+    401: "The request has no key, or one that is not known here, was revoked or has expired.",
+    403: "The key has not the scope that this needs, or its tenant may not do it; its operator may allow it.",
     404: "There is no such object, or it is another tenant's.",
     405: "The path does not serve this method.",
     408: "The body did not come in time.",
@@ -101,6 +102,12 @@ class DescribedApp(FastAPI):
         super().__init__(**options)
         self._line_models, self._body_models = line_models, body_models
 
+    def include_router(self, router: APIRouter, *arguments: Any, **options: Any) -> None:
+        """Refuse to serve a route of which nobody has said which scope it needs."""
+        for route in router.routes:
+            scope_of(route)
+        super().include_router(router, *arguments, **options)
+
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             schema = super().openapi()
@@ -110,7 +117,7 @@ class DescribedApp(FastAPI):
             components |= _schemas_of(self._line_models, "serialization") | _schemas_of(self._body_models, "validation")
             for path in schema["paths"].values():
                 for operation in path.values():
-                    _complete(operation["responses"])
+                    _complete(operation)
         assert self.openapi_schema is not None
         return self.openapi_schema
 
@@ -121,8 +128,11 @@ def _schemas_of(models: Sequence[type[BaseModel]], mode: JsonSchemaMode) -> dict
     return schemas
 
 
-def _complete(responses: dict[str, Any]) -> None:
-    """FastAPI adds its 422 to every endpoint with a parameter: here that is a 400."""
+def _complete(operation: dict[str, Any]) -> None:
+    """FastAPI adds its 422 to every endpoint with a parameter: here that is a 400. It does not know our scopes."""
+    responses = operation["responses"]
     responses.pop("422", None)
+    if (scope := SCOPES.get(operation["operationId"])) is not None:
+        operation["security"] = [{"key": [scope.value]}]
     for response in responses.values():
         response.setdefault("headers", {}).update(headers(_REQUEST_ID))

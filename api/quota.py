@@ -19,7 +19,7 @@ from jobs.accounts import budgets, window_budgets
 from jobs.accounts.limits import limits_of
 from jobs.batches import queue_limits
 
-router = APIRouter(prefix="/v1/quota", tags=["usage"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/quota", tags=["usage"], responses=failures(401, 403, 429, 503))
 
 
 @router.get("", operation_id="readQuota")

@@ -19,7 +19,7 @@ from api.sessions import SessionDep
 from api.spending import ONE_SUM
 from jobs.accounts.usage import MAX_PAGE, parse_group_by, period, read_usage
 
-router = APIRouter(prefix="/v1/usage", tags=["usage"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/usage", tags=["usage"], responses=failures(401, 403, 429, 503))
 
 
 class Form(StrEnum):

@@ -261,10 +261,10 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
 @keys_app.command("create")
 def keys_create(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDirOption = None) -> None:
     """Create a key and print it: it cannot be shown again."""
-    from jobs.accounts import tenants
+    from jobs.accounts import keys, tenants
 
     with admin_transaction(data_dir) as session:
-        _, secret = tenants.create_key(session, tenants.find_tenant(session, tenant).id)
+        _, secret = keys.create_key(session, tenants.find_tenant(session, tenant).id)
     print(secret)
 
 
@@ -272,11 +272,11 @@ def keys_create(tenant: Annotated[str, typer.Argument(help="Name or id.")], data
 def keys_list(tenant: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDirOption = None) -> None:
     """List a tenant's keys by id and first characters."""
     from cli.table import print_table
-    from jobs.accounts import tenants
+    from jobs.accounts import keys, tenants
 
     with admin_transaction(data_dir) as session:
-        keys = tenants.list_keys(session, tenants.find_tenant(session, tenant).id)
-        rows = [(key.id, f"{key.hint}…", key.created_at, key.revoked_at) for key in keys]
+        found = keys.list_keys(session, tenants.find_tenant(session, tenant).id)
+        rows = [(key.id, f"{key.hint}…", key.created_at, key.revoked_at) for key in found]
     print_table(("id", "key", "created", "revoked"), rows)
 
 
@@ -286,10 +286,10 @@ def keys_revoke(
     data_dir: DataDirOption = None,
 ) -> None:
     """Revoke a key."""
-    from jobs.accounts import tenants
+    from jobs.accounts import keys
 
     with admin_transaction(data_dir) as session:
-        print(f"revoked {tenants.revoke_key(session, key).id}")
+        print(f"revoked {keys.revoke_key(session, keys.find_key(session, key)).id}")
 
 
 def audit(

@@ -140,7 +140,7 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     In a database of our own, leases of workers that were killed with us are given back at once.
     """
     from jobs import served_models
-    from jobs.accounts import tenants
+    from jobs.accounts import keys, tenants
     from jobs.batches import lost_leases
     from jobs.database import connect, sessions, transaction, upgrade
     from jobs.states import AskedPriority
@@ -158,9 +158,9 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
                 tenant = tenants.create_tenant(session, FIRST_TENANT, best_priority=AskedPriority.URGENT)
             secret = _known_key(data_dir)
             if secret is None or not _opens(
-                secret, lambda key: tenants.authenticate(session, key).tenant.id == tenant.id
+                secret, lambda key: keys.authenticate(session, key).owner().id == tenant.id
             ):
-                _, secret = tenants.create_key(session, tenant.id)
+                _, secret = keys.create_key(session, tenant.id)
                 write_secret(data_dir.key_file, secret)
         return secret
     finally:

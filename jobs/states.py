@@ -110,6 +110,14 @@ class AskedPriority(StrEnum):
     BULK = Priority.BULK
 
 
+class Scope(StrEnum):
+    """What a key may do; `api.scopes` says which of them a call needs."""
+
+    SUBMIT = "submit"  # change what its tenant has: files, batches, pipelines, webhooks, reviews
+    READ = "read"  # see what its tenant has
+    ADMIN = "admin"  # run the service: of operators' keys, which belong to no tenant, and all that they may
+
+
 class InvalidLines(StrEnum):
     """What validation does with malformed lines."""
 

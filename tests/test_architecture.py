@@ -130,7 +130,7 @@ FLOORS = {
         ["extractions"],
     ],
     "api": [
-        ["fields", "in_flight", "logs", "rate_limits", "multipart", "ranges", "schemas", "store"],
+        ["fields", "in_flight", "logs", "rate_limits", "multipart", "ranges", "schemas", "scopes", "store"],
         ["errors", "openapi", "submission_fields"],
         ["middleware", "uploads"],
         ["services"],

@@ -16,7 +16,7 @@ from jobs.batches.changing import change_batch
 from jobs.errors import InputError
 from jobs.states import AskedPriority
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 
 class ChangeBatchBody(StrictModel):
@@ -27,7 +27,7 @@ class ChangeBatchBody(StrictModel):
     """From the batch's creation on, as at its submit."""
 
 
-@router.post("/{batch_id}", operation_id="changeBatch", responses=failures(403, 404, 408, 409, 413))
+@router.post("/{batch_id}", operation_id="changeBatch", responses=failures(404, 408, 409, 413))
 def change(
     batch_id: str, body: ChangeBatchBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
 ) -> BatchObject:

@@ -30,7 +30,7 @@ from jobs.lines.endpoints import ENDPOINTS
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 from jobs.tables import Tenant
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 REQUESTS_SCHEMA = {"type": ["array", "null"], "items": {"type": "object"}, "minItems": 1, "maxItems": MAX_LINES}
 
@@ -79,7 +79,7 @@ class CreateBatchBody(StrictModel):
 @router.post(
     "",
     operation_id="createBatch",
-    responses=failures(403, 404, 408, 409, 413, 429),
+    responses=failures(404, 408, 409, 413, 429),
     openapi_extra=described(CreateBatchBody),
 )
 async def create(

@@ -15,7 +15,7 @@ from jobs.batches import lifecycle
 from jobs.decisions import Kind
 from jobs.tables import Decision
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 
 class DecisionObject(WireModel):

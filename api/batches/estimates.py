@@ -39,7 +39,7 @@ from jobs.lines.input_estimate import InputEstimate, InputEstimator
 from jobs.states import AskedPriority, CountState
 from jobs.tables import File, InputCount, Tenant
 
-router = APIRouter(prefix="/v1/estimates", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/estimates", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 TOKENS_BASIS = (
     "By bytes, as a submit reserves them: prompts are within ±40 % on prose and code with a large vocabulary, and up "

@@ -16,7 +16,7 @@ from api.openapi import failures, headers
 from api.services import ServicesDep
 from api.spending import ONE_STREAM
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 KIND = "text/event-stream"
 MAX_SECONDS = 600.0

@@ -23,7 +23,7 @@ from jobs.database import transaction
 from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 
 class RetryBatchBody(StrictModel):
@@ -36,7 +36,7 @@ class RetryBatchBody(StrictModel):
 @router.post(
     "/{batch_id}/retry",
     operation_id="retryBatch",
-    responses=failures(403, 404, 408, 409, 410, 413),
+    responses=failures(404, 408, 409, 410, 413),
     dependencies=[ONE_UPLOAD],
 )
 async def retry(

@@ -20,7 +20,7 @@ from jobs.batches.results import read_finished_lines
 MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 
 class ListQuery(StrictModel):

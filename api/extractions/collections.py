@@ -16,7 +16,7 @@ from api.sessions import SessionDep
 from api.submission_fields import Metadata
 from jobs.extractions import collection, documents
 
-router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 403, 429, 503))
 
 
 class ListQuery(StrictModel):

@@ -22,7 +22,9 @@ from jobs.extractions.documents import Source
 from jobs.pipelines import stores
 
 router = APIRouter(
-    prefix="/v1/collections/{collection_id}/documents", tags=["extractions"], responses=failures(401, 404, 429, 503)
+    prefix="/v1/collections/{collection_id}/documents",
+    tags=["extractions"],
+    responses=failures(401, 403, 404, 429, 503),
 )
 
 _MAX_FILES = 1000  # in a call

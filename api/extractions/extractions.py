@@ -32,7 +32,7 @@ from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import Extraction, Tenant
 
-router = APIRouter(prefix="/v1/extractions", tags=["extractions"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/extractions", tags=["extractions"], responses=failures(401, 403, 429, 503))
 
 _MAX_CURSOR = 2**53 - 1
 _MAX_FIELDS = 1000
@@ -79,7 +79,7 @@ class CreateExtractionBody(StrictModel):
 @router.post(
     "",
     operation_id="createExtraction",
-    responses=failures(403, 404, 408, 409, 413),
+    responses=failures(404, 408, 409, 413),
     openapi_extra=described(CreateExtractionBody),
     dependencies=[ONE_ESTIMATE],
 )

@@ -26,7 +26,7 @@ from jobs.pipelines import stores
 from jobs.settings import MIB
 from jobs.tables import CollectionDocument
 
-router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 404, 429, 503))
+router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 403, 404, 429, 503))
 
 _MAX_PAGE = 10_000
 _MAX_BYTES = 64 * MIB

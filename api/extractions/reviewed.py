@@ -21,7 +21,7 @@ from jobs.database import transaction
 from jobs.extractions import reviewed, reviews
 
 router = APIRouter(
-    prefix="/v1/extractions/{extraction_id}", tags=["extractions"], responses=failures(401, 404, 409, 429, 503)
+    prefix="/v1/extractions/{extraction_id}", tags=["extractions"], responses=failures(401, 403, 404, 409, 429, 503)
 )
 
 

@@ -18,7 +18,7 @@ from jobs.errors import InputError
 from jobs.extractions import reviews
 from jobs.extractions.reviews import DecideReview
 
-router = APIRouter(prefix="/v1/reviews", tags=["extractions"], responses=failures(401, 404, 409, 429, 503))
+router = APIRouter(prefix="/v1/reviews", tags=["extractions"], responses=failures(401, 403, 404, 409, 429, 503))
 
 _MAX_WHOLE = 2**63 - 1
 

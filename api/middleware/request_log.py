@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.logs import LineBudget
-from jobs.accounts.tenants import hint_of
+from jobs.accounts.keys import hint_of
 
 MAX_PATH_CHARACTERS = 200
 CLIENT_WENT_AWAY = 499
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class RequestLog:
     """Write an entry once a request is answered; one that got no answer counts as 499, the client went away.
 
-    Requests without a tenant, and those that are refused for their number, share a budget of lines: else whoever
+    Requests without a known key, and those that are refused for their number, share a budget of lines: else whoever
     reaches the port could fill the disk.
     """
 
@@ -72,7 +72,7 @@ class RequestLog:
         }
         if fields["route"] in _PROBES and status < HTTPStatus.BAD_REQUEST:
             return
-        if fields["tenant_id"] is None or status == HTTPStatus.TOO_MANY_REQUESTS:
+        if fields["key_id"] is None or status == HTTPStatus.TOO_MANY_REQUESTS:
             num_left_out = self._strangers.spend()
             if num_left_out is None:
                 return

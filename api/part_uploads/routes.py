@@ -29,7 +29,7 @@ from jobs.telemetry.declared import UPLOAD_BYTES
 from jobs.uploads import completing, records
 from jobs.uploads.records import MAX_PARTS, NewPart, NewUpload
 
-router = APIRouter(prefix="/v1/uploads", tags=["uploads"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"], responses=failures(401, 403, 429, 503))
 
 
 def _uploaded(purpose: str) -> str:

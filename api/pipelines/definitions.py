@@ -25,7 +25,7 @@ from jobs.pipelines.requests import check_requests
 from jobs.pipelines.spec import Definition, parse_definition
 from jobs.tables import Pipeline
 
-router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 
 Steps = Annotated[list[dict[str, Any]], Field(description="See docs/pipelines.md.")]
 

@@ -26,7 +26,7 @@ from jobs.pipelines.sources.store_files import TakenFiles, take_files
 from jobs.pipelines.spec import Definition, parse_definition
 from jobs.tables import Model, Store
 
-router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 
 
 @router.post(

@@ -20,7 +20,7 @@ from jobs.pipelines.runs import purging
 from jobs.states import RunState
 from jobs.tables import Run
 
-router = APIRouter(prefix="/v1/runs", tags=["pipelines"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/runs", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 
 
 IdempotencyKey = Annotated[Storable | None, Header(min_length=1, max_length=MAX_IDEMPOTENCY_KEY)]

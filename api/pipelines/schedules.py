@@ -23,7 +23,7 @@ from jobs.tables import Schedule
 
 _NUM_NEXT = 5
 
-router = APIRouter(prefix="/v1/schedules", tags=["pipelines"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1/schedules", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 
 Text = Annotated[Storable, Field(max_length=200)]
 Count = Annotated[int, Field(ge=-(2**31), lt=2**31)]

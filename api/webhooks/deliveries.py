@@ -24,7 +24,7 @@ from jobs.webhooks.deliveries import SampleRequest
 from jobs.webhooks.payloads import signed_event
 
 router = APIRouter(
-    prefix="/v1/webhook_endpoints/{endpoint_id}", tags=["webhooks"], responses=failures(401, 404, 429, 503)
+    prefix="/v1/webhook_endpoints/{endpoint_id}", tags=["webhooks"], responses=failures(401, 403, 404, 429, 503)
 )
 
 

@@ -27,7 +27,7 @@ from jobs.webhooks.endpoints import MAX_NAME, EndpointChange
 
 MAX_PAGE = 100
 
-router = APIRouter(prefix="/v1", tags=["webhooks"], responses=failures(401, 429, 503))
+router = APIRouter(prefix="/v1", tags=["webhooks"], responses=failures(401, 403, 429, 503))
 
 Name = Annotated[Storable, Field(min_length=1, max_length=MAX_NAME)]
 Url = Annotated[Storable, Field(min_length=1, max_length=MAX_URL)]

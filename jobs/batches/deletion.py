@@ -12,7 +12,7 @@ from sqlalchemy import func, null, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files
-from jobs.accounts.tenants import revoke_keys
+from jobs.accounts.keys import revoke_keys
 from jobs.batches import lifecycle
 from jobs.database import transaction
 from jobs.deletions import Deleted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, text
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, Text, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, Priority
@@ -41,19 +42,34 @@ class Tenant(Base):
     best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
     max_urgent_tokens: Mapped[int | None]  # one of the limits above
     may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
+    disabled_at: Mapped[datetime | None]  # since when nothing new is accepted of it
 
 
 class ApiKey(Base):
     """A bearer key; only its SHA-256 is stored (keys are 256 random bits, so a slow hash would add nothing)."""
 
     __tablename__ = "api_key"
+    __table_args__ = (
+        CheckConstraint(
+            "CASE WHEN tenant_id IS NULL THEN scopes = '{admin}' "
+            "ELSE scopes <@ '{submit,read}' AND cardinality(scopes) > 0 END",
+            name="scopes",
+        ),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), index=True)
+    tenant_id: Mapped[str | None] = mapped_column(ForeignKey("tenant.id"), index=True)  # null: an operator's key
     key_hash: Mapped[str] = mapped_column(unique=True)
     hint: Mapped[str]  # the first characters, for lists
     created_at: Mapped[datetime] = created_at()
     revoked_at: Mapped[datetime | None]
+    # The default is for keys from before there were scopes, and for those that the release before makes.
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
+    name: Mapped[str | None]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]  # to the minute
+    previous_hash: Mapped[str | None] = mapped_column(unique=True)  # of the secret before the last rotation,
+    previous_until: Mapped[datetime | None]  # which opens until then
 
 
 class Budget(Base):

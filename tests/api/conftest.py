@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 
 from api.app import create_app
 from api.server import ServerConfig, connections_of
-from jobs.accounts.tenants import create_key, create_tenant
+from jobs.accounts.keys import create_key
+from jobs.accounts.tenants import create_tenant
 from jobs.database import connect
 from jobs.served_models import add_model
 from jobs.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.accounts.tenants import authenticate
+from jobs.accounts.keys import authenticate
 from jobs.pipelines import stores
 
 
@@ -96,7 +96,7 @@ def test_documents_come_from_a_store_below_a_prefix(deployment: Any, tmp_path: P
         (tmp_path / name).write_bytes(b"12345678")
     key = deployment.new_key()
     with Session(deployment.engine) as session, session.begin():
-        tenant_id = authenticate(session, key).tenant.id
+        tenant_id = authenticate(session, key).owner().id
         stores.add_store(session, tenant_id, "papers", f"file://{tmp_path}", options={}, is_writable=False)
     with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
         url = f"/v1/collections/{collect(http)}/documents"

@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.app import create_app
-from jobs.accounts.tenants import create_key, create_tenant
+from jobs.accounts.keys import create_key
+from jobs.accounts.tenants import create_tenant
 from jobs.database import connect
 from jobs.settings import Settings
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import served_models
-from jobs.accounts.tenants import authenticate
+from jobs.accounts.keys import authenticate
 from jobs.accounts.window_budgets import NewBudget, set_budget
 from jobs.batches import estimating
 from jobs.chunks import fleet
@@ -119,7 +119,7 @@ def test_a_budget_in_all_that_would_refuse_the_submit_is_no_fit(
     limits = {BudgetWindow.DAY: 10, BudgetWindow.TOTAL: 10 if unit == "tokens" else 0}
     for window, limit in limits.items():
         with Session(deployment.engine) as session, session.begin():
-            tenant_id = authenticate(session, client.api_key).tenant.id
+            tenant_id = authenticate(session, client.api_key).owner().id
             set_budget(session, tenant_id, NewBudget(unit=BudgetUnit(unit), window=window, limit=limit))
         assert estimate(client, requests=requests)["fits_budget"] == (window is BudgetWindow.DAY)
 

@@ -11,6 +11,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from api.app import create_app
+from api.scopes import OPEN, SCOPES
 from api.submission_fields import WINDOW_PATTERN
 from jobs.batches.submission import parse_window
 from jobs.errors import InputError
@@ -19,7 +20,7 @@ from tests.api.witness import Witness
 
 ENVELOPE = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorEnvelope"}}}
 EVERYWHERE = {"200", "400", "405", "500"}
-WITH_A_KEY = {"401", "503"}
+WITH_A_KEY = {"401", "403", "503"}
 OPENAI_NAMES = {
     "createFile",
     "listFiles",
@@ -91,11 +92,11 @@ def test_every_failure_is_described_as_the_error_envelope(witness: Witness) -> N
     assert {"HTTPValidationError", "ValidationError"}.isdisjoint(witness.schema["components"]["schemas"])
 
 
-def test_a_bearer_key_is_asked_for_where_there_are_tenants(witness: Witness) -> None:
+def test_every_operation_is_open_or_says_which_scope_a_key_needs_and_none_is_forgotten(witness: Witness) -> None:
     scheme = witness.schema["components"]["securitySchemes"]["key"]
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
-    keyed = {path: operation.get("security") for path, operation in operations(witness.schema)}
-    assert keyed == {path: [{"key": []}] if path.startswith("/v1/") else None for path in keyed}
+    keyed = {operation["operationId"]: operation.get("security") for _, operation in operations(witness.schema)}
+    assert keyed == {name: [{"key": [scope]}] for name, scope in SCOPES.items()} | dict.fromkeys(OPEN)
 
 
 def test_every_success_has_a_schema_or_its_own_content_type(witness: Witness) -> None:

@@ -20,8 +20,9 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from jobs import files, tables
+from jobs.accounts.keys import authenticate, create_key
 from jobs.accounts.limits import set_limits
-from jobs.accounts.tenants import authenticate, create_key, create_tenant
+from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 from jobs.retention import purge_uploads
 from jobs.storage import Storage
@@ -215,7 +216,7 @@ def test_parts_count_against_what_a_tenant_may_keep_until_they_are_a_file(
     client: OpenAI, content: bytes, deployment: Any
 ) -> None:
     with Session(deployment.engine) as session, session.begin():
-        tenant_id = authenticate(session, client.api_key).tenant.id
+        tenant_id = authenticate(session, client.api_key).owner().id
         set_limits(session, tenant_id, {"stored_bytes": 2 * len(content), "files": 2})
     upload = begin(client, content)
     ids = send(client, upload, cut(content, 2))

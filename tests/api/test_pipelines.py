@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from api.pipelines import previews
-from jobs.accounts.tenants import authenticate
+from jobs.accounts.keys import authenticate
 from jobs.errors import InputError
 from jobs.pipelines import stores
 from tests.api.worker import run
@@ -38,7 +38,7 @@ def http(deployment: Any, tmp_path: Path) -> Any:
     """A client of a tenant with two stores."""
     key = deployment.new_key()
     with Session(deployment.engine) as session, session.begin():
-        tenant_id = authenticate(session, key).tenant.id
+        tenant_id = authenticate(session, key).owner().id
         for name in ("documents", "results"):
             (tmp_path / name).mkdir()
             url = f"file://{tmp_path / name}"

@@ -18,7 +18,8 @@ from openai import OpenAI
 from sqlalchemy.orm import Session
 
 from cli.embedded.sockets import free_port
-from jobs.accounts.tenants import create_key, create_tenant
+from jobs.accounts.keys import create_key
+from jobs.accounts.tenants import create_tenant
 from jobs.database import connect
 from tests.api.waiting import wait_until_alive
 

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import text
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs.accounts.tenants import create_key, create_tenant
+from jobs.accounts.keys import create_key
+from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 
 THREADS = 40  # of the pool that serves all endpoints that are no coroutines

@@ -13,7 +13,7 @@ from openai import OpenAI
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs.accounts.tenants import create_key, hash_key
+from jobs.accounts.keys import create_key, hash_key
 from jobs.tables import ApiKey, Batch, Ledger
 
 

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from sqlalchemy.orm import Session
 
-from jobs.accounts.tenants import authenticate
+from jobs.accounts.keys import authenticate
 from jobs.states import EventType
 from jobs.webhooks import deliveries, endpoints
 from jobs.webhooks.events import emit
@@ -41,7 +41,7 @@ def owner(local: Any) -> Iterator[OpenAI]:
 
 def note(deployment: Any, client: OpenAI, count: int = 1) -> None:
     with Session(deployment.engine) as session, session.begin():
-        tenant_id = authenticate(session, client.api_key).tenant.id
+        tenant_id = authenticate(session, client.api_key).owner().id
         for number in range(count):
             emit(session, tenant_id, EventType.BATCH_FAILED, {"id": f"batch_{number}"})
 
@@ -172,7 +172,7 @@ def test_a_sample_that_nobody_answers_is_a_sentence(owner: OpenAI) -> None:
 def test_a_sample_goes_to_no_private_address(client: OpenAI, deployment: Any, receiver: Receiver) -> None:
     made = client.webhooks.create(url=URL, name="mine", event_types=["batch.failed"])
     with Session(deployment.engine) as session, session.begin():
-        tenant_id = authenticate(session, client.api_key).tenant.id
+        tenant_id = authenticate(session, client.api_key).owner().id
         endpoints.get_endpoint(session, tenant_id, made.id).url = f"{receiver.url}/hook"
     with pytest.raises(openai.BadRequestError, match="leads into a private network"):
         client.webhooks.test(made.id, event_type="batch.failed")

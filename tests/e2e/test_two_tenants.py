@@ -16,7 +16,7 @@ import openai
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.accounts import budgets, limits, tenants
+from jobs.accounts import budgets, keys, limits, tenants
 from jobs.audit import audit
 from jobs.database import advisory_lock, connect, sessions
 from jobs.retention import purge_results
@@ -64,7 +64,7 @@ def new_customer(stack: Any, maker: sessionmaker[Session]) -> Iterator[Callable[
         with maker.begin() as session:
             name = f"{len(stack.query('SELECT id FROM tenant'))}-{next(numbers)}"
             tenant = tenants.create_tenant(session, name, best_priority=AskedPriority.URGENT)
-            secret = tenants.create_key(session, tenant.id)[1]
+            secret = keys.create_key(session, tenant.id)[1]
         client = openai.OpenAI(base_url=stack.base_url, api_key=secret, max_retries=0)
         made.append(Customer(id=tenant.id, client=client, stack=stack))
         return made[-1]

@@ -3,12 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import served_models
 from jobs.accounts import budgets, tenants
-from jobs.errors import AuthenticationError, ConflictError, InputError, NotFoundError
+from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.tables import Tenant
 
 
@@ -56,60 +55,6 @@ def test_numbers_that_no_bigint_holds_are_refused_at_entry(session: Session, ten
 def test_an_unknown_tenant_is_not_found(session: Session) -> None:
     with pytest.raises(NotFoundError, match="tokenmill tenants create nobody"):
         tenants.find_tenant(session, "nobody")
-    with pytest.raises(NotFoundError):
-        tenants.create_key(session, "tenant_nobody")
-
-
-def test_a_key_opens_its_tenant_and_is_stored_as_a_hash_only(session: Session, tenant: Tenant) -> None:
-    key, secret = tenants.create_key(session, tenant.id)
-    assert secret.startswith("tm-")
-    assert len(secret) == 46
-    assert tenants.authenticate(session, secret).tenant.id == tenant.id
-    stored = str(session.execute(text("SELECT api_key::text FROM api_key")).scalar())
-    assert secret not in stored
-    assert secret[10:] not in stored
-    assert key.hint == secret[:10]
-
-
-@pytest.mark.parametrize("secret", ["", "tm-wrong", "x" * 10_000])
-def test_a_wrong_key_is_refused_without_repeating_it(session: Session, tenant: Tenant, secret: str) -> None:
-    with pytest.raises(AuthenticationError) as caught:
-        tenants.authenticate(session, secret)
-    assert caught.value.status == 401
-    assert not secret or secret not in caught.value.message
-
-
-def test_a_revoked_key_is_refused_and_the_others_work(session: Session, tenant: Tenant) -> None:
-    (first, first_secret), (_, second_secret) = (tenants.create_key(session, tenant.id) for _ in range(2))
-    tenants.revoke_key(session, first.id)
-    with pytest.raises(AuthenticationError, match="was revoked at"):
-        tenants.authenticate(session, first_secret)
-    assert tenants.authenticate(session, second_secret).tenant.id == tenant.id
-
-
-def test_a_key_is_revoked_by_id_secret_or_the_beginning_that_lists_show(session: Session, tenant: Tenant) -> None:
-    for choose in (lambda key, _: key.id, lambda _, secret: secret, lambda key, _: key.hint):
-        key, secret = tenants.create_key(session, tenant.id)
-        revoked = tenants.revoke_key(session, choose(key, secret))
-        assert revoked.id == key.id
-        first_time = revoked.revoked_at
-        assert first_time is not None
-        session.commit()
-        assert tenants.revoke_key(session, choose(key, secret)).revoked_at == first_time
-
-
-def test_a_beginning_that_fits_two_keys_is_a_conflict(session: Session, tenant: Tenant) -> None:
-    keys = [tenants.create_key(session, tenant.id)[0] for _ in range(2)]
-    session.execute(text("UPDATE api_key SET hint = 'tm-aaaaaaa'"))
-    with pytest.raises(ConflictError, match=keys[0].id):
-        tenants.revoke_key(session, "tm-aaaaaaa")
-
-
-@pytest.mark.parametrize("key", ["key_nowhere", "tm-", "tm-aaaaaaab", ""])
-def test_an_unknown_key_cannot_be_revoked(session: Session, tenant: Tenant, key: str) -> None:
-    tenants.create_key(session, tenant.id)
-    with pytest.raises(NotFoundError):
-        tenants.revoke_key(session, key)
 
 
 def test_models_are_added_once_and_listed_by_name(session: Session) -> None:
@@ -175,3 +120,14 @@ def test_an_unknown_model_is_not_found_and_the_known_are_named(session: Session)
 def test_a_wrong_model_is_refused(session: Session, name: str, path: str, price: int) -> None:
     with pytest.raises(InputError):
         served_models.add_model(session, name, path, input_price_micros=price)
+
+
+def test_a_tenant_is_disabled_since_the_first_time_and_enabled_again(session: Session, tenant: Tenant) -> None:
+    tenants.set_disabled(session, tenant, is_disabled=True)
+    since = tenant.disabled_at
+    assert since is not None
+    session.commit()
+    tenants.set_disabled(session, tenant, is_disabled=True)
+    assert tenant.disabled_at == since
+    tenants.set_disabled(session, tenant, is_disabled=False)
+    assert tenant.disabled_at is None

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import history
 from jobs.accounts import tenants
+from jobs.accounts.keys import create_key
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.accounts.usage import MAX_DAYS, GroupBy, Period, Usage, parse_group_by, period, read_usage
 from jobs.errors import InputError
@@ -25,7 +26,7 @@ ALL = Period(since=DAY, until=DAY + timedelta(days=30))
 @pytest.fixture
 def entries(session: Session, tenant: Tenant, make_batch: Make) -> list[str]:
     """Enter usage of three batches of two keys and two models on three days; return the keys' ids."""
-    keys = [tenants.create_key(session, tenant.id)[0].id for _ in range(2)]
+    keys = [create_key(session, tenant.id)[0].id for _ in range(2)]
     batches = [make_batch(state="completed", api_key_id=key_id).id for key_id in (*keys, None)]
     for number in range(12):
         day = DAY + timedelta(days=number % 3)

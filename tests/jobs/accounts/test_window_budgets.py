@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.accounts import tenants, window_budgets
+from jobs.accounts import window_budgets
+from jobs.accounts.keys import create_key
 from jobs.accounts.window_budgets import Allowance, NewBudget
 from jobs.audit import audit
 from jobs.batches import lifecycle
@@ -67,7 +68,7 @@ def test_a_new_budget_counts_what_its_window_has_used_before(
 def test_every_flush_is_counted_in_each_budget_that_it_belongs_to(
     session: Session, maker: sessionmaker[Session], run: Make, tenant: Tenant
 ) -> None:
-    keys = [tenants.create_key(session, tenant.id)[0].id for _ in range(2)]
+    keys = [create_key(session, tenant.id)[0].id for _ in range(2)]
     own = set_budget(session, tenant, TOKENS, 10**6, key_id=keys[0])
     other = set_budget(session, tenant, TOKENS, 10**6, key_id=keys[1])
     everyone = set_budget(session, tenant, MONEY, 10**15)
@@ -171,7 +172,7 @@ def test_a_total_refuses_a_submit_that_does_not_fit_and_a_day_does_not(
 def test_a_key_whose_money_is_used_up_submits_nothing_and_the_others_do(
     session: Session, make_file: Make, tenant: Tenant
 ) -> None:
-    keys = [tenants.create_key(session, tenant.id)[0].id for _ in range(2)]
+    keys = [create_key(session, tenant.id)[0].id for _ in range(2)]
     set_budget(session, tenant, MONEY, 0, window=TOTAL, key_id=keys[0])
     with pytest.raises(OverBudgetError, match=f"the budget of money of key {keys[0]} is used up"):
         create(session, tenant, make_file(), keys[0])

@@ -11,7 +11,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, retention
-from jobs.accounts import budgets, tenants
+from jobs.accounts import budgets, keys, tenants
 from jobs.audit import audit
 from jobs.batches import deletion, lifecycle
 from jobs.batches.finalisation import finalise_batch
@@ -217,12 +217,12 @@ def test_a_deleted_tenant_loses_everything_but_its_bill_and_others_nothing(
     run: Callable[..., Batch],
 ) -> None:
     theirs, batch = ended(tenant_id=other.id), ended()
-    _, secret = tenants.create_key(session, tenant.id)
+    _, secret = keys.create_key(session, tenant.id)
     running, theirs_running = run(2), run(2, tenant_id=other.id)
     deletion.delete_tenant(session, tenant)
     session.commit()
     with pytest.raises(AuthenticationError):
-        tenants.authenticate(session, secret)
+        keys.authenticate(session, secret)
     for name in ("acme", tenant.id):
         with pytest.raises(NotFoundError):
             tenants.find_tenant(session, name)

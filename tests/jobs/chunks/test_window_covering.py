@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.accounts import budgets, tenants, window_budgets
+from jobs.accounts import budgets, keys, window_budgets
 from jobs.accounts.window_budgets import Allowance, NewBudget
 from jobs.audit import audit
 from jobs.chunks import covering, leasing, waiting
@@ -77,7 +77,7 @@ def test_a_line_must_fit_into_every_budget_in_tokens_and_in_money(
 
 
 def test_a_key_has_its_own_room_and_that_of_its_tenant(session: Session, run: Run, tenant: Tenant) -> None:
-    key = tenants.create_key(session, tenant.id)[0].id
+    key = keys.create_key(session, tenant.id)[0].id
     limit(session, tenant, TOKENS, 100)
     limit(session, tenant, TOKENS, 30, key_id=key)
     run(4, api_key_id=key)
@@ -217,7 +217,7 @@ def test_workers_sweeps_turns_and_operators_at_once_keep_every_limit(
     session: Session, maker: sessionmaker[Session], run: Run, tenant: Tenant
 ) -> None:
     """Real transactions of six threads: no deadlock, and whatever came first, no token and no pico-unit too many."""
-    key = tenants.create_key(session, tenant.id)[0].id
+    key = keys.create_key(session, tenant.id)[0].id
     limit(session, tenant, MONEY, 900_000_000)
     limit(session, tenant, TOKENS, 500, key_id=key)
     for key_id in (key, None):

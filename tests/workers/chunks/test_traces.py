@@ -19,7 +19,7 @@ from sqlalchemy import text
 
 from api.app import create_app
 from engine.outputs import FinishReason, SequenceTimes, TokenDelta
-from jobs.accounts import tenants
+from jobs.accounts import keys
 from jobs.batches import lifecycle as batches
 from jobs.batches import sweeps
 from jobs.batches.sweeps import DueBatch
@@ -179,7 +179,7 @@ def make_site(
 ) -> Callable[[Traces], Site]:
     def make(traces: Traces) -> Site:
         with bench.maker.begin() as session:
-            _, key = tenants.create_key(session, tenant.id)
+            _, key = keys.create_key(session, tenant.id)
         settings = Settings(database_url=database_url, storage_url=tmp_path.as_uri(), redis_url="redis://127.0.0.1:1")
         return Site(settings, traces, bench, host, key)
 

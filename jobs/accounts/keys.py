@@ -1,0 +1,246 @@
+"""API keys: make, rotate, revoke them, and tell whose a secret is and what it may do.
+
+Secrets are 256 random bits, and only their SHA-256 is kept. Knows no request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy.orm import Session
+
+from jobs.errors import AuthenticationError, ConflictError, ForbiddenError, InputError, NotFoundError
+from jobs.ids import new_id
+from jobs.settings import MAX_DAYS
+from jobs.states import Scope
+from jobs.tables import ApiKey, Tenant
+
+KEY_PREFIX = "tm-"
+TENANT_SCOPES = (Scope.SUBMIT, Scope.READ)
+"""What a tenant's key may have, and has unless fewer are asked for."""
+MAX_NAME_CHARACTERS = 100
+MAX_OVERLAP = timedelta(days=30)
+_SECRET_BYTES = 32
+_KEY_CHARACTERS = len(KEY_PREFIX) + 43  # 32 bytes in base64
+_HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its random characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who a secret belongs to, and what it may do."""
+
+    tenant: Tenant | None
+    """None: an operator's key, which has scope admin alone."""
+    key_id: str
+    key_hash: str
+    """Of the secret that was given: a key that is being rotated has two."""
+    scopes: frozenset[Scope]
+
+    def require(self, scope: Scope) -> None:
+        """Raise ForbiddenError where the key has not this scope, or its tenant is disabled and would submit."""
+        if scope not in self.scopes:
+            held = " and ".join(sorted(self.scopes))
+            whose = "Operators' keys" if scope is Scope.ADMIN else "Keys of tenants"
+            raise ForbiddenError(
+                f"This call needs a key with scope {scope.value}; the one that you sent has {held}. {whose} may have "
+                f"{scope.value}: send such a key, or ask your operator for one.",
+                code="insufficient_scope",
+            )
+        if scope is Scope.SUBMIT and self.owner().disabled_at is not None:
+            raise ForbiddenError(
+                "Your tenant is disabled: nothing new is accepted and nothing may be changed. What it has can be read, "
+                "and what was accepted runs on. Ask your operator.",
+                code="tenant_disabled",
+            )
+
+    def owner(self) -> Tenant:
+        """Return the tenant. Raises ForbiddenError for an operator's key, which acts for none."""
+        if self.tenant is None:
+            raise ForbiddenError("An operator's key acts for no tenant; send a tenant's.", code="insufficient_scope")
+        return self.tenant
+
+
+def create_key(
+    session: Session,
+    tenant_id: str | None,
+    *,
+    scopes: Collection[Scope] | None = None,
+    name: str | None = None,
+    lifetime: timedelta | None = None,
+) -> tuple[ApiKey, str]:
+    """Create a key; return its row and the secret (`tm-` + 256 random bits), which cannot be read again.
+
+    `tenant_id` None makes an operator's key. Raises NotFoundError, or InputError for what a key cannot have.
+    """
+    if tenant_id is not None and session.get(Tenant, tenant_id) is None:
+        raise NotFoundError(f"there is no tenant {tenant_id!r}")
+    secret = _new_secret()
+    key = ApiKey(
+        id=new_id("key"),
+        tenant_id=tenant_id,
+        key_hash=hash_key(secret),
+        hint=secret[:_HINT_CHARACTERS],
+        scopes=_checked_scopes(scopes, is_operator=tenant_id is None),
+        name=_checked_name(name),
+        expires_at=None if lifetime is None else func.now() + _checked_lifetime(lifetime),
+    )
+    session.add(key)
+    session.flush()
+    session.refresh(key)
+    return key, secret
+
+
+def _new_secret() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def _checked_scopes(scopes: Collection[Scope] | None, *, is_operator: bool) -> list[str]:
+    allowed = (Scope.ADMIN,) if is_operator else TENANT_SCOPES
+    wanted = allowed if scopes is None else scopes
+    if not wanted or not set(wanted) <= set(allowed):
+        whose = "an operator's key has" if is_operator else "a tenant's key may have"
+        given = ", ".join(wanted) or "none"
+        raise InputError(f"scopes are {given}; {whose} {' and '.join(allowed)}", param="scopes")
+    return [scope.value for scope in allowed if scope in wanted]
+
+
+def _checked_name(name: str | None) -> str | None:
+    if name is not None and not 1 <= len(name.strip()) <= len(name) <= MAX_NAME_CHARACTERS:
+        raise InputError(f"the key's name is {name[:120]!r}; give 1 to {MAX_NAME_CHARACTERS} characters", param="name")
+    return name
+
+
+def _checked_lifetime(lifetime: timedelta) -> timedelta:
+    if not timedelta() < lifetime <= timedelta(days=MAX_DAYS):
+        raise InputError(f"the key's lifetime is {lifetime}; give up to {MAX_DAYS} days", param="lifetime")
+    return lifetime
+
+
+def list_keys(session: Session, tenant_id: str | None) -> Sequence[ApiKey]:
+    """Return a tenant's keys, or the operators', revoked ones included, oldest first."""
+    query = select(ApiKey).where(ApiKey.tenant_id.is_not_distinct_from(tenant_id))
+    return session.scalars(query.order_by(ApiKey.created_at, ApiKey.id)).all()
+
+
+def find_key(session: Session, key: str) -> ApiKey:
+    """Return the key named by its id, its secret, or the beginning of its secret that lists show.
+
+    Raises NotFoundError, or ConflictError where a beginning fits several keys.
+    """
+    named = (ApiKey.id == key) | _opens(hash_key(key)) | (ApiKey.hint == key[:_HINT_CHARACTERS])
+    found = session.scalars(select(ApiKey).where(named)).all()
+    exact = [row for row in found if row.id == key or hash_key(key) in (row.key_hash, row.previous_hash)]
+    if not exact and len(key) == _HINT_CHARACTERS:
+        exact = list(found)
+    if not exact:
+        raise NotFoundError(f"there is no key {key[:_HINT_CHARACTERS]!r}…; `tokenmill keys list` shows the ids")
+    if len(exact) > 1:
+        raise ConflictError(f"{key!r} begins {len(exact)} keys; name one by its id: {', '.join(k.id for k in exact)}")
+    return exact[0]
+
+
+def rotate_key(
+    session: Session, key: ApiKey, *, overlap: timedelta, lifetime: timedelta | None = None
+) -> tuple[ApiKey, str]:
+    """Give a key a new secret, which is returned; the one that it had works for `overlap` more.
+
+    A secret from before that one stops at once. `lifetime` sets the key's end anew. Raises ConflictError for a key that
+    was revoked, or that has expired and is given no `lifetime`.
+    """
+    if not timedelta() <= overlap <= MAX_OVERLAP:
+        raise InputError(f"the overlap is {overlap}; give 0 to {MAX_OVERLAP.days} days", param="overlap")
+    session.refresh(key, with_for_update=True)
+    if key.revoked_at is not None:
+        raise ConflictError(f"key {key.id} was revoked; make another one with `tokenmill keys create`")
+    now = session.scalar(select(func.now()))
+    assert now is not None
+    if lifetime is None and key.expires_at is not None and key.expires_at <= now:
+        raise ConflictError(f"key {key.id} expired at {key.expires_at:%Y-%m-%d %H:%M} UTC; give it a new end, too")
+    secret = _new_secret()
+    key.previous_hash, key.previous_until = (key.key_hash, now + overlap) if overlap else (None, None)
+    key.key_hash, key.hint = hash_key(secret), secret[:_HINT_CHARACTERS]
+    if lifetime is not None:
+        key.expires_at = now + _checked_lifetime(lifetime)
+    session.flush()
+    return key, secret
+
+
+def revoke_key(session: Session, key: ApiKey) -> ApiKey:
+    """Revoke a key with all its secrets. Revoking twice keeps the first time."""
+    session.execute(
+        update(ApiKey).where(ApiKey.id == key.id, ApiKey.revoked_at.is_(None)).values(revoked_at=func.now())
+    )
+    session.refresh(key)
+    return key
+
+
+def revoke_keys(session: Session, tenant_id: str) -> None:
+    """Revoke all keys of a tenant."""
+    of_tenant = update(ApiKey).where(ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None))
+    session.execute(of_tenant.values(revoked_at=func.now()))
+
+
+def authenticate(session: Session, secret: str) -> Caller:
+    """Return whose a secret is. Raises AuthenticationError; the message never repeats the key."""
+    if not secret:
+        raise AuthenticationError("no API key was given; send `Authorization: Bearer tm-…`", code="missing_api_key")
+    return authenticate_hash(session, hash_key(secret))
+
+
+def authenticate_hash(session: Session, key_hash: str) -> Caller:
+    """Return whose the secret with this hash is, and note that it was used. Raises AuthenticationError.
+
+    It is looked up by its hash, so the time that a wrong one takes tells nothing of how much of it is right.
+    """
+    row = session.execute(_KEY_AND_TENANT.where(_opens(key_hash))).one_or_none()
+    if row is None:
+        raise AuthenticationError("the API key is not known here; `tokenmill keys create` makes one")
+    key, tenant, now, is_noted = row
+    _check_is_open(key, key_hash, now=now)
+    if not is_noted:
+        session.execute(_NOTE_USE, {"key_id": key.id})
+    return Caller(tenant=tenant, key_id=key.id, key_hash=key_hash, scopes=frozenset(map(Scope, key.scopes)))
+
+
+def _opens(key_hash: str) -> ColumnElement[bool]:
+    return (ApiKey.key_hash == key_hash) | (ApiKey.previous_hash == key_hash)
+
+
+def _check_is_open(key: ApiKey, key_hash: str, *, now: datetime) -> None:
+    """Raise AuthenticationError where a key, or this secret of it, has ended."""
+    ends = {"expired": key.expires_at, "was rotated; this secret ended": key.previous_until}
+    if key.key_hash == key_hash:
+        del ends["was rotated; this secret ended"]
+    ended = {what: at for what, at in ends.items() if at is not None and at <= now}
+    if key.revoked_at is not None:  # whatever the time: of two transactions the later one may have the earlier now()
+        ended = {"was revoked": key.revoked_at}
+    for what, at in ended.items():
+        raise AuthenticationError(f"the API key {what} at {at:%Y-%m-%d %H:%M} UTC; use another one")
+
+
+_IS_NOTED = func.coalesce(ApiKey.last_used_at >= func.now() - timedelta(minutes=1), False)
+_KEY_AND_TENANT = select(ApiKey, Tenant, func.statement_timestamp(), _IS_NOTED).outerjoin(
+    Tenant, ApiKey.tenant_id == Tenant.id
+)
+# By nobody who would have to wait for it: of many requests at once one notes it.
+_NOTE_USE = text("""
+    UPDATE api_key SET last_used_at = now() WHERE id = (
+        SELECT id FROM api_key WHERE id = :key_id FOR NO KEY UPDATE SKIP LOCKED
+    )
+""")
+
+
+def hint_of(secret: str) -> str | None:
+    """Return the characters of a key that lists show; None for what cannot be a key, and may be another secret."""
+    is_key = secret.startswith(KEY_PREFIX) and len(secret) >= _KEY_CHARACTERS
+    return secret[:_HINT_CHARACTERS] if is_key else None
+
+
+def hash_key(secret: str) -> str:
+    """Return the SHA-256 of a key as hex: 256 random bits need no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()
