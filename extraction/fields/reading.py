@@ -6,6 +6,7 @@ model. Everything else that is not understood is refused: what is not asked woul
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -50,6 +51,8 @@ _FORMATS_OF_VALIDATORS = {"date", "date-time", "time", "duration", "email", "hos
 _LEADING = ("$ref", "anyOf", "oneOf", "allOf")
 """Keywords behind which the schema of a field stands."""
 _NOT_IN_NAMES = ".[]"
+_UNWRITABLE = {"Cc", "Cs"}
+"""Categories of signs: NUL and its like, and halves of surrogate pairs."""
 
 
 def read_schema(
@@ -219,6 +222,8 @@ def _check_keywords(node: Mapping[str, Any], kind: str, path: Path) -> None:
 
 
 def _check_name(name: str, path: Path) -> None:
+    if any(unicodedata.category(sign) in _UNWRITABLE for sign in name):
+        _refuse(path, f"the name {name!r} has a control character, or half a surrogate pair, which cannot be kept")
     if not name or name == ITEM or any(sign in name for sign in _NOT_IN_NAMES):
         _refuse(
             (*path, name), f"the name {name!r} cannot be told apart in a path; it may hold no {_NOT_IN_NAMES}, nor be *"

@@ -50,6 +50,12 @@ def forget(session: Session, extraction_ids: Sequence[str]) -> None:
     session.execute(delete(Review).where(Review.extraction_id.in_(extraction_ids)))
 
 
+def forget_some(session: Session, extraction_ids: Sequence[str], *, limit: int) -> int:
+    """Delete up to `limit` rows of these; return how many it were."""
+    some = select(Review.id).where(Review.extraction_id.in_(extraction_ids)).limit(limit)
+    return len(session.scalars(delete(Review).where(Review.id.in_(some)).returning(Review.id)).all())
+
+
 def _rows(work: ExtractionWork, schema: FieldSchema, record: dict[str, Any]) -> list[dict[str, Any]]:
     extraction_id = work.claim.id
     return [

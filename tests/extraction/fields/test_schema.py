@@ -81,6 +81,8 @@ def test_the_output_schema_lets_every_leaf_be_null_and_no_property_be_left_out()
         ({"type": "string", "x-tokenmill": {"key": True}}, "`key` belongs to a field of an array's objects"),
         ({"type": "string", "x-tokenmill": {"weight": 0}}, "a number above 0"),
         ({"type": "object", "properties": {"a.b": {"type": "string"}}}, "cannot be told apart"),
+        ({"type": "object", "properties": {"a\0": {"type": "string"}}}, r"'a\\x00' has a control character"),
+        ({"type": "object", "properties": {"a\ud800": {"type": "string"}}}, "half a surrogate pair"),
         ({"enum": []}, "`enum`|`type`"),
         ({"type": "string", "enum": ["a", 1]}, "1 is one of its values and not of its type, string"),
         ({"type": "integer", "enum": [1, True]}, "True is one of its values"),

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.extractions import collection
+from extraction.scoring import reviews as scoring
+from jobs.extractions import collection, deletion, reviews
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.deletion import purge_documents, purge_extractions
 from jobs.storage import Storage
@@ -83,3 +85,25 @@ def test_only_extractions_that_ended_long_ago_are_forgotten(
     session.commit()
     assert purge_extractions(maker, age=timedelta(days=90)) == 1
     assert set(session.scalars(text("SELECT id FROM extraction"))) == {young.id, under_way.id} != {old.id}
+
+
+def test_reviews_of_old_extractions_go_some_in_a_transaction(
+    session: Session, maker: sessionmaker[Session], make_extraction: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "SAMPLED", 1.0)
+    for _ in range(2):
+        run(make_extraction({"a.txt": GOOD, "b.txt": GOOD}))
+    session.execute(text("UPDATE extraction SET ended_at = now() - interval '91 days'"))
+    session.commit()
+    gone: list[int] = []
+
+    def counted(*given: Any, **named: Any) -> int:
+        gone.append(forget_some(*given, **named))
+        return gone[-1]
+
+    forget_some = reviews.forget_some
+    monkeypatch.setattr(reviews, "forget_some", counted)
+    monkeypatch.setattr(deletion, "_REVIEWS", 3)
+    assert purge_extractions(maker, age=timedelta(days=90)) == 2
+    assert gone == [3, 3, 2]
+    assert session.scalar(text("SELECT count(*) FROM review")) == 0
