@@ -19,6 +19,7 @@ from jobs.chunks import fleet
 from jobs.database import advisory_lock
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.extractions import documents
+from jobs.extractions.asking import require_askable
 from jobs.extractions.collection import lock_collection
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
@@ -77,6 +78,7 @@ def create_extraction(
         )
     _check_room(session, tenant.id, settings)
     plan = replace(wanted.plan, context=fleet.contexts(session).get(wanted.plan.model))
+    require_askable(session, plan, num_documents=num_documents, settings=settings)
     extraction = Extraction(
         id=new_id("extraction"),
         tenant_id=tenant.id,

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from extraction.scoring.vector import NAMES
+from jobs.chunks import fleet
 from jobs.database import sessions
 from jobs.extractions.advancing import Extractions
 from jobs.storage import Storage
@@ -162,6 +163,23 @@ def test_json_that_cannot_be_kept_is_refused_and_never_changed(
 def test_a_collection_without_documents_is_asked_nothing(http: httpx.Client) -> None:
     answer = http.post("/v1/extractions", json={"collection_id": collect(http), "schema": SCHEMA, "model": MODEL})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "empty_collection")
+
+
+def test_what_no_batch_could_ask_is_refused_before_anything_is_read(deploy: Callable[..., Any]) -> None:
+    small = deploy(max_batch_lines=3)
+    with httpx.Client(base_url=small.url, headers={"Authorization": f"Bearer {small.new_key()}"}, timeout=20) as http:
+        body = {"collection_id": collect(http, GOOD, GOOD), "schema": SCHEMA, "model": MODEL}
+        many = http.post("/v1/extractions", json=body | {"max_fields": 1})
+        assert (many.status_code, many.json()["error"]["code"]) == (413, "too_many_lines")
+        assert "Ask up to 1 documents" in many.json()["error"]["message"]
+        assert http.post("/v1/extractions", json=body).status_code == 200
+        with sessions(small.engine)() as session:
+            fleet.register(session, worker_id="worker_1", model=MODEL, max_chunks=1, max_model_len=100)
+            session.commit()
+        long = http.post("/v1/extractions", json=body | {"max_tokens": 200})
+        error = long.json()["error"]
+        assert (long.status_code, error["param"]) == (400, "max_tokens")
+        assert "100" in error["message"]
 
 
 def test_a_cancelled_extraction_has_no_results_and_is_cancelled_once(http: httpx.Client, deployment: Any) -> None:

@@ -1,0 +1,52 @@
+"""Whether the documents of a collection can be asked what is wanted: found out before any of them is read."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from extraction.course.job import ExtractJob
+from extraction.course.stored_plan import StoredPlan
+from jobs import served_models
+from jobs.batches.scan import Scan
+from jobs.chunks import fleet
+from jobs.errors import InputError, TooLargeError
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.endpoints import LineKind
+from jobs.lines.reading import RawLine
+from jobs.settings import Settings
+
+
+def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, settings: Settings) -> None:
+    """Raise TooLargeError where a batch cannot ask so many documents, InputError where it would refuse each line."""
+    job = plan.job()
+    _check_count(len(job.groups), num_documents, settings)
+    scan = Scan(
+        endpoint=CHAT_ENDPOINT,
+        models=served_models.names_for(session, LineKind.GENERATE),
+        kinds=served_models.kinds_by_name(session),
+        contexts=fleet.contexts(session),
+        settings=settings,
+    )
+    for group in range(len(job.groups)):
+        problem = scan.check(_line(job, group))
+        if problem is not None:
+            param = (problem.param or "").removeprefix("body.") or None
+            raise InputError(f"No document can be asked this: {problem.message}.", param=param, code=problem.code)
+
+
+def _check_count(num_groups: int, num_documents: int, settings: Settings) -> None:
+    num_lines = num_groups * num_documents
+    if num_lines > settings.max_batch_lines:
+        raise TooLargeError(
+            f"{num_documents:,} documents asked in {num_groups:,} groups of fields are {num_lines:,} lines, and a "
+            f"batch may have {settings.max_batch_lines:,}. Ask up to {settings.max_batch_lines // num_groups:,} "
+            "documents in one extraction, for fewer fields, or for more of them at once with max_fields.",
+            param="collection_id",
+            code="too_many_lines",
+        )
+
+
+def _line(job: ExtractJob, group: int) -> RawLine:
+    """Return the line that asks an empty document for a group."""
+    content = job.line(0, group, job.first_request(group, "")).rstrip(b"\n")
+    return RawLine(line_no=group, byte_start=0, byte_end=len(content), content=content)
