@@ -10,9 +10,22 @@ from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.errors import InputError
-from jobs.tables import Batch, Collection, Extraction, File, Pipeline, Run, Schedule, WebhookDelivery, WebhookEndpoint
+from jobs.tables import (
+    Batch,
+    Collection,
+    Extraction,
+    File,
+    PassageIndex,
+    Pipeline,
+    Run,
+    Schedule,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 
-Row = TypeVar("Row", Batch, Collection, Extraction, File, Pipeline, Run, Schedule, WebhookEndpoint, WebhookDelivery)
+Row = TypeVar(
+    "Row", Batch, Collection, Extraction, File, PassageIndex, Pipeline, Run, Schedule, WebhookEndpoint, WebhookDelivery
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

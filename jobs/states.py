@@ -60,6 +60,16 @@ class ExtractionState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class IndexState(StrEnum):
+    """States as the wire shows them."""  # `jobs.indexes.lifecycle` alone writes them
+
+    IN_PROGRESS = "in_progress"
+    CANCELLING = "cancelling"  # it is deleted, and the batch that it waits for is being cancelled
+    COMPLETED = "completed"  # it can be searched; documents that could not be read are not in it
+    FAILED = "failed"  # `reason` says why
+    CANCELLED = "cancelled"
+
+
 class RunKind(StrEnum):
     """Who wanted a run."""
 
@@ -222,6 +232,14 @@ EXTRACTION_MOVES: dict[ExtractionState, frozenset[ExtractionState]] = {
     _E.CANCELLED: frozenset(),
 }
 
+INDEX_MOVES: dict[IndexState, frozenset[IndexState]] = {
+    IndexState.IN_PROGRESS: frozenset({IndexState.COMPLETED, IndexState.FAILED, IndexState.CANCELLING}),
+    IndexState.CANCELLING: frozenset({IndexState.CANCELLED}),
+    IndexState.COMPLETED: frozenset(),
+    IndexState.FAILED: frozenset(),
+    IndexState.CANCELLED: frozenset(),
+}
+
 COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
     _I.COUNTING: frozenset({_I.COUNTED, _I.FAILED}),
     _I.COUNTED: frozenset(),
@@ -230,6 +248,7 @@ COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
 
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
 TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
+TERMINAL_INDEX_STATES = frozenset(state for state, moves in INDEX_MOVES.items() if not moves)
 TERMINAL_EXTRACTION_STATES = frozenset(state for state, moves in EXTRACTION_MOVES.items() if not moves)
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
 
@@ -238,7 +257,9 @@ class IllegalMoveError(AssertionError):
     """Our own invariant is broken: a move that is not in the table."""
 
 
-State = TypeVar("State", bound=BatchState | ChunkState | UploadState | CountState | RunState | ExtractionState)
+State = TypeVar(
+    "State", bound=BatchState | ChunkState | UploadState | CountState | RunState | ExtractionState | IndexState
+)
 
 
 def require_move(before: State, after: State) -> None:
@@ -260,6 +281,7 @@ def _moves_of(kind: type[State]) -> dict[State, frozenset[State]]:
         CountState: COUNT_MOVES,
         RunState: RUN_MOVES,
         ExtractionState: EXTRACTION_MOVES,
+        IndexState: INDEX_MOVES,
     }
     found: dict[State, frozenset[State]] = tables[kind]
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -109,6 +109,17 @@ class Storage:
                 if "range" in str(error).lower() and start >= self.size(key):
                     return b""
                 raise
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of ranges (start, end) that lie inside an object; what is close together is read at once.
+
+        Raises NotFoundError.
+        """
+        if not ranges:
+            return []
+        with self._reported(key):
+            starts, ends = ([each[side] for each in ranges] for side in (0, 1))
+            return [found.to_bytes() for found in obstore.get_ranges(self._store, key, starts=starts, ends=ends)]
 
     def iter_chunks(
         self, key: str, start: int = 0, *, end: int | None = None, chunk_bytes: int = _READ_BYTES

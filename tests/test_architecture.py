@@ -128,6 +128,7 @@ FLOORS = {
         ["graphs"],
         ["pipelines"],
         ["extractions"],
+        ["indexes"],
     ],
     "api": [
         ["fields", "in_flight", "logs", "rate_limits", "multipart", "ranges", "schemas", "scopes", "store"],

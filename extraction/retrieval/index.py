@@ -37,10 +37,15 @@ class Index:
         self._words = Bm25([segment.postings for segment in segments])
         self._analyzer = Analyzer(self.signature.language)
 
+    def locate(self, row: int) -> tuple[int, int]:
+        """Return which segment has a row, and which row of that it is."""
+        number = bisect_right(self._starts, row) - 1
+        return number, row - self._starts[number]
+
     def place(self, row: int) -> Place:
         """Return where a row's passage stands."""
-        number = bisect_right(self._starts, row) - 1
-        return self._segments[number].place(row - self._starts[number])
+        number, own = self.locate(row)
+        return self._segments[number].place(own)
 
     def by_words(self, question: str, top_k: int) -> list[Hit]:
         """Rank passages by BM25."""

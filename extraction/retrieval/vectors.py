@@ -20,7 +20,10 @@ _ROWS_AT_ONCE = 16_384
 
 
 def nearest(parts: Sequence[Vectors], questions: NDArray[np.float32], top_k: int) -> list[list[Hit]]:
-    """Return for each of [questions, dimensions] the best rows of all [rows, dimensions], by inner product."""
+    """Return for each of [questions, dimensions] the best rows of all [rows, dimensions], by inner product.
+
+    A row of NaN has no vector, and is not found.
+    """
     found: list[list[Hit]] = [[] for _ in questions]
     first = 0
     for part in parts:
@@ -30,7 +33,8 @@ def nearest(parts: Sequence[Vectors], questions: NDArray[np.float32], top_k: int
             )
         for start in range(0, len(part), _ROWS_AT_ONCE):
             rows = part[start : start + _ROWS_AT_ONCE].astype(np.float32)
-            for number, scores in enumerate(questions.astype(np.float32) @ rows.T):
+            products = np.nan_to_num(questions.astype(np.float32) @ rows.T, copy=False, nan=-np.inf)
+            for number, scores in enumerate(products):
                 hits = [Hit(hit.row + first + start, hit.score) for hit in best(scores, top_k)]
                 found[number] = sorted([*found[number], *hits], key=lambda hit: (-hit.score, hit.row))[:top_k]
         first += len(part)

@@ -11,6 +11,7 @@ from jobs.tables.batches import Batch, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
 from jobs.tables.extractions import Collection, CollectionDocument, Extraction, ExtractionStage, Review
 from jobs.tables.files import File, Upload, UploadPart
+from jobs.tables.indexes import IndexSegment, PassageIndex, PassageIndexStage
 from jobs.tables.pipelines import DatasetFile, Pipeline, Run, RunStep, Schedule, Store
 from jobs.tables.serving import Decision, FairShare, Forecast, Model, QueueCount, ServingRate, Worker
 from jobs.tables.upkeep import Chore, Deletion, SchemaFloor, Uptime
@@ -34,9 +35,12 @@ __all__ = [
     "FairShare",
     "File",
     "Forecast",
+    "IndexSegment",
     "InputCount",
     "Ledger",
     "Model",
+    "PassageIndex",
+    "PassageIndexStage",
     "Pipeline",
     "QueueCount",
     "Result",

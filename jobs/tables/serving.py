@@ -27,6 +27,7 @@ class Model(Base):
     bulk_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
     checked_at: Mapped[datetime | None]  # when a worker first loaded it, or an operator looked at it; null: never
     serves: Mapped[str] = mapped_column(server_default="generate")  # a LineKind
+    embedding: Mapped[dict[str, Any] | None]  # how its vectors are made, as a worker found that has its files
 
 
 class Worker(Base):

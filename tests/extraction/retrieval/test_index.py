@@ -140,3 +140,12 @@ def test_words_are_found_by_their_stem_in_a_known_language_and_as_they_are_in_no
 def test_an_unknown_language_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(RetrievalError, match="'klingon' is not known; give one of simple, arabic"):
         Analyzer("klingon")
+
+
+def test_a_row_without_a_vector_is_not_near_to_anything() -> None:
+    vectors = np.array([[1, 0], [np.nan, np.nan], [-1, 0]], np.float32)
+    index = Index([segment({"a": "x", "b": "x", "c": "x"}, with_vectors(2), vectors)])
+    assert [[hit.row for hit in hits] for hits in index.by_vectors(np.array([[1, 0], [-1, 0]], np.float32), 3)] == [
+        [0, 2],
+        [2, 0],
+    ]

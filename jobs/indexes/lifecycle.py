@@ -1,0 +1,63 @@
+"""An index's life: find, list, lock, and the one writer of its state. Knows not how it is built."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from jobs.errors import NotFoundError
+from jobs.pagination import Page, read_page
+from jobs.states import TERMINAL_INDEX_STATES, IndexState, require_move
+from jobs.tables import PassageIndex
+
+log = logging.getLogger(__name__)
+
+
+def find_index(session: Session, tenant_id: str, index_id: str) -> PassageIndex:
+    """Return an index of this tenant. Raises NotFoundError, also for one that is deleted or another's."""
+    is_mine = (PassageIndex.id == index_id) & (PassageIndex.tenant_id == tenant_id)
+    index = session.scalar(select(PassageIndex).where(is_mine, PassageIndex.deleted_at.is_(None)))
+    if index is None:
+        raise not_found(index_id)
+    return index
+
+
+def list_indexes(
+    session: Session, tenant_id: str, *, collection_id: str | None, after: str | None, limit: int
+) -> Page[PassageIndex]:
+    """Return a page of a tenant's indexes, newest first. Raises InputError on an unknown `after`."""
+    query = select(PassageIndex).where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
+    if collection_id is not None:
+        query = query.where(PassageIndex.collection_id == collection_id)
+    return read_page(session, query, table=PassageIndex, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def lock_index(session: Session, index_id: str) -> PassageIndex | None:
+    """Return the index, fresh and locked until the transaction ends, or None."""
+    query = select(PassageIndex).where(PassageIndex.id == index_id).with_for_update(key_share=True)
+    return session.scalar(query, execution_options={"populate_existing": True})
+
+
+def move(session: Session, index: PassageIndex, after: IndexState) -> None:
+    """Move a locked index to its next state; nobody else writes `state`. Raises IllegalMoveError."""
+    require_move(IndexState(index.state), after)
+    log.info("index moved index_id=%s state=%s after=%s", index.id, index.state, after)
+    index.state = after.value
+    index.look_at = None
+    if after in TERMINAL_INDEX_STATES:
+        index.ended_at = session.scalar(select(func.now()))
+        index.claimed_by = index.claimed_until = None
+    session.flush()
+
+
+def not_found(index_id: str) -> NotFoundError:
+    return NotFoundError(f"No index found with id {index_id[:100]!r}.", param="index_id")
+
+
+def counts_of(index: PassageIndex) -> dict[str, Any]:
+    """Return what became of an index's documents, once they are read."""
+    num_failed = sum(index.failed_codes.values())
+    return {"total": index.num_documents, "completed": index.num_indexed, "failed": num_failed}

@@ -1,0 +1,28 @@
+"""The objects of indexes: under which keys, and which of them nobody needs. Knows not what is in them.
+
+They are no files of their tenant, and no sweep of objects that files name looks at them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from jobs.ids import new_id
+
+_KEY = re.compile(r"(tenant_[0-9a-f]{32})/indexes/(object_[0-9a-f]{32})(?:\.vectors)?(?:#[0-9]+)?")
+
+
+def new_key(tenant_id: str) -> str:
+    """Return a fresh key; a row that names it is written first, or soon."""
+    return f"{tenant_id}/indexes/{new_id('object')}"
+
+
+def vectors_key(object_key: str) -> str:
+    """Return where the vectors of a segment lie."""
+    return f"{object_key}.vectors"
+
+
+def named_key(name: str) -> str | None:
+    """Return the key that a row would have of an object of the store, or of the part of one; None: it is no index's."""
+    match = _KEY.fullmatch(name)
+    return None if match is None else f"{match[1]}/indexes/{match[2]}"
