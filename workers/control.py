@@ -1,6 +1,6 @@
 """The control worker: validates new batches, writes the files of finished ones, sends webhooks. CPU only.
 
-Thin work around `jobs`, in the order of `workers.due_batches`; each claims its batch, so doing it twice is idle.
+Thin work around `jobs`, in the order of `workers.turns.due_batches`; each claims its batch, so doing it twice is idle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from jobs.telemetry.traces import NO_TRACES, Traces
 from jobs.webhooks import deliveries
 from workers import webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
-from workers.due_batches import MAX_BATCHES, DueBatches
+from workers.turns.due_batches import MAX_BATCHES, DueBatches
 from workers.turns.extractions import extraction_turns
 from workers.turns.runs import run_turns
 from workers.webhooks import WebhookSender

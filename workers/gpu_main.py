@@ -33,16 +33,13 @@ from jobs.telemetry.declared import ENGINE_DEATHS, worker_meters
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import Traces
 from workers.answers import AnswerMaker
-from workers.app import RUN_CHUNK_TASK, make_app, model_queue
 from workers.chunks.engine_runner import EngineRunner
 from workers.chunks.parts import WorkerParts
-from workers.chunks.service import ChunkService
-from workers.control import run_worker
 from workers.drain import Drain
 from workers.engine_host import EngineHost
 from workers.engine_metrics import show_engine
 from workers.model_files import fingerprint_of
-from workers.pool import ChunkApp, ChunkPool, drain_when_told
+from workers.pool import serve_chunks
 from workers.prompts import PromptMaker
 
 log = logging.getLogger(__name__)
@@ -122,20 +119,15 @@ def main(
         if path is not None:
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, LineKind.GENERATE)
-    app = make_app(settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
-    app.chunk_service = ChunkService(
-        worker_id=worker_id,
+    exit_code = serve_chunks(
+        EngineRunner(host, make_parts, model=model),
         model=model,
-        runner=EngineRunner(host, make_parts, model=model),
+        worker_id=worker_id,
         sessions=maker,
         hold_sessions=hold_maker,
         settings=settings,
         meters=meters,
     )
-    app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
-    drain_when_told(app.chunk_service.begin_drain)
-    # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.
-    exit_code = run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1)
     sys.exit(exit_code if leaving.reason is None else f"worker left: {leaving.reason}")
 
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from celery.concurrency.thread import TaskPool
 from celery.signals import worker_shutting_down
+from sqlalchemy.orm import Session, sessionmaker
 
 from engine.errors import EngineStartError
 from jobs.errors import ServiceError
-
-if TYPE_CHECKING:
-    from workers.chunks.service import ChunkService
+from jobs.settings import Settings
+from jobs.telemetry.meters import Meters
+from workers.app import RUN_CHUNK_TASK, make_app, model_queue
+from workers.chunks.service import ChunkService, Runner
+from workers.control import run_worker
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,33 @@ class ChunkPool(TaskPool):
     def terminate_job(self, pid: int | None = None, signal: Any = None) -> None:
         """Drain everything: chunks share one runner, so none is ended alone (cold shutdown, SIGQUIT)."""
         self._service.begin_drain()
+
+
+def serve_chunks(
+    runner: Runner,
+    *,
+    model: str,
+    worker_id: str,
+    sessions: sessionmaker[Session],
+    hold_sessions: sessionmaker[Session],
+    settings: Settings,
+    meters: Meters,
+) -> int:
+    """Have a runner answer the chunks of `model` until SIGTERM; return the exit code."""
+    app = make_app(settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
+    app.chunk_service = ChunkService(
+        worker_id=worker_id,
+        model=model,
+        runner=runner,
+        sessions=sessions,
+        hold_sessions=hold_sessions,
+        settings=settings,
+        meters=meters,
+    )
+    app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
+    drain_when_told(app.chunk_service.begin_drain)
+    # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.
+    return run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1)
 
 
 def drain_when_told(begin_drain: Callable[[], None]) -> None:

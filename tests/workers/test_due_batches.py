@@ -22,7 +22,7 @@ from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from workers.app import FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.control import Control, register
-from workers.due_batches import DueBatches, Turns
+from workers.turns.due_batches import DueBatches, Turns
 
 NEVER = 10_000.0
 """Seconds until it looks by itself: what it takes up, it takes up for another reason."""

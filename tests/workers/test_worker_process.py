@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.settings import Settings
 from jobs.storage import Storage
-from workers.app import make_app
-from workers.dispatcher import Dispatcher
-from workers.hints import HintSender
+from tests.workers.role_processes import ROOT, WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, stored_in
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = ROOT / "examples" / "demo_model"
 NO_BROKER = "redis://127.0.0.1:1/0"
-WAIT_SECONDS = 120
 
 
 @pytest.fixture
@@ -45,101 +35,36 @@ def settings() -> Settings:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """On disk: the worker is another process."""
-    (tmp_path / "objects").mkdir()
-    return Storage((tmp_path / "objects").as_uri())
+    return stored_in(tmp_path / "objects")
 
 
 MakeLines = Callable[[int, int], list[dict[str, Any]]]
-
-
-class WorkerProcess:
-    def __init__(
-        self,
-        *,
-        database_url: str,
-        redis_url: str,
-        storage: Storage,
-        settings: Settings,
-        log: Path,
-        path: Path,
-        python_path: Path | None = None,
-    ) -> None:
-        given = settings.model_dump() | {
-            "database_url": database_url,
-            "redis_url": redis_url,
-            "storage_url": storage.url,
-        }
-        environment = {f"TOKENMILL_{name.upper()}": str(value) for name, value in given.items()}
-        if python_path is not None:
-            environment["PYTHONPATH"] = str(python_path)
-        self.log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "worker", "--model", "demo", "--path", str(path)],
-                stdout=out,
-                stderr=out,
-                cwd=ROOT,
-                env=os.environ | environment,
-            )
-
-    def engine(self) -> psutil.Process:
-        (engine,) = (
-            child
-            for child in psutil.Process(self.process.pid).children(recursive=True)
-            if "engine.process.child" in child.cmdline()
-        )
-        return engine
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_SECONDS)
-
-
-StartWorker = Callable[..., WorkerProcess]
+StartWorker = Callable[..., RoleProcess]
 
 
 @pytest.fixture
 def start_worker(database_url: str, storage: Storage, settings: Settings, tmp_path: Path) -> Iterator[StartWorker]:
-    started: list[WorkerProcess] = []
+    started: list[RoleProcess] = []
 
-    def start(redis_url: str, *, path: Path = DEMO_MODEL, python_path: Path | None = None) -> WorkerProcess:
-        worker = WorkerProcess(
-            database_url=database_url,
-            redis_url=redis_url,
-            storage=storage,
-            settings=settings,
+    def start(redis_url: str, *, path: Path = DEMO_MODEL, python_path: Path | None = None) -> RoleProcess:
+        urls = {"database_url": database_url, "redis_url": redis_url, "storage_url": storage.url}
+        worker = RoleProcess(
+            *("worker", "--model", "demo", "--path", str(path)),
+            settings=settings.model_copy(update=urls),
             log=tmp_path / "worker.log",
-            path=path,
-            python_path=python_path,
+            more={} if python_path is None else {"PYTHONPATH": str(python_path)},
         )
         started.append(worker)
         return worker
 
-    yield start
-    for worker in started:
-        if worker.process.poll() is None:
-            worker.process.kill()
-        worker.process.wait()
+    with ended(started):
+        yield start
 
 
-class Watch:
-    """Looks at the database until something is so."""
-
-    def __init__(self, maker: sessionmaker[Session], log: Path) -> None:
-        self._maker = maker
-        self._log = log
-
-    def value(self, sql: str) -> Any:
-        with self._maker() as session:
-            return session.execute(text(sql)).scalar()
-
-    def until(self, sql: str) -> None:
-        for _ in range(WAIT_SECONDS * 10):
-            if self.value(sql):
-                return
-            threading.Event().wait(0.1)
-        raise AssertionError(f"never: {sql}\n{self._log.read_text()[-3000:]}")
+def engine_of(worker: RoleProcess) -> psutil.Process:
+    children = psutil.Process(worker.pid).children(recursive=True)
+    (engine,) = (child for child in children if "engine.process.child" in child.cmdline())
+    return engine
 
 
 @pytest.fixture
@@ -148,15 +73,9 @@ def watch(maker: sessionmaker[Session], tmp_path: Path) -> Watch:
 
 
 @pytest.fixture
-def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settings, valkey_url: str) -> Iterator[None]:
-    """A dispatcher that runs beside the test."""
-    hints = HintSender(make_app(valkey_url))
-    stop = threading.Event()
-    thread = threading.Thread(target=Dispatcher(maker, storage, hints=hints, settings=settings).run, args=(stop,))
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
+def dispatcher(maker: sessionmaker[Session], storage: Storage, settings: Settings, valkey_url: str) -> Iterator[None]:
+    with dispatching(maker, storage, settings, valkey_url):
+        yield
 
 
 @pytest.fixture
@@ -164,7 +83,7 @@ def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
     return lambda count, max_tokens: [line(number, max_tokens=max_tokens, ignore_eos=True) for number in range(count)]
 
 
-@pytest.mark.usefixtures("dispatching")
+@pytest.mark.usefixtures("dispatcher")
 def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_back(
     start_worker: StartWorker, submit_valid: Callable[..., str], lines: MakeLines, watch: Watch, valkey_url: str
 ) -> None:
@@ -172,7 +91,7 @@ def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_bac
     watch.until("SELECT count(*) = 1 FROM worker")
     submit_valid(lines(32, 200))
     watch.until("SELECT count(*) >= 1 FROM result")
-    worker.engine().kill()
+    engine_of(worker).kill()
     watch.until("SELECT count(*) = 32 AND bool_and(NOT is_error) FROM result")
     assert watch.value("SELECT sum(output_tokens) FROM ledger") == 32 * 200
     assert watch.value("SELECT max(fence) FROM chunk") == 1, "the worker kept its leases while the engine restarted"
@@ -211,7 +130,7 @@ def test_a_worker_whose_engine_dies_on_its_first_step_costs_no_line(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "sitecustomize.py").write_text(BREAK_THE_ENGINE)
     broken = start_worker(NO_BROKER, python_path=tmp_path / "broken")
-    assert broken.process.wait(WAIT_SECONDS) == 1, broken.log.read_text()[-3000:]
+    assert broken.wait(WAIT_SECONDS) == 1, broken.log.read_text()[-3000:]
     assert "died 3 times" in broken.log.read_text().splitlines()[-1], "where the supervisor looks for the reason"
     assert watch.value("SELECT count(*) FROM result") == 0
     assert watch.value("SELECT max(fence) >= 1 AND max(losses) = 0 AND bool_and(state = 'ready') FROM chunk")
@@ -229,6 +148,6 @@ def test_a_worker_that_cannot_read_its_model_ends_and_registers_nothing(
         folder.mkdir()
         shutil.copy(DEMO_MODEL / name, folder)
     worker = start_worker(NO_BROKER, path=folder)
-    assert worker.process.wait(WAIT_SECONDS) == 2
+    assert worker.wait(WAIT_SECONDS) == 2
     assert str(folder) in worker.log.read_text()
     assert watch.value("SELECT count(*) FROM model") == 0

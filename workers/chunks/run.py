@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from jobs.chunks import checkpoints, leasing
+from jobs.chunks import checkpoints
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
 from workers.chunks.engine_lines import EngineLines
 from workers.chunks.feeder import ChunkFeeder
-from workers.chunks.lease import Abandoned, ChunkLease
+from workers.chunks.held import HeldChunk
 from workers.chunks.parts import WorkerParts
 from workers.chunks.results import ChunkResults
 from workers.chunks.scores import ChunkScores
 from workers.chunks.starter import LineStarter
 from workers.line_run import LineRun
 
-log = logging.getLogger(__name__)
 
-
-class ChunkRun:
+class ChunkRun(HeldChunk):
     """One claim."""
 
     def __init__(self, claim: ClaimedChunk, parts: WorkerParts) -> None:
-        self._claim = claim
+        super().__init__(claim, parts)
         self._parts = parts
-        lease = ChunkLease(
-            claim,
-            sessions=parts.sessions,
-            hold_sessions=parts.hold_sessions,
-            settings=parts.settings,
-            meters=parts.meters,
-            traces=parts.traces,
-            monotonic=parts.monotonic,
-        )
+        lease = self._lease
         lines = EngineLines(claim, parts)
         scores = ChunkScores(parts.scores)
         results = ChunkResults(claim, parts, lease=lease, lines=lines, scores=scores)
@@ -48,7 +37,7 @@ class ChunkRun:
             settings=parts.settings,
             drain=parts.drain,
             is_wedged=lambda: parts.host.is_wedged,
-            leave=self._leave,
+            leave=self._save,
             monotonic=parts.monotonic,
         )
         starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results, scores=scores)
@@ -56,30 +45,9 @@ class ChunkRun:
         self._feeder = ChunkFeeder(
             claim, parts, lease=lease, starter=starter, results=results, ends=ends, copies=self._copies
         )
-        self._lease, self._lines, self._results, self._ends, self._starter = lease, lines, results, ends, starter
-        self._scores = scores
+        self._lines, self._results, self._ends, self._starter, self._scores = lines, results, ends, starter, scores
 
-    def run(self) -> bool:
-        """Return when the chunk is done, given back or lost: whether it is done."""
-        claim = self._claim
-        with self._parts.traces.span(
-            "chunk",
-            parent=claim.trace_context,
-            batch_id=claim.batch_id,
-            chunk_id=claim.chunk_id,
-            worker_id=claim.worker_id,
-            claimed_by="turn" if claim.hint_waited is None else "hint",
-        ) as span:
-            if claim.hint_waited is not None:
-                span.set(hint_waited_seconds=claim.hint_waited.total_seconds())
-            self._lease.trace_context = span.context
-            is_done = self._run()
-            span.set(is_done=is_done, tokens=self._lease.num_tokens)
-        return is_done
-
-    def _run(self) -> bool:
-        claim = self._claim
-        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+    def _work_off(self) -> None:
         try:
             with self._parts.worker_time.divided_with(self._lines.time):
                 self._feeder.feed()
@@ -87,19 +55,11 @@ class ChunkRun:
                 while self._copies:
                     self._feeder.feed_copies()
                     self._finish_started()
-            if not self._lease.is_complete:
-                self._lease.run(leasing.complete)
-        except Abandoned as reason:
-            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
-            return False
-        else:
-            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
-            return True
         finally:
             self._lines.drop_all()
             self._scores.leave_all()
 
-    def _leave(self, session: Session, claim: ClaimedChunk, runs: Sequence[LineRun]) -> None:
+    def _save(self, session: Session, claim: ClaimedChunk, runs: Sequence[LineRun]) -> None:
         """Keep the output that lines have so far."""
         outputs = {run.prepared.line_no: tokens for run in runs if (tokens := run.checkpoint)}
         checkpoints.save(session, claim, outputs, model_fingerprint=self._parts.model_fingerprint)

@@ -21,14 +21,11 @@ from jobs.storage import Storage
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import worker_meters
-from workers.app import RUN_CHUNK_TASK, make_app, model_queue
-from workers.chunks.service import ChunkService
-from workers.control import run_worker
 from workers.drain import Drain
 from workers.embedding.answers import VectorAnswers
 from workers.embedding.run import EmbeddingParts
 from workers.embedding.runner import EmbeddingRunner
-from workers.pool import ChunkApp, ChunkPool, drain_when_told
+from workers.pool import serve_chunks
 
 log = logging.getLogger(__name__)
 
@@ -72,21 +69,17 @@ def main(
             traces=traces,
         )
 
-    worker_id = new_id("worker")
-    app = make_app(settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
-    app.chunk_service = ChunkService(
-        worker_id=worker_id,
+    log.info("encoder ready dimensions=%d max_tokens=%d", embedder.dimensions, embedder.max_tokens)
+    exit_code = serve_chunks(
+        EmbeddingRunner(make_parts),
         model=model,
-        runner=EmbeddingRunner(make_parts),
+        worker_id=new_id("worker"),
         sessions=sessions,
         hold_sessions=hold_sessions,
         settings=settings,
         meters=meters,
     )
-    app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
-    drain_when_told(app.chunk_service.begin_drain)
-    log.info("encoder ready dimensions=%d max_tokens=%d", embedder.dimensions, embedder.max_tokens)
-    sys.exit(run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1))
+    sys.exit(exit_code)
 
 
 def _load(folder: Path) -> Embedder:

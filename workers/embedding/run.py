@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
 from operator import not_
-
-from sqlalchemy.orm import Session, sessionmaker
 
 from engine.pooling.embedder import Embedder
 from jobs.chunks import leasing, waiting
@@ -21,17 +18,13 @@ from jobs.lines.body_checks import BodyError
 from jobs.lines.embedding_bodies import EmbeddingRequest
 from jobs.lines.endpoints import parse_request
 from jobs.lines.reading import InputLine, RawLine, parse_line
-from jobs.settings import Settings
 from jobs.states import UncoveredLines
-from jobs.storage import Storage
-from jobs.telemetry.meters import Meters
-from jobs.telemetry.traces import Traces
 from workers.chunks.ends import ChunkEnds
 from workers.chunks.feeder import LONG_LINE_BYTES
-from workers.chunks.lease import Abandoned, ChunkLease
+from workers.chunks.held import HeldChunk, Services
+from workers.chunks.lease import Abandoned
 from workers.chunks.line_results import FailureMaker
 from workers.chunks.room import Room
-from workers.drain import Drain
 from workers.embedding.answers import Answered, VectorAnswers
 from workers.embedding.lines import EmbeddingLine, next_group, prepare
 from workers.prompt_lengths import Unwanted
@@ -40,23 +33,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingParts:
-    """What the chunks of one worker share."""
+class EmbeddingParts(Services):
+    """One encoder, and the services around it."""
 
     embedder: Embedder
     answers: VectorAnswers
     """Computed by it."""
-    sessions: sessionmaker[Session]
-    hold_sessions: sessionmaker[Session]
-    """For leases and heartbeats alone, on connections of their own: they wait for nobody's flush."""
-    storage: Storage
-    settings: Settings
-    drain: Drain
-    meters: Meters
-    traces: Traces
     room: Room = field(default_factory=Room)
     """For long lines while they are tokenised."""
-    monotonic: Callable[[], float] = time.monotonic
 
 
 class _Nothing:
@@ -76,22 +60,13 @@ class _Nothing:
     def write(self) -> None: ...
 
 
-class EmbeddingRun:
+class EmbeddingRun(HeldChunk):
     """One claim."""
 
     def __init__(self, claim: ClaimedChunk, parts: EmbeddingParts) -> None:
-        self._claim = claim
+        super().__init__(claim, parts)
         self._parts = parts
         self._failures = FailureMaker(claim.batch_id)
-        self._lease = ChunkLease(
-            claim,
-            sessions=parts.sessions,
-            hold_sessions=parts.hold_sessions,
-            settings=parts.settings,
-            meters=parts.meters,
-            traces=parts.traces,
-            monotonic=parts.monotonic,
-        )
         nothing = _Nothing()
         self._ends: ChunkEnds[None] = ChunkEnds(
             lease=self._lease,
@@ -103,40 +78,14 @@ class EmbeddingRun:
             monotonic=parts.monotonic,
         )
 
-    def run(self) -> bool:
-        """Return when the chunk is done, given back or lost: whether it is done."""
-        claim = self._claim
-        with self._parts.traces.span(
-            "chunk",
-            parent=claim.trace_context,
-            batch_id=claim.batch_id,
-            chunk_id=claim.chunk_id,
-            worker_id=claim.worker_id,
-        ) as span:
-            self._lease.trace_context = span.context
-            is_done = self._run()
-            span.set(is_done=is_done)
-        return is_done
+    def _work_off(self) -> None:
+        content = self._ends.read_content(self._claim, self._parts.storage)
+        done = self._lease.run(leasing.lines_done)
+        # Before any line is looked at: one that ends the worker must be told from the others of its chunk.
+        self._lease.run(leasing.start)
+        self._answer([line for line in self._claim.split(content) if line.line_no not in done])
 
-    def _run(self) -> bool:
-        claim = self._claim
-        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
-        try:
-            content = self._ends.read_content(claim, self._parts.storage)
-            done = self._lease.run(leasing.lines_done)
-            # Before any line is looked at: one that ends the worker must be told from the others of its chunk.
-            self._lease.run(leasing.start)
-            self._work_off([line for line in claim.split(content) if line.line_no not in done])
-            if not self._lease.is_complete:
-                self._lease.run(leasing.complete)
-        except Abandoned as reason:
-            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
-            return False
-        else:
-            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
-            return True
-
-    def _work_off(self, raws: Sequence[RawLine]) -> None:
+    def _answer(self, raws: Sequence[RawLine]) -> None:
         """Write a result for every line."""
         lines, refused = self._ends.hold_lease_during(lambda is_wanted: self._prepared(raws, is_wanted))
         self._write(refused, is_last=not lines)

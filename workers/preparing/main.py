@@ -13,11 +13,8 @@ from jobs.storage import Storage
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import prepare_meters
-from workers.app import RUN_CHUNK_TASK, make_app, model_queue
-from workers.chunks.service import ChunkService
-from workers.control import run_worker
 from workers.drain import Drain
-from workers.pool import ChunkApp, ChunkPool, drain_when_told
+from workers.pool import serve_chunks
 from workers.preparing.documents import DocumentAnswers
 from workers.preparing.readers import ReaderPool
 from workers.preparing.run import PrepareParts
@@ -55,17 +52,13 @@ def main(settings: Settings) -> None:
             traces=traces,
         )
 
-    worker_id = new_id("worker")
-    app = make_app(settings.redis_url, queue=model_queue(PREPARE_MODEL), app_class=ChunkApp)
-    app.chunk_service = ChunkService(
-        worker_id=worker_id,
+    exit_code = serve_chunks(
+        DocumentRunner(pool, make_parts),
         model=PREPARE_MODEL,
-        runner=DocumentRunner(pool, make_parts),
+        worker_id=new_id("worker"),
         sessions=maker,
         hold_sessions=hold_maker,
         settings=settings,
         meters=meters,
     )
-    app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
-    drain_when_told(app.chunk_service.begin_drain)
-    sys.exit(run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1))
+    sys.exit(exit_code)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -16,41 +12,26 @@ from jobs.errors import InputError, ServiceError
 from jobs.lines.document_bodies import GroundRequest, ReadRequest
 from jobs.lines.endpoints import parse_request
 from jobs.lines.reading import RawLine, custom_id_of, parse_line
-from jobs.settings import Settings
-from jobs.storage import Storage
 from jobs.telemetry.declared import DOCUMENTS
-from jobs.telemetry.meters import Meters
-from jobs.telemetry.traces import Traces
 from workers.chunks.ends import ChunkEnds
-from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
-from workers.drain import Drain
+from workers.chunks.held import HeldChunk, Services
+from workers.chunks.lease import RETRY_SECONDS, Abandoned
 from workers.preparing import results
 from workers.preparing.documents import DocumentAnswers
 from workers.preparing.lines import DocumentLines, Ended
 from workers.preparing.readers import ReaderPool, Readers
 from workers.preparing.results import DocumentResults
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareParts:
-    """What the chunks of one worker share."""
+class PrepareParts(Services):
+    """Readers of documents, what they are asked, and the services around them."""
 
     pool: ReaderPool
     answers: DocumentAnswers
-    sessions: sessionmaker[Session]
-    hold_sessions: sessionmaker[Session]
-    """For leases and heartbeats alone, on connections of their own: they wait for nobody's flush."""
-    storage: Storage
-    settings: Settings
-    drain: Drain
-    meters: Meters
-    traces: Traces
-    monotonic: Callable[[], float] = time.monotonic
 
 
-class DocumentRun:
+class DocumentRun(HeldChunk):
     """One claim.
 
     Its lines are not noted as begun: what they hold can end a reader, which is that line's error, and never the worker.
@@ -58,17 +39,8 @@ class DocumentRun:
     """
 
     def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
-        self._claim = claim
+        super().__init__(claim, parts)
         self._parts = parts
-        self._lease = ChunkLease(
-            claim,
-            sessions=parts.sessions,
-            hold_sessions=parts.hold_sessions,
-            settings=parts.settings,
-            meters=parts.meters,
-            traces=parts.traces,
-            monotonic=parts.monotonic,
-        )
         self._lines = DocumentLines(parts.pool, self._answer)
         self._results = DocumentResults(self._lease, parts.settings, monotonic=parts.monotonic)
         self._ends: ChunkEnds[Ended] = ChunkEnds(
@@ -81,39 +53,14 @@ class DocumentRun:
             monotonic=parts.monotonic,
         )
 
-    def run(self) -> bool:
-        """Return when the chunk is done, given back or lost: whether it is done."""
-        claim = self._claim
-        with self._parts.traces.span(
-            "chunk",
-            parent=claim.trace_context,
-            batch_id=claim.batch_id,
-            chunk_id=claim.chunk_id,
-            worker_id=claim.worker_id,
-        ) as span:
-            self._lease.trace_context = span.context
-            is_done = self._run()
-            span.set(is_done=is_done)
-        return is_done
-
-    def _run(self) -> bool:
-        claim = self._claim
-        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+    def _work_off(self) -> None:
+        content = self._ends.read_content(self._claim, self._parts.storage)
+        done = self._lease.run(leasing.lines_done)
         try:
-            content = self._ends.read_content(claim, self._parts.storage)
-            done = self._lease.run(leasing.lines_done)
-            for line in claim.split(content):
+            for line in self._claim.split(content):
                 if line.line_no not in done:
                     self._lines.start(line)
             self._collect()
-            if not self._lease.is_complete:
-                self._lease.run(leasing.complete)
-        except Abandoned as reason:
-            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
-            return False
-        else:
-            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
-            return True
         finally:
             self._lines.drop_all()
 

@@ -44,7 +44,7 @@ sends `traceparent`, it goes on in the caller's. A pipeline's batch begins its o
 | `step` | one transaction that makes the batch of a run's step | `run_id`, `step` |
 | `validate`, `finalise` | claimed … done, by a control worker | `batch_id` |
 | `hint` | sent for a chunk, by the dispatcher | `chunk_id`, `is_sent` |
-| `chunk` | claimed … done or lost, by a GPU worker | `batch_id`, `chunk_id`, `worker_id`, `tokens`, `is_done`; `claimed_by`: `hint`, after `hint_waited_seconds`, or `turn` |
+| `chunk` | claimed … done or lost, by its worker | `batch_id`, `chunk_id`, `worker_id`, `tokens`, `is_done`; `claimed_by`: `hint`, after `hint_waited_seconds`, or `turn` |
 | `flush` | one transaction, repetitions included | `results` |
 | `line` | handed to the engine … answer made | `line_no`; of its sequences `arrived_at`, `started_at` … |
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,14 +15,10 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
 from tests.workers.embedding.builders import MODEL, Desk, line
-from workers.app import make_app
-from workers.dispatcher import Dispatcher
-from workers.hints import HintSender
+from tests.workers.role_processes import RoleProcess, Watch, dispatching, ended, stored_in
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[3]
-WAIT_SECONDS = 120
 NUM_LINES = 120
 TEXTS = ["the sea is cold", "ships sail", "to no port today and wide"] * 8
 
@@ -52,67 +43,44 @@ def settings(database_url: str, valkey_url: str, storage: Storage) -> Settings:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """On disk: the worker is another process."""
-    (tmp_path / "objects").mkdir()
-    return Storage((tmp_path / "objects").as_uri())
+    return stored_in(tmp_path / "objects")
 
 
 @pytest.fixture
-def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Iterator[None]:
-    """A dispatcher that runs beside the test: lost leases come back."""
-    stop = threading.Event()
-    dispatcher = Dispatcher(maker, storage, hints=HintSender(make_app(settings.redis_url)), settings=settings)
-    thread = threading.Thread(target=dispatcher.run, args=(stop,))
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
+def watch(maker: sessionmaker[Session], tmp_path: Path) -> Watch:
+    return Watch(maker, tmp_path / "worker.log")
 
 
-Start = Callable[[], subprocess.Popen[bytes]]
+Start = Callable[[], RoleProcess]
 
 
 @pytest.fixture
 def start_worker(settings: Settings, encoder_folder: Path, tmp_path: Path) -> Iterator[Start]:
-    environment = {f"TOKENMILL_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[RoleProcess] = []
 
-    def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "cli.main", "worker", "--model", MODEL, "--path", str(encoder_folder)]
-        with (tmp_path / "worker.log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=os.environ | environment)
-        started.append(process)
-        return process
+    def start() -> RoleProcess:
+        arguments = ("worker", "--model", MODEL, "--path", str(encoder_folder))
+        started.append(RoleProcess(*arguments, settings=settings, log=tmp_path / "worker.log"))
+        return started[-1]
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+    with ended(started):
+        yield start
 
 
-@pytest.mark.usefixtures("dispatching")
 def test_every_line_is_answered_and_billed_once_however_often_the_worker_is_killed(
-    desk: Desk, start_worker: Start, settings: Settings, embedder: Embedder, tmp_path: Path
+    desk: Desk, start_worker: Start, watch: Watch, settings: Settings, embedder: Embedder
 ) -> None:
-    def until(sql: str) -> None:
-        for _ in range(WAIT_SECONDS * 20):
-            if desk.rows(sql)[0][0]:
-                return
-            threading.Event().wait(0.05)
-        raise AssertionError(f"never: {sql}\n{(tmp_path / 'worker.log').read_text()[-3000:]}")
-
     batch_id = desk.submit([line(number, TEXTS) for number in range(NUM_LINES)])
-    for num_results in (1, 60):
-        worker = start_worker()
-        until(f"SELECT count(*) >= {num_results} FROM result")
-        worker.kill()
-        worker.wait()
-    last = start_worker()
-    until(f"SELECT count(*) = {NUM_LINES} FROM result")
-    until("SELECT state = 'finalizing' FROM batch")
-    last.send_signal(signal.SIGTERM)
-    assert last.wait(WAIT_SECONDS) == 0
+    with dispatching(desk.sessions, desk.storage, settings, settings.redis_url):
+        for num_results in (1, 60):
+            worker = start_worker()
+            watch.until(f"SELECT count(*) >= {num_results} FROM result")
+            worker.kill()
+            worker.wait()
+        last = start_worker()
+        watch.until(f"SELECT count(*) = {NUM_LINES} FROM result")
+        watch.until("SELECT state = 'finalizing' FROM batch")
+        assert last.stop() == 0
 
     assert finalise_batch(desk.sessions, desk.storage, batch_id, settings=settings) is BatchState.COMPLETED
     with desk.sessions() as session:

@@ -158,7 +158,7 @@ def test_a_cancelled_batch_is_not_computed_to_its_end(desk: Desk, tenant: Tenant
                 lifecycle.cancel_batch(session, tenant.id, batch_id)
             return super().embed_tokens(token_ids)
 
-    settings = desk.settings.model_copy(update={"flush_results": 1})
+    settings = desk.settings.model_copy(update={"flush_results": 1, "heartbeat_seconds": 20})  # results first
     few = Desk(**{name: getattr(desk, name) for name in Desk.__slots__} | {"settings": settings})
     batch_id = few.submit([line(0, "sea"), line(1, "the cold wide sea")])
     assert not few.run_next(embedder=Cancelling(embedder, at_length=0))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from engine.errors import EngineDied
 from engine.scheduling.request import NewRequest
@@ -10,56 +13,74 @@ from tests.workers.engine_host.builders import FakeEngine, Recorder, submit
 from workers.engine_host import WEDGED_SECONDS, EngineHost
 
 
-def test_an_engine_silent_for_too_long_is_ended_and_its_requests_run_again() -> None:
-    clock = [0.0]
-    engine = FakeEngine()
-    host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
-    host.start()
-    recorder = Recorder()
-    submit(host, 3, recorder)
-    clock[0] += WEDGED_SECONDS + 1
-    while len(engine.generations) < 2:
-        threading.Event().wait(0.01)
-    engine.work()
-    assert recorder.wait().token_ids == [3]
-    assert recorder.num_restarts == 1
-    host.close()
+class Silence:
+    """A host on a fake engine, and a clock that a test moves."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.seconds = 0.0
+        self.recorder = Recorder()
+        self.host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: self.seconds)
+        self.host.start()
+
+    def submit(self) -> None:
+        submit(self.host, 3, self.recorder)
+
+    def wait_for_another_life(self, *, with_requests: bool = False) -> None:
+        lives = self.engine.generations
+        while len(lives) < 2 or (with_requests and not lives[1]):
+            threading.Event().wait(0.01)
+
+    def assert_answered(self) -> None:
+        self.engine.work()
+        assert self.recorder.wait().token_ids == [3]
 
 
-def test_an_engine_may_be_silent_for_five_times_its_slowest_step() -> None:
-    clock = [0.0]
-    engine = FakeEngine()
-    host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
-    host.start()
-    recorder = Recorder()
-    submit(host, 3, recorder)
-    clock[0] += 20
-    engine.work()
-    recorder.wait()
-    clock[0] += 5 * 20
-    assert not host.is_wedged
-    clock[0] += 1
-    while len(engine.generations) < 2:
-        threading.Event().wait(0.01)
-    host.close()
+MakeSilence = Callable[..., Silence]
 
 
-def test_an_engine_whose_first_step_is_its_slowest_gets_through_it_in_another_life() -> None:
-    clock = [0.0]
-    engine = FakeEngine()
-    host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
-    host.start()
-    recorder = Recorder()
-    submit(host, 3, recorder)
-    clock[0] += WEDGED_SECONDS + 1
-    while len(engine.generations) < 2 or not engine.generations[1]:
-        threading.Event().wait(0.01)
-    clock[0] += 4 * WEDGED_SECONDS
-    assert not host.is_wedged
-    engine.work()
-    assert recorder.wait().token_ids == [3]
-    assert len(engine.generations) == 2
-    host.close()
+@pytest.fixture
+def silence() -> Iterator[MakeSilence]:
+    made: list[Silence] = []
+
+    def make(engine: FakeEngine | None = None) -> Silence:
+        made.append(Silence(engine or FakeEngine()))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.host.close()
+
+
+def test_an_engine_silent_for_too_long_is_ended_and_its_requests_run_again(silence: MakeSilence) -> None:
+    stage = silence()
+    stage.submit()
+    stage.seconds += WEDGED_SECONDS + 1
+    stage.wait_for_another_life()
+    stage.assert_answered()
+    assert stage.recorder.num_restarts == 1
+
+
+def test_an_engine_may_be_silent_for_five_times_its_slowest_step(silence: MakeSilence) -> None:
+    stage = silence()
+    stage.submit()
+    stage.seconds += 20
+    stage.assert_answered()
+    stage.seconds += 5 * 20
+    assert not stage.host.is_wedged
+    stage.seconds += 1
+    stage.wait_for_another_life()
+
+
+def test_an_engine_whose_first_step_is_its_slowest_gets_through_it_in_another_life(silence: MakeSilence) -> None:
+    stage = silence()
+    stage.submit()
+    stage.seconds += WEDGED_SECONDS + 1
+    stage.wait_for_another_life(with_requests=True)
+    stage.seconds += 4 * WEDGED_SECONDS
+    assert not stage.host.is_wedged
+    stage.assert_answered()
+    assert len(stage.engine.generations) == 2
 
 
 class StuckEngine(FakeEngine):
@@ -82,18 +103,15 @@ class StuckEngine(FakeEngine):
         super().close()
 
 
-def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_a_request() -> None:
-    clock = [0.0]
+def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_a_request(
+    silence: MakeSilence,
+) -> None:
     engine = StuckEngine()
-    host = EngineHost(engine, on_gone=lambda reason: None, monotonic=lambda: clock[0])
-    host.start()
-    recorder = Recorder()
-    submitting = threading.Thread(target=submit, args=(host, 3, recorder), daemon=True)
+    stage = silence(engine)
+    submitting = threading.Thread(target=stage.submit, daemon=True)
     submitting.start()
     assert engine.is_waited_for.wait(10)
-    clock[0] += WEDGED_SECONDS + 1
+    stage.seconds += WEDGED_SECONDS + 1
     submitting.join(10)
     assert not submitting.is_alive()
-    engine.work()
-    assert recorder.wait().token_ids == [3]
-    host.close()
+    stage.assert_answered()

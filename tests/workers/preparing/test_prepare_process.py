@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,14 +16,9 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
 from tests.workers.preparing.builders import Library
-from workers.app import make_app
-from workers.dispatcher import Dispatcher
-from workers.hints import HintSender
+from tests.workers.role_processes import WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, stored_in
 
 pytestmark = pytest.mark.long
-
-ROOT = Path(__file__).resolve().parents[3]
-WAIT_SECONDS = 120
 
 
 @pytest.fixture
@@ -50,74 +39,30 @@ def settings(database_url: str, valkey_url: str, storage: Storage) -> Settings:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    """On disk: the worker is another process."""
-    (tmp_path / "objects").mkdir()
-    return Storage((tmp_path / "objects").as_uri())
+    return stored_in(tmp_path / "objects")
 
 
 @pytest.fixture
-def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Iterator[None]:
-    """A dispatcher that runs beside the test: lost leases come back."""
-    stop = threading.Event()
-    dispatcher = Dispatcher(maker, storage, hints=HintSender(make_app(settings.redis_url)), settings=settings)
-    thread = threading.Thread(target=dispatcher.run, args=(stop,))
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
+def watch(maker: sessionmaker[Session], tmp_path: Path) -> Watch:
+    return Watch(maker, tmp_path / "prepare.log")
 
 
-Start = Callable[[], subprocess.Popen[bytes]]
+Start = Callable[[], RoleProcess]
 
 
 @pytest.fixture
 def start_prepare(settings: Settings, tmp_path: Path) -> Iterator[Start]:
-    environment = {f"TOKENMILL_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[RoleProcess] = []
 
-    def start() -> subprocess.Popen[bytes]:
-        with (tmp_path / "prepare.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "prepare"],
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                env=os.environ | environment,
-            )
-        started.append(process)
-        return process
+    def start() -> RoleProcess:
+        started.append(RoleProcess("prepare", settings=settings, log=tmp_path / "prepare.log"))
+        return started[-1]
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+    with ended(started):
+        yield start
 
 
-class Watch:
-    """Looks at the database until something is so."""
-
-    def __init__(self, library: Library, log: Path) -> None:
-        self._library = library
-        self._log = log
-
-    def value(self, sql: str) -> Any:
-        return self._library.rows(sql)[0][0]
-
-    def until(self, sql: str) -> None:
-        for _ in range(WAIT_SECONDS * 20):
-            if self.value(sql):
-                return
-            threading.Event().wait(0.05)
-        raise AssertionError(f"never: {sql}\n{self._log.read_text()[-3000:]}")
-
-
-@pytest.fixture
-def watch(library: Library, tmp_path: Path) -> Watch:
-    return Watch(library, tmp_path / "prepare.log")
-
-
-def readers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def readers_of(process: RoleProcess) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children(recursive=True)
     return [child for child in children if "extraction.documents.process.child" in child.cmdline()]
 
@@ -128,24 +73,23 @@ def documents(count: int) -> dict[str, bytes]:
     return {f"{n}.pdf": pdf[:-200] if n % 20 == 7 else pdf + b"\n%% %d\n" % n for n in range(count)}
 
 
-@pytest.mark.usefixtures("dispatching")
 def test_documents_are_read_once_each_however_often_worker_and_readers_are_killed(
     library: Library, start_prepare: Start, watch: Watch, settings: Settings
 ) -> None:
     batch_id = library.read(documents(200))
-    for num_results in (10, 45, 80, 115, 150):
-        worker = start_prepare()
-        watch.until(f"SELECT count(*) >= {num_results - 8} FROM result")
-        for reader in readers_of(worker)[:1]:
-            reader.send_signal(signal.SIGKILL)
-        watch.until(f"SELECT count(*) >= {num_results} FROM result")
-        worker.kill()
-        worker.wait()
-    last = start_prepare()
-    watch.until("SELECT count(*) = 200 FROM result")
-    watch.until("SELECT state = 'finalizing' FROM batch")
-    last.send_signal(signal.SIGTERM)
-    assert last.wait(WAIT_SECONDS) == 0
+    with dispatching(library.sessions, library.storage, settings, settings.redis_url):
+        for num_results in (10, 45, 80, 115, 150):
+            worker = start_prepare()
+            watch.until(f"SELECT count(*) >= {num_results - 8} FROM result")
+            for reader in readers_of(worker)[:1]:
+                reader.kill()
+            watch.until(f"SELECT count(*) >= {num_results} FROM result")
+            worker.kill()
+            worker.wait()
+        last = start_prepare()
+        watch.until("SELECT count(*) = 200 FROM result")
+        watch.until("SELECT state = 'finalizing' FROM batch")
+        assert last.stop() == 0
 
     broken = {f"d{n}": ("truncated", None) for n in range(200) if n % 20 == 7}
     assert library.errors(batch_id) == broken
@@ -171,8 +115,7 @@ def test_a_worker_that_is_told_to_stop_gives_its_chunks_back_and_ends_its_reader
     worker = start_prepare()
     watch.until("SELECT count(*) >= 1 FROM result")
     readers = readers_of(worker)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(WAIT_SECONDS) == 0
+    assert worker.stop() == 0
     assert watch.value("SELECT count(*) FROM chunk WHERE state = 'leased'") == 0
     assert watch.value("SELECT max(losses) FROM chunk") == 0
     assert watch.value("SELECT bool_and(stopped_at IS NOT NULL) FROM worker")

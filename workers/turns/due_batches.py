@@ -5,12 +5,10 @@ Two at a time, and above them better ones than the worst of those, and newcomers
 
 from __future__ import annotations
 
-import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,12 +19,10 @@ from jobs.batches.sweeps import DueBatch
 from jobs.chunks.fair_order import effective_rank
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
-from jobs.errors import ServiceError
 from jobs.settings import Settings
 from jobs.states import BatchState
 from workers.slots import MOST_ABOVE, Slots
-
-log = logging.getLogger(__name__)
+from workers.turns.looker import Looker
 
 NUM_SLOTS = 2
 """Batches of any class that are taken up at once. Above them is room for better ones and for newcomers: see `Slots`."""
@@ -62,7 +58,7 @@ class Turns:
 
 
 class DueBatches:
-    """One thread looks for due batches, when woken and now and then; others do what is due."""
+    """Takes up due batches as their turns come."""
 
     def __init__(
         self,
@@ -81,37 +77,23 @@ class DueBatches:
         self._slots = Slots(NUM_SLOTS)
         self._lock = threading.Lock()
         self._left_until: dict[tuple[str, BatchState], float | None] = {}  # None: being done
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._executor = ThreadPoolExecutor(MAX_BATCHES, thread_name_prefix="due")
-        self._thread = threading.Thread(target=self._look, name="look", daemon=True)
+        self._looker = Looker("batch", self._look, look_seconds=settings.claim_alone_seconds, num_threads=MAX_BATCHES)
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread.start()
+        self._looker.start()
 
     def wake(self) -> None:
         """Look now."""
-        self._wake.set()
+        self._looker.wake()
 
     def stop(self) -> None:
         """Take up no more, and wait for what is being done."""
-        self._stop.set()
-        self._wake.set()
-        self._thread.join()
-        self._executor.shutdown()
+        self._looker.stop()
 
     def _look(self) -> None:
-        while not self._stop.is_set():
-            self._wake.clear()  # before looking: what comes meanwhile is looked for again
-            try:
-                while not self._stop.is_set() and self._take_up_next():
-                    pass
-            except ServiceError as error:
-                log.warning("looking for due batches failed error=%s", error)
-            except Exception:
-                log.exception("looking for due batches failed")  # the thread must live on: it is all that looks
-            self._wake.wait(self._settings.claim_alone_seconds * random.uniform(0.5, 1.0))
+        while not self._looker.is_stopping and self._take_up_next():
+            pass
 
     def _take_up_next(self) -> bool:
         wanted = self._slots.wanted
@@ -126,7 +108,8 @@ class DueBatches:
             return False
         self._leave(chosen, until=None)
         self._slots.open(chosen.priority, chosen.tenant_id)
-        self._executor.submit(self._run, chosen)
+        what = f"{chosen.batch_id} state={chosen.state}"
+        self._looker.begin(what, partial(self._do, chosen), then=partial(self._close, chosen))
         return True
 
     def _left(self) -> list[tuple[str, BatchState]]:
@@ -140,16 +123,8 @@ class DueBatches:
         with self._lock:
             self._left_until[batch.batch_id, batch.state] = until
 
-    def _run(self, batch: DueBatch) -> None:
-        is_done = False
-        try:
-            is_done = self._do(batch)
-        except ServiceError as error:
-            log.warning("due batch failed batch_id=%s state=%s error=%s", batch.batch_id, batch.state, error)
-        except Exception:
-            log.exception("due batch failed batch_id=%s state=%s", batch.batch_id, batch.state)
-        finally:
-            seconds = 0.0 if is_done else self._settings.hint_again_seconds
-            self._leave(batch, until=self._monotonic() + seconds)
-            self._slots.close(batch.priority, batch.tenant_id)
-            self._wake.set()
+    def _close(self, batch: DueBatch, is_done: bool) -> None:
+        seconds = 0.0 if is_done else self._settings.hint_again_seconds
+        self._leave(batch, until=self._monotonic() + seconds)
+        self._slots.close(batch.priority, batch.tenant_id)
+        self._looker.wake()

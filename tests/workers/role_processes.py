@@ -1,0 +1,96 @@
+"""Roles as processes of their own, a dispatcher beside the test, and what waits until the database says something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.settings import Settings
+from jobs.storage import Storage
+from workers.app import make_app
+from workers.dispatcher import Dispatcher
+from workers.hints import HintSender
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_SECONDS = 120
+
+
+class RoleProcess(subprocess.Popen[bytes]):
+    """`tokenmill` with these arguments, whose log grows in a file."""
+
+    def __init__(self, *arguments: str, settings: Settings, log: Path, more: dict[str, str] | None = None) -> None:
+        self.log = log
+        environment = {f"TOKENMILL_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+        with log.open("ab") as out:
+            super().__init__(
+                [sys.executable, "-m", "cli.main", *arguments],
+                stdout=out,
+                stderr=out,
+                cwd=ROOT,
+                env=os.environ | environment | (more or {}),
+            )
+
+    def stop(self) -> int:
+        """Tell it to end, and return its exit code."""
+        self.send_signal(signal.SIGTERM)
+        return self.wait(WAIT_SECONDS)
+
+
+class Watch:
+    """Looks at the database until something is so."""
+
+    def __init__(self, maker: sessionmaker[Session], log: Path) -> None:
+        self._maker = maker
+        self._log = log
+
+    def value(self, sql: str) -> Any:
+        with self._maker() as session:
+            return session.execute(text(sql)).scalar()
+
+    def until(self, sql: str) -> None:
+        for _ in range(WAIT_SECONDS * 20):
+            if self.value(sql):
+                return
+            threading.Event().wait(0.05)
+        raise AssertionError(f"never: {sql}\n{self._log.read_text()[-3000:]}")
+
+
+@contextmanager
+def ended(started: list[RoleProcess]) -> Iterator[None]:
+    """Kill, at the end, those that still run."""
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settings, redis_url: str) -> Iterator[None]:
+    """Let a dispatcher run in a thread: lost leases come back."""
+    stop = threading.Event()
+    dispatcher = Dispatcher(maker, storage, hints=HintSender(make_app(redis_url)), settings=settings)
+    thread = threading.Thread(target=dispatcher.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def stored_in(folder: Path) -> Storage:
+    """Return a store on disk: the role is another process."""
+    folder.mkdir()
+    return Storage(folder.as_uri())
