@@ -11,6 +11,8 @@ from fastapi import FastAPI
 from api import files, health, models, quota, usage
 from api.batches import changing, creating, decisions, estimates, events, retries, routes
 from api.batches.looks import BatchLooks
+from api.dashboard.live import OpenPages
+from api.dashboard.site import install_dashboard
 from api.errors import install_error_handlers
 from api.extractions import collections, documents, extractions, page_images, reviewed, reviews
 from api.in_flight import InFlight
@@ -59,10 +61,12 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
             webhooks=webhooks,
         )
         looks = app.state.looks = BatchLooks(app.state.services)
+        open_pages = app.state.open_pages = OpenPages(app.state.services)
         await store.look()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.watch)
             tasks.start_soon(looks.keep_looking)
+            tasks.start_soon(open_pages.keep_looking)
             yield
             tasks.cancel_scope.cancel()
         await rates.close()
@@ -97,4 +101,6 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
         app.include_router(module.router)
     for webhook_module in (webhook_routes, webhook_deliveries):
         app.include_router(webhook_module.router)
+    if settings.dashboard:
+        install_dashboard(app)
     return app

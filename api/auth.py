@@ -1,25 +1,34 @@
-"""Find who is behind a request's bearer key, and whether the key may ask for this route.
+"""Find who is behind a request's bearer key, or a browser's cookie, and whether the key may ask for this route.
 
 Whose key it is, `jobs.accounts.keys` knows, and `api.scopes` what a route needs.
 """
 
 from __future__ import annotations
 
+import hmac
 from typing import Annotated
 
 import anyio.to_thread
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
+from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
 from api.scopes import scope_of
 from api.services import Services, ServicesDep
-from jobs.accounts.keys import Caller, authenticate
+from jobs.accounts import browser_sessions
+from jobs.accounts.browser_sessions import BrowserSession
+from jobs.accounts.keys import Caller, authenticate, authenticate_hash
 from jobs.accounts.limits import limits_of
 from jobs.database import transaction
-from jobs.errors import AuthenticationError, RateLimitError
+from jobs.errors import AuthenticationError, ForbiddenError, RateLimitError
 from jobs.tables import Tenant
+
+COOKIE = "tokenmill_session"
+TOKEN_HEADER = "x-csrf-token"
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({"same-origin", "none"})  # none: an address that was typed, or a bookmark
 
 
 def read_bearer(authorization: str | None) -> str:
@@ -43,11 +52,15 @@ class BearerKey(SecurityBase):
         self.model = HTTPBearer(description="A key, `tm-…`. Each operation names the scope that it has to have.")
         self.scheme_name = "key"
 
-    async def __call__(self, request: HTTPConnection) -> str:
-        return read_bearer(request.headers.get("authorization"))
+    async def __call__(self, request: HTTPConnection) -> str | None:
+        """Return the secret; None where a browser's cookie stands for it."""
+        authorization = request.headers.get("authorization")
+        if authorization is None and COOKIE in request.cookies:
+            return None
+        return read_bearer(authorization)
 
 
-Secret = Annotated[str, Depends(BearerKey())]
+Secret = Annotated[str | None, Depends(BearerKey())]
 
 
 async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) -> Caller:
@@ -56,7 +69,7 @@ async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) ->
     Raises ForbiddenError where the key has not the scope that the route needs.
     """
     async with services.session_slots:
-        caller = await anyio.to_thread.run_sync(_caller_of, services, secret)
+        caller = await anyio.to_thread.run_sync(_caller_of, services, request, secret)
     request.state.key_id = caller.key_id  # for the log
     if caller.tenant is not None:
         request.state.tenant_id = caller.tenant.id
@@ -81,9 +94,35 @@ async def _spend_request(request: Request, services: Services, *, tenant: Tenant
         )
 
 
-def _caller_of(services: Services, secret: str) -> Caller:
+def _caller_of(services: Services, request: Request, secret: str | None) -> Caller:
     with transaction(services.sessions) as session:
-        return authenticate(session, secret)
+        return authenticate(session, secret) if secret is not None else browser_caller(session, request)[0]
+
+
+def browser_caller(session: Session, request: Request) -> tuple[Caller, BrowserSession]:
+    """Return whose cookie a request carries, and what it says.
+
+    Raises AuthenticationError where it does not hold, or its key has ended; ForbiddenError where another site's page
+    sent it.
+    """
+    found = browser_sessions.read(session, request.cookies.get(COOKIE, ""))
+    if found is None:
+        raise AuthenticationError("You are not signed in, or no longer. Sign in with your key.", code="session_ended")
+    if not _is_from_our_pages(request, found):
+        raise ForbiddenError("The request comes from another site's page, or lacks its token.", code="foreign_page")
+    return authenticate_hash(session, found.key_hash), found
+
+
+def _is_from_our_pages(request: Request, session: BrowserSession) -> bool:
+    """Tell whether a request that carries the cookie was made by a page of ours, not by another site's.
+
+    What only reads needs no token: the cookie is SameSite=Strict, and the answer is closed to other origins.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") not in _OWN_SITES:
+        return False
+    if request.method in _SAFE_METHODS:
+        return True
+    return hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), session.token.encode())
 
 
 CallerDep = Annotated[Caller, Depends(sign_in)]

@@ -83,6 +83,7 @@ def up(
     try:
         with running_stack(options, say=_say) as stack:
             _say(f"ready: model {options.model.name!r}, data and logs in {options.data_dir.absolute()}")
+            _say(f"dashboard: {stack.base_url.removesuffix('v1')} (sign in with the key below)")
             print(f"export TOKENMILL_BASE_URL={stack.base_url} TOKENMILL_API_KEY={stack.api_key}", flush=True)
             if show_env:
                 print("export " + shlex.join(f"{name}={url}" for name, url in stack.environment.items()), flush=True)

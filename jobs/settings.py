@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     """How long an upload or the reader of an answer may pause, and a JSON body take."""
     api_operator_key: str = ""
     """If set, `/metrics` and `/openapi.json` ask for this key as `Authorization: Bearer …`; else they are open."""
+    dashboard: bool = True
+    """Serve the pages of the dashboard beside the API; they ask for a key before they show anything."""
 
     traces_url: str = ""
     """Where batches' traces go, if anywhere: OTLP over HTTP, such as `http://collector:4318/v1/traces`; needs the extra

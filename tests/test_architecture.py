@@ -124,7 +124,7 @@ FLOORS = {
         ["accounts", "lines", "read_documents", "store_owner"],
         ["chunks", "claims", "files", "webhooks"],
         ["backups", "forecasts", "served_models", "uploads"],
-        ["batches", "audit", "day_record", "diagnosis", "history", "metrics", "retention"],
+        ["batches", "audit", "day_record", "diagnosis", "history", "metrics", "overview", "retention"],
         ["graphs"],
         ["pipelines"],
         ["extractions"],
@@ -138,6 +138,7 @@ FLOORS = {
         ["auth"],
         ["bodies", "sessions", "spending"],
         ["*"],
+        ["dashboard"],
         ["app", "server"],
     ],
 }

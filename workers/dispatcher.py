@@ -28,6 +28,7 @@ from jobs.chunks import fleet, ready_queues, waiting
 from jobs.database import autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
+from jobs.overview import plots
 from jobs.pipelines.due import insert_due_runs
 from jobs.pipelines.runs.events import tell_of_late_runs
 from jobs.settings import Settings
@@ -54,6 +55,8 @@ _COUNT_SHARE = 20.0  # so many times what one takes, but
 _COUNT_SECONDS_AT_MOST = 240.0
 _FORECAST = "forecast batches"
 _FORECAST_SECONDS = 5.0
+_PLOT = "keep points of plots"
+_PLOT_SECONDS = 15.0
 _SCHEDULES_SECONDS = 2.0  # a cron expression has whole minutes
 
 
@@ -157,6 +160,7 @@ class Dispatcher:
                 self.count_queue()
                 if is_any_open or was_any_open:
                     self.forecast()
+                self.keep_plots()
                 was_any_open = is_any_open
             except ServiceError as error:
                 log.warning("database unreachable, the queue is not counted error=%s", error)
@@ -186,6 +190,10 @@ class Dispatcher:
     def forecast(self) -> None:
         """Forecast every batch's end where that is due, as `count_queue` does."""
         self._in_turn(_FORECAST, snapshot.take, every_seconds=_FORECAST_SECONDS)
+
+    def keep_plots(self) -> None:
+        """Add what is new to the points of plots where that is due, as `count_queue` does."""
+        self._in_turn(_PLOT, plots.take, every_seconds=_PLOT_SECONDS)
 
     def _in_turn(self, name: str, look: Callable[[Session], object], *, every_seconds: float) -> None:
         with transaction(self._sessions) as session:

@@ -5,7 +5,7 @@ Knows no query: those live in the modules of what they concern.
 
 from __future__ import annotations
 
-from jobs.tables.accounts import ApiKey, Budget, Tenant, WindowBudget
+from jobs.tables.accounts import ApiKey, Budget, CookieSecret, Tenant, WindowBudget
 from jobs.tables.base import Base
 from jobs.tables.batches import Batch, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
@@ -13,7 +13,17 @@ from jobs.tables.extractions import Collection, CollectionDocument, Extraction, 
 from jobs.tables.files import File, Upload, UploadPart
 from jobs.tables.indexes import IndexSegment, PassageIndex, PassageIndexStage
 from jobs.tables.pipelines import DatasetFile, Pipeline, Run, RunStep, Schedule, Store
-from jobs.tables.serving import Decision, FairShare, Forecast, Model, QueueCount, ServingRate, Worker
+from jobs.tables.serving import (
+    Decision,
+    FairShare,
+    Forecast,
+    Model,
+    PlotMark,
+    PlotPoint,
+    QueueCount,
+    ServingRate,
+    Worker,
+)
 from jobs.tables.upkeep import Chore, Deletion, SchemaFloor, Uptime
 from jobs.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
@@ -27,6 +37,7 @@ __all__ = [
     "Chunk",
     "Collection",
     "CollectionDocument",
+    "CookieSecret",
     "DatasetFile",
     "Decision",
     "Deletion",
@@ -42,6 +53,8 @@ __all__ = [
     "PassageIndex",
     "PassageIndexStage",
     "Pipeline",
+    "PlotMark",
+    "PlotPoint",
     "QueueCount",
     "Result",
     "Review",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, Text, text
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, SmallInteger, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -129,3 +129,13 @@ class WindowBudget(Base):
     committed_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # before this limit held
     warned_at: Mapped[datetime | None]  # in this window
     created_at: Mapped[datetime] = created_at()
+
+
+class CookieSecret(Base):
+    """What signs the cookies of browsers, in one row: `jobs.accounts.browser_sessions`."""
+
+    __tablename__ = "cookie_secret"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    secret: Mapped[str]

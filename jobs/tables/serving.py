@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, SmallInteger, func, text
+from sqlalchemy import CheckConstraint, Double, Float, ForeignKey, Index, Integer, SmallInteger, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.tables.base import Base, created_at
@@ -131,3 +131,27 @@ class Decision(Base):
     detail: Mapped[str | None]  # of the last time
     first_at: Mapped[datetime]
     last_at: Mapped[datetime]
+
+
+class PlotPoint(Base):
+    """What was used, or waited, in a minute or an hour: `jobs.overview.plots`."""
+
+    __tablename__ = "plot_point"
+    __table_args__ = (Index(None, "seconds", "at"),)
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    label: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(primary_key=True)  # empty: what belongs to nobody
+    seconds: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(primary_key=True)  # its beginning
+    value: Mapped[float] = mapped_column(Double)
+
+
+class PlotMark(Base):
+    """The last ledger entry that is in the points of plots, in one row."""
+
+    __tablename__ = "plot_mark"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    ledger_id: Mapped[int]

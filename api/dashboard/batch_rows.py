@@ -1,0 +1,56 @@
+"""A batch as a row of a table: what of it changes while one looks. Pure but for the clock of `formats`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.batches.answers import all_shown
+from api.dashboard import formats
+from api.dashboard.live import Shown
+from api.schemas.batches import BatchObject
+from jobs.settings import Settings
+from jobs.tables import Batch, Tenant
+
+
+def as_objects(session: Session, found: Sequence[Batch], settings: Settings) -> list[BatchObject]:
+    """Return batches of any tenants as the wire has them, in their order."""
+    by_tenant: dict[str, list[Batch]] = defaultdict(list)
+    for batch in found:
+        by_tenant[batch.tenant_id].append(batch)
+    shown = {one.id: one for own in by_tenant.values() for one in all_shown(session, own, settings)}
+    return [shown[batch.id] for batch in found]
+
+
+def tenant_names(session: Session, found: Sequence[Batch]) -> dict[str, str]:
+    """Return the names of the batches' tenants, by batch."""
+    ids = {batch.tenant_id for batch in found}
+    names = {row.id: row.name for row in session.execute(select(Tenant.id, Tenant.name).where(Tenant.id.in_(ids)))}
+    return {batch.id: names[batch.tenant_id] for batch in found}
+
+
+def places(prefix: str, batch: BatchObject) -> dict[str, Shown]:
+    """Return what of a batch changes, by the name of its place on the page."""
+    counts = batch.request_counts
+    done = counts.completed + counts.failed
+    lines = f"{formats.exact(done)} / {formats.exact(counts.total)}"
+    return {
+        f"{prefix}.state": (formats.state_name(batch.status), formats.tone(batch.status)),
+        f"{prefix}.done": str(round(1000 * done / counts.total) if counts.total else 0),
+        f"{prefix}.lines": lines if counts.total else formats.NOTHING,
+        f"{prefix}.failed": f"{counts.failed:,} failed" if counts.failed else "",
+        f"{prefix}.tokens": formats.number(batch.usage.total_tokens),
+        f"{prefix}.end": ending(batch),
+        f"{prefix}.why": batch.waits_for or "",
+    }
+
+
+def ending(batch: BatchObject) -> str:
+    """Say when a batch ended, or when it is expected to."""
+    ended_at = batch.completed_at or batch.failed_at or batch.expired_at or batch.cancelled_at
+    if ended_at is not None:
+        return formats.ago(ended_at)
+    return formats.NOTHING if batch.eta is None else formats.until(batch.eta)

@@ -1,0 +1,95 @@
+"""Numbers, moments and states as a page writes them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from jobs.states import BatchState, RunState
+
+NOTHING = "–"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_UNITS: tuple[tuple[int, str], ...] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_EXACT_BELOW = 10_000
+_TONES: dict[str, str] = {
+    **dict.fromkeys((BatchState.COMPLETED, RunState.SUCCEEDED), "good"),
+    BatchState.FAILED: "bad",
+    **dict.fromkeys((BatchState.EXPIRED, BatchState.CANCELLED, BatchState.CANCELLING, RunState.SKIPPED), "warn"),
+}
+
+
+def number(value: float | None) -> str:
+    """Write a count in at most five characters: 9,312 as it is, then 41.2k, 3.1M."""
+    if value is None:
+        return NOTHING
+    if abs(value) < _EXACT_BELOW:
+        return f"{value:,.0f}"
+    for size, unit in _UNITS:
+        if abs(value) >= size:
+            shown = float(value) / size
+            return f"{shown:.1f}{unit}" if shown < 100 else f"{shown:,.0f}{unit}"
+    raise AssertionError(value)
+
+
+def exact(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Write something a second, with a decimal where it is slow."""
+    if value is None:
+        return NOTHING
+    return f"{value:.1f}" if 0 < value < 10 else number(value)
+
+
+def share(part: float, whole: float) -> str:
+    """Write a part as whole per cent; what is not all is never called 100 %."""
+    if not whole:
+        return NOTHING
+    percent = 100 * part / whole
+    return f"{min(percent, 99) if part < whole else percent:.0f} %"
+
+
+def span(seconds: float | None) -> str:
+    """Write a length of time with its two largest units."""
+    if seconds is None:
+        return NOTHING
+    whole = max(0, round(seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min"
+    if whole < 2 * _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+
+
+def ago(moment: datetime | int | None) -> str:
+    found = _moment(moment)
+    return NOTHING if found is None else f"{span((datetime.now(UTC) - found).total_seconds())} ago"
+
+
+def until(moment: datetime | int | None) -> str:
+    """Write when something is due: `in 2 h 5 min`, `4 min ago`."""
+    found = _moment(moment)
+    if found is None:
+        return NOTHING
+    left = found - datetime.now(UTC)
+    return f"in {span(left.total_seconds())}" if left > timedelta(0) else ago(found)
+
+
+def stamp(moment: datetime | int | None) -> str:
+    found = _moment(moment)
+    return NOTHING if found is None else f"{found:%Y-%m-%d %H:%M} UTC"
+
+
+def state_name(state: str) -> str:
+    return state.replace("_", " ")
+
+
+def tone(state: str) -> str:
+    """Return the colour of a batch's, a run's or an extraction's state: good, warn, bad or none."""
+    return _TONES.get(state, "")
+
+
+def _moment(moment: datetime | int | None) -> datetime | None:
+    return datetime.fromtimestamp(moment, UTC) if isinstance(moment, int) else moment

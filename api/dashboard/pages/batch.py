@@ -1,0 +1,75 @@
+"""`/batches/{id}`: one batch: how far it is, why it waits, what went wrong, what was decided about it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import Request, Response
+from sqlalchemy.orm import Session
+
+from api.dashboard.batch_rows import as_objects, places
+from api.dashboard.live import Look, OpenPages, stream
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.schemas.batches import BatchObject
+from api.services import Services, ServicesDep
+from jobs import decisions
+from jobs.accounts.tenants import find_tenant
+from jobs.batches import lifecycle
+from jobs.errors import NotFoundError
+from jobs.overview import listing
+from jobs.states import TERMINAL_BATCH_STATES, AskedPriority
+from jobs.tables import Batch
+
+router = page_router()
+
+
+@router.get("/batches/{batch_id}", name="showBatch")
+def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    found = _find(session, viewer.tenant_id, batch_id)
+    batch = as_objects(session, [found], services.settings)[0]
+    return render(
+        request,
+        viewer,
+        "batch.html",
+        batch=batch,
+        look=_look_of(batch),
+        tenant=find_tenant(session, found.tenant_id).name if viewer.is_operator else None,
+        failures=listing.failures(session, found),
+        looked_at=listing.LOOKED_AT,
+        decisions=[(decision, decisions.sentence(decision)) for decision in decisions.read(session, found.id)],
+        is_open=found.state not in TERMINAL_BATCH_STATES,
+        classes=[priority.value for priority in AskedPriority],
+    )
+
+
+@router.get("/live/batches/{batch_id}", name="streamShownBatch")
+async def live(batch_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    pages: OpenPages = request.app.state.open_pages
+    return stream(pages, ("batch", viewer.tenant_id, batch_id), partial(_look, services, viewer.tenant_id, batch_id))
+
+
+def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:
+    if tenant_id is not None:
+        return lifecycle.get_batch(session, tenant_id, batch_id)
+    found = lifecycle.find_batches(session, [batch_id])
+    if not found:
+        raise NotFoundError(f"There is no batch {batch_id!r}.")
+    return found[0]
+
+
+def _look(services: Services, tenant_id: str | None, batch_id: str, session: Session) -> Look:
+    return _look_of(as_objects(session, [_find(session, tenant_id, batch_id)], services.settings)[0])
+
+
+def _look_of(batch: BatchObject) -> Look:
+    values = places("b", batch) | {
+        "b.input": f"{batch.usage.input_tokens:,}",
+        "b.cached": f"{batch.usage.input_tokens_details.cached_tokens:,}",
+        "b.output": f"{batch.usage.output_tokens:,}",
+        "b.cost": f"{batch.cost} {batch.currency}",
+        "b.running": "–" if batch.running_lines is None else f"{batch.running_lines:,}",
+        "b.warning": batch.budget_warning or "",
+    }
+    return Look.of(values, batch.status, batch.request_counts.failed > 0)

@@ -1,0 +1,84 @@
+"""Turn values into a page: the templates, what they may call, and the headers that every page has."""
+
+from __future__ import annotations
+
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from api.dashboard import formats
+from api.dashboard.viewer import Viewer
+
+PAGE_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_TENANT_PAGES = (
+    ("/", "Overview"),
+    ("/batches", "Batches"),
+    ("/submit", "Submit"),
+    ("/models", "Models & workers"),
+    ("/pipelines", "Pipelines"),
+    ("/extractions", "Extraction"),
+    ("/usage", "Usage"),
+)
+_OPERATOR_PAGES = (
+    ("/", "Overview"),
+    ("/batches", "Batches"),
+    ("/models", "Models & workers"),
+    ("/tenants", "Tenants"),
+    ("/usage", "Usage"),
+    ("/log", "Admin log"),
+    ("/health", "Health"),
+)
+
+
+def render(
+    request: Request, viewer: Viewer | None, template: str, *, status: int = HTTPStatus.OK, **values: Any
+) -> HTMLResponse:
+    """Answer a page; `values` are what its template names, each of them. The viewer is None before signing in."""
+    shown = {**values, "viewer": viewer, "pages": _pages_for(viewer), "path": request.url.path}
+    content = _environment().get_template(template).render(shown)
+    return HTMLResponse(content, status_code=status, headers=PAGE_HEADERS)
+
+
+def _pages_for(viewer: Viewer | None) -> tuple[tuple[str, str], ...]:
+    if viewer is None:
+        return ()
+    return _OPERATOR_PAGES if viewer.is_operator else _TENANT_PAGES
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("api.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for written in (
+        formats.number,
+        formats.exact,
+        formats.rate,
+        formats.span,
+        formats.ago,
+        formats.until,
+        formats.stamp,
+        formats.state_name,
+        formats.tone,
+    ):
+        environment.filters[written.__name__] = written
+    environment.globals["share"] = formats.share
+    environment.globals["NOTHING"] = formats.NOTHING
+    return environment

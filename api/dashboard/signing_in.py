@@ -1,0 +1,77 @@
+"""`/sign-in` and `/sign-out`: a key once, then its signed cookie."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import Form, Request, Response
+from fastapi.responses import RedirectResponse
+
+from api.auth import COOKIE
+from api.dashboard.rendering import PAGE_HEADERS, render
+from api.dashboard.routing import page_router
+from api.dashboard.viewer import SIGN_IN, own_path
+from api.services import Services, ServicesDep
+from jobs.accounts import browser_sessions
+from jobs.accounts.keys import authenticate
+from jobs.database import transaction
+from jobs.errors import AuthenticationError
+
+_LONGEST_KEY = 200
+
+router = page_router()
+
+
+@router.get(SIGN_IN, name="showSignIn")
+def show(request: Request, asked: str = "/", reason: str = "") -> Response:
+    return render(request, None, "sign_in.html", asked=own_path(asked), problem=reason)
+
+
+@router.post(SIGN_IN, name="signIn")
+async def sign_in(
+    request: Request,
+    services: ServicesDep,
+    *,
+    key: Annotated[str, Form(max_length=_LONGEST_KEY)] = "",
+    asked: Annotated[str, Form()] = "/",
+) -> Response:
+    """Exchange a key for a cookie that lasts twelve hours, or until the key ends."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return render(request, None, "sign_in.html", status=HTTPStatus.FORBIDDEN, asked="/", problem=_FOREIGN)
+    try:
+        async with services.session_slots:
+            value = await run_sync(partial(_cookie_for, services, key.strip()))
+    except AuthenticationError as error:
+        request.state.refusal = error.code  # for the log
+        return render(
+            request, None, "sign_in.html", status=HTTPStatus.UNAUTHORIZED, asked=own_path(asked), problem=error.message
+        )
+    answer = RedirectResponse(own_path(asked), status_code=HTTPStatus.SEE_OTHER, headers=PAGE_HEADERS)
+    answer.set_cookie(
+        COOKIE,
+        value,
+        max_age=int(browser_sessions.LASTS.total_seconds()),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@router.post("/sign-out", name="signOut")
+def sign_out(request: Request) -> Response:
+    """Forget the cookie; it needs no token, as nothing is lost by it."""
+    answer = RedirectResponse(SIGN_IN, status_code=HTTPStatus.SEE_OTHER, headers=PAGE_HEADERS)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return answer
+
+
+_FOREIGN = "The form was sent by another site. Open this page itself and sign in here."
+
+
+def _cookie_for(services: Services, key: str) -> str:
+    with transaction(services.sessions) as session:
+        return browser_sessions.begin(session, authenticate(session, key).key_hash)

@@ -1,0 +1,108 @@
+// What pages do beside being read: calls of the API, values that change, pictures of them. No page needs this to be read.
+
+const token = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
+const problem = document.getElementById("problem");
+
+export function complain(message) {
+  if (!problem) return;
+  problem.textContent = message;
+  problem.hidden = !message;
+  if (message) problem.scrollIntoView({ block: "nearest" });
+}
+
+/** Call the API as the signed-in key. Returns the answer's JSON; throws an Error with the API's own sentence. */
+export async function call(method, path, body, headers = {}) {
+  const isForm = body instanceof FormData;
+  const sent = { "x-csrf-token": token, ...headers };
+  if (body !== undefined && !isForm) sent["content-type"] = "application/json";
+  const answer = await fetch(path, { method, headers: sent, body: isForm || body === undefined ? body : JSON.stringify(body) });
+  if (answer.status === 401) location.assign(`/sign-in?asked=${encodeURIComponent(location.pathname + location.search)}`);
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(said.error?.message ?? `${path} answered ${answer.status}.`);
+  return said;
+}
+
+// Buttons that call the API.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-call]");
+  if (!button) return;
+  if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
+  const [method, path] = button.dataset.call.split(" ");
+  button.disabled = true;
+  complain("");
+  try {
+    const said = await call(method, path, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    if (button.dataset.then) location.assign(button.dataset.then.replace("{id}", said.id ?? ""));
+    else location.reload();
+  } catch (error) {
+    complain(error.message);
+    button.disabled = false;
+  }
+});
+
+// Forms that call the API with their fields; a field's data-kind says how it is written.
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("form[data-submit]");
+  if (!form) return;
+  event.preventDefault();
+  const [method, path] = form.dataset.submit.split(" ");
+  const body = {};
+  for (const field of form.elements) {
+    if (!field.name || (field.value === "" && !field.hasAttribute("data-empty"))) continue;
+    if (field.type === "checkbox") { if (field.checked) (body[field.name] ??= []).push(field.value); }
+    else if (field.dataset.kind === "number") body[field.name] = Number(field.value);
+    else if (field.dataset.kind === "moment") body[field.name] = new Date(field.value).toISOString();
+    else body[field.name] = field.value;
+  }
+  complain("");
+  try {
+    const said = await call(method, path, body);
+    const shown = form.dataset.shows && document.getElementById(form.dataset.shows);
+    if (shown) { shown.hidden = false; shown.querySelector("[data-said]").textContent = said[form.dataset.said]; shown.focus(); }
+    else if (form.dataset.then) location.assign(form.dataset.then.replace("{id}", said.id ?? ""));
+    else location.reload();
+  } catch (error) { complain(error.message); }
+});
+
+// Values that change while one looks. A hidden page has no stream.
+const stream = document.body.dataset.stream;
+let source = null;
+
+function show(name, shown) {
+  for (const place of document.querySelectorAll(`[data-live="${CSS.escape(name)}"]`)) {
+    const [text, tone] = Array.isArray(shown) ? shown : [shown, null];
+    if (place.tagName === "PROGRESS") { place.value = Number(text); continue; }
+    if (place.textContent !== text) place.textContent = text;
+    if (tone !== null) place.className = `pill ${tone}`;
+  }
+}
+
+async function askAnew() {
+  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+  if (!answer.ok || answer.redirected) return location.reload();
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const region of document.querySelectorAll("[data-region]")) {
+    const other = fresh.querySelector(`[data-region="${CSS.escape(region.dataset.region)}"]`);
+    if (other && !region.contains(document.activeElement)) region.replaceWith(document.adoptNode(other));
+  }
+  document.body.dataset.layout = fresh.body.dataset.layout;
+}
+
+function follow() {
+  if (!stream || document.hidden || source) return;
+  source = new EventSource(stream);
+  source.onmessage = (event) => {
+    const told = JSON.parse(event.data);
+    if (told.layout !== document.body.dataset.layout) askAnew();
+    else for (const [name, shown] of Object.entries(told.values)) show(name, shown);
+  };
+}
+
+function pause() {
+  source?.close();
+  source = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? pause() : follow()));
+addEventListener("pagehide", pause);
+follow();

@@ -1,0 +1,107 @@
+"""Who looks at a page: the key behind the browser's cookie, and a transaction that only reads for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from api.auth import COOKIE, browser_caller
+from api.services import Services, ServicesDep
+from jobs.accounts.keys import Caller
+from jobs.database import transaction
+from jobs.errors import AuthenticationError, ForbiddenError
+from jobs.states import Scope
+from jobs.tables import Tenant
+
+SIGN_IN = "/sign-in"
+
+
+class SignInNeededError(Exception):
+    """Nobody is signed in; the browser is sent to the form and comes back to `path`."""
+
+    def __init__(self, path: str, reason: str | None = None) -> None:
+        super().__init__(reason or "nobody is signed in")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """A key, as far as pages ask: whose things it sees, and what it may do."""
+
+    caller: Caller
+    token: str
+    """What its pages send with whatever changes something."""
+
+    @property
+    def tenant(self) -> Tenant | None:
+        """None: an operator, who sees all tenants."""
+        return self.caller.tenant
+
+    @property
+    def tenant_id(self) -> str | None:
+        return None if self.caller.tenant is None else self.caller.tenant.id
+
+    @property
+    def is_operator(self) -> bool:
+        return self.caller.tenant is None
+
+    @property
+    def may_submit(self) -> bool:
+        return Scope.SUBMIT in self.caller.scopes
+
+    @property
+    def name(self) -> str:
+        return "Operator" if self.caller.tenant is None else self.caller.tenant.name
+
+
+async def view(request: Request, services: ServicesDep) -> Viewer:
+    """Return who looks at a page. Raises SignInNeededError without a cookie that holds."""
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if COOKIE not in request.cookies:
+        raise SignInNeededError(path)
+    async with services.session_slots:
+        try:
+            viewer = await anyio.to_thread.run_sync(_viewer_of, services, request)
+        except (AuthenticationError, ForbiddenError) as error:
+            raise SignInNeededError(path, error.message) from None
+    request.state.tenant_id, request.state.key_id = viewer.tenant_id, viewer.caller.key_id  # for the log
+    return viewer
+
+
+def _viewer_of(services: Services, request: Request) -> Viewer:
+    with transaction(services.sessions) as session:
+        caller, found = browser_caller(session, request)
+        return Viewer(caller=caller, token=found.token)
+
+
+ViewerDep = Annotated[Viewer, Depends(view)]
+
+
+async def _hold_slot(services: ServicesDep, _viewer: ViewerDep) -> AsyncIterator[None]:
+    async with services.session_slots:
+        yield
+
+
+def _open_reading(
+    services: ServicesDep, _slot: Annotated[None, Depends(_hold_slot, scope="function")]
+) -> Iterator[Session]:
+    with transaction(services.sessions) as session:
+        yield session
+
+
+ReadingDep = Annotated[Session, Depends(_open_reading, scope="function")]
+"""The one transaction of a page."""
+
+
+def own_path(asked: str) -> str:
+    """Return where to go after signing in: a path of this site, the first page for anything else."""
+    parts = urlsplit(asked)
+    is_ours = not parts.scheme and not parts.netloc and asked.startswith("/") and not asked.startswith(("//", "/\\"))
+    return asked if is_ours else "/"

@@ -1,0 +1,105 @@
+"""Batches by state and model, a page at a time, newest first; and what went wrong in one of them, by code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import select, text, tuple_
+from sqlalchemy.orm import Session
+
+from jobs.overview.backlog import LIVE_STATES
+from jobs.partitions import batch_day
+from jobs.states import BatchState
+from jobs.tables import Batch
+
+PAGE = 25
+LOOKED_AT = 20_000
+"""Results of a batch that its failures are counted in, the latest."""
+_SAMPLE_CHARACTERS = 300
+
+
+class Shown(StrEnum):
+    """Which batches a list has."""
+
+    ALL = "all"
+    OPEN = "open"
+    ENDED = "ended"
+    FAILED = "failed"  # as a whole, or some of their lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFilter:
+    shown: Shown = Shown.ALL
+    model: str | None = None
+    named: str | None = None
+    """The beginning of an id."""
+    before: str | None = None
+    """The id of the last batch of the page before."""
+
+
+def list_batches(session: Session, tenant_id: str | None, wanted: BatchFilter) -> tuple[Sequence[Batch], bool]:
+    """Return a page of batches, and whether there are more."""
+    query = select(Batch).where(Batch.deleted_at.is_(None))
+    if tenant_id is not None:
+        query = query.where(Batch.tenant_id == tenant_id)
+    if wanted.shown is Shown.OPEN:
+        query = query.where(Batch.state.in_(LIVE_STATES))
+    elif wanted.shown is Shown.ENDED:
+        query = query.where(Batch.state.not_in(LIVE_STATES))
+    elif wanted.shown is Shown.FAILED:
+        query = query.where((Batch.num_failed > 0) | (Batch.state == BatchState.FAILED))
+    if wanted.model:
+        query = query.where(Batch.model == wanted.model)
+    if wanted.named:
+        query = query.where(Batch.id.startswith(wanted.named, autoescape=True))
+    if wanted.before:
+        last = select(Batch.created_at, Batch.id).where(Batch.id == wanted.before)
+        query = query.where(tuple_(Batch.created_at, Batch.id) < last.scalar_subquery())
+    found = session.scalars(query.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(PAGE + 1)).all()
+    return found[:PAGE], len(found) > PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Failed lines of a batch that have one code."""
+
+    code: str
+    num_lines: int
+    custom_id: str | None
+    """Of one of them, and what it says."""
+    message: str
+
+
+def failures(session: Session, batch: Batch) -> Sequence[Failure]:
+    """Count the failed lines among a batch's latest LOOKED_AT results by their code, the most frequent first."""
+    if not batch.num_failed or batch.results_deleted_at is not None:
+        return []
+    newest = batch.num_completed + batch.num_failed
+    values = {
+        "day": batch_day(batch.created_at),
+        "batch_id": batch.id,
+        "after": max(0, newest - LOOKED_AT),
+        "characters": _SAMPLE_CHARACTERS,
+    }
+    return [
+        Failure(code=row.code, num_lines=int(row.num_lines), custom_id=row.custom_id, message=row.message)
+        for row in session.execute(_FAILURES, values)
+    ]
+
+
+# Either `error` says what happened, or the body of the response does.
+_FAILURES = text("""
+    WITH failed AS (
+        SELECT line ->> 'custom_id' AS custom_id,
+            coalesce(nullif(line #> '{error}', 'null'), line #> '{response,body,error}') AS error
+        FROM (
+            SELECT CAST(convert_from(line, 'UTF8') AS jsonb) AS line FROM result
+            WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after AND is_error
+        ) AS parsed
+    )
+    SELECT coalesce(error ->> 'code', 'unknown') AS code, count(*) AS num_lines, min(custom_id) AS custom_id,
+        left(coalesce((array_agg(error ->> 'message' ORDER BY custom_id))[1], ''), :characters) AS message
+    FROM failed GROUP BY 1 ORDER BY 2 DESC, 1
+""")

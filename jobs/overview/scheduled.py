@@ -1,0 +1,57 @@
+"""Schedules at a glance: when each runs next, how its last run went, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+_MOST = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRun:
+    """A schedule and its runs."""
+
+    schedule_id: str
+    name: str
+    pipeline: str
+    pipeline_id: str
+    cron: str
+    time_zone: str
+    next_at: datetime | None
+    """None: there is none any more."""
+    paused_at: datetime | None
+    pause_reason: str | None
+    num_failures: int
+    """In a row."""
+    num_skipped: int
+    last_run_id: str | None
+    last_state: str | None
+    last_reason: str | None
+    last_at: datetime | None
+
+
+def next_runs(session: Session, tenant_id: str | None, *, limit: int = _MOST) -> Sequence[NextRun]:
+    """Return schedules, those in trouble first, then by their next run."""
+    rows = session.execute(_NEXT_RUNS, {"tenant_id": tenant_id, "limit": limit}).mappings()
+    return [NextRun(**row) for row in rows]
+
+
+_NEXT_RUNS = text("""
+    SELECT schedule.id AS schedule_id, schedule.name, pipeline.name AS pipeline, pipeline.id AS pipeline_id,
+        schedule.cron, schedule.time_zone, schedule.next_at, schedule.paused_at, schedule.pause_reason,
+        schedule.num_failures, schedule.num_skipped,
+        last.id AS last_run_id, last.state AS last_state, last.reason AS last_reason, last.created_at AS last_at
+    FROM schedule JOIN pipeline ON pipeline.id = schedule.pipeline_id
+    LEFT JOIN LATERAL (
+        SELECT id, state, reason, created_at FROM run
+        WHERE run.schedule_id = schedule.id ORDER BY scheduled_for DESC LIMIT 1
+    ) AS last ON TRUE
+    WHERE schedule.deleted_at IS NULL AND (CAST(:tenant_id AS text) IS NULL OR schedule.tenant_id = :tenant_id)
+    ORDER BY (schedule.num_failures > 0 OR schedule.num_skipped > 0) DESC, schedule.next_at NULLS LAST, schedule.id
+    LIMIT :limit
+""")

@@ -1,0 +1,40 @@
+"""What numbers, lengths of time and shares look like."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from api.dashboard import formats
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0, "0"), (9999, "9,999"), (10_000, "10.0k"), (412_345, "412k"), (3_141_592, "3.1M"), (2e12, "2.0T")],
+)
+def test_counts_are_short(value: float | None, shown: str) -> None:
+    assert formats.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "shown"), [(0, 0, "–"), (1, 3, "33 %"), (999, 1000, "99 %"), (5, 5, "100 %")]
+)
+def test_what_is_not_all_is_never_called_all(part: float, whole: float, shown: str) -> None:
+    assert formats.share(part, whole) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "–"), (-3, "0 s"), (59, "59 s"), (61, "1 min"), (3700, "1 h 1 min"), (180_000, "2 d 2 h")],
+)
+def test_lengths_of_time_have_two_units(seconds: float | None, shown: str) -> None:
+    assert formats.span(seconds) == shown
+
+
+def test_moments_are_told_from_now() -> None:
+    now = datetime.now(UTC)
+    assert formats.ago(now - timedelta(minutes=5)) == "5 min ago"
+    assert formats.until(now + timedelta(hours=2, seconds=30)) == "in 2 h 0 min"
+    assert formats.until(now - timedelta(minutes=5)) == "5 min ago"
+    assert formats.stamp(0) == "1970-01-01 00:00 UTC"

@@ -1,0 +1,140 @@
+"""A key becomes a cookie; the cookie stands for it until it ends, and for pages of ours alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from api.dashboard.routing import PageRoute
+from api.dashboard.site import install_dashboard
+from api.dashboard.viewer import own_path
+from api.openapi import DescribedApp
+from jobs.accounts.keys import create_key, find_key, revoke_key
+from jobs.accounts.tenants import create_tenant
+from jobs.states import Scope
+from tests.api.browser import Browser
+
+Browse = Callable[[str | None], Browser]
+
+
+def page_paths() -> list[str]:
+    app = DescribedApp(line_models=[], body_models=[])
+    install_dashboard(app)
+    routers = [getattr(route, "original_router", None) for route in app.router.routes]
+    routes = [route for router in routers if router is not None for route in router.routes]
+    return sorted({route.path for route in routes if isinstance(route, PageRoute)} - {"/sign-in", "/sign-out"})
+
+
+@pytest.mark.parametrize("path", page_paths())
+def test_no_page_shows_anything_to_somebody_who_is_not_signed_in(path: str, browse: Browse) -> None:
+    answer = browse(None).get(path.replace("{", "").replace("}", ""))
+    assert answer.status_code in (303, 401)
+    assert answer.text == ""
+
+
+def test_pages_are_found() -> None:
+    assert {"/", "/batches", "/live/overview", "/plots"} <= set(page_paths())
+
+
+def test_after_signing_in_one_is_where_one_wanted_to_go(browse: Browse, deployment: Any) -> None:
+    browser = browse(None)
+    away = browser.get("/batches?show=open")
+    assert away.headers["location"] == "/sign-in?asked=%2Fbatches%3Fshow%3Dopen"
+    back = browser.post("/sign-in", data={"key": deployment.new_key(), "asked": "/batches?show=open"})
+    assert (back.status_code, back.headers["location"]) == (303, "/batches?show=open")
+    cookie = back.headers["set-cookie"]
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Max-Age=43200"))
+
+
+@pytest.mark.parametrize("asked", ["https://evil.example/", "//evil.example/", "/\\evil.example", "batches", ""])
+def test_nobody_is_sent_to_another_site(asked: str) -> None:
+    assert own_path(asked) == "/"
+
+
+def test_a_wrong_key_is_told_and_never_shown(browse: Browse) -> None:
+    answer = browse(None).sign_in("tm-<script>alert(1)</script>")
+    assert answer.status_code == 401
+    assert "not known here" in answer.text
+    assert "alert(1)" not in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_form_of_another_site_signs_nobody_in(browse: Browse, deployment: Any) -> None:
+    browser = browse(None)
+    answer = browser.post("/sign-in", data={"key": deployment.new_key()}, headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_session_ends_with_its_key(browse: Browse, deployment: Any) -> None:
+    key = deployment.new_key()
+    browser = browse(key)
+    assert browser.get("/batches").status_code == 200
+    with Session(deployment.engine) as session, session.begin():
+        revoke_key(session, find_key(session, key))
+    assert "revoked" in browser.get("/batches").headers["location"]
+    assert browser.get("/v1/batches").status_code == 401
+
+
+def test_signing_out_forgets_the_cookie(browse: Browse, deployment: Any) -> None:
+    browser = browse(deployment.new_key())
+    browser.post("/sign-out")
+    assert browser.get("/").status_code == 303
+
+
+def test_a_changed_cookie_is_no_session(browse: Browse, deployment: Any) -> None:
+    browser = browse(deployment.new_key())
+    value = browser.cookies["tokenmill_session"]
+    browser.cookies.clear()
+    browser.cookies.set("tokenmill_session", value[:-2] + ("aa" if value[-2:] != "aa" else "bb"))
+    assert browser.get("/").status_code == 303
+    assert browser.get("/v1/batches").json()["error"]["code"] == "session_ended"
+
+
+def test_another_secret_signs_everybody_out(browse: Browse, deployment: Any) -> None:
+    browser = browse(deployment.new_key())
+    with Session(deployment.engine) as session, session.begin():
+        session.execute(text("DELETE FROM cookie_secret"))
+    assert browser.get("/").status_code == 303
+
+
+def test_the_api_takes_the_cookie_from_our_pages_alone(browse: Browse, deployment: Any) -> None:
+    browser = browse(deployment.new_key())
+    body = {"name": "papers"}
+    assert browser.get("/v1/batches").status_code == 200
+    assert browser.post("/v1/collections", json=body).json()["error"]["code"] == "foreign_page"
+    wrong = browser.post("/v1/collections", json=body, headers={"x-csrf-token": "x" * 32})
+    assert wrong.json()["error"]["code"] == "foreign_page"
+    foreign = browser.get("/v1/batches", headers={"sec-fetch-site": "cross-site"})
+    assert foreign.json()["error"]["code"] == "foreign_page"
+    assert browser.call("POST", "/v1/collections", json=body).status_code == 200
+
+
+def test_a_key_that_only_reads_may_not_submit(browse: Browse, deployment: Any) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        tenant = create_tenant(session, "readers")
+        _, key = create_key(session, tenant.id, scopes=[Scope.READ])
+    browser = browse(key)
+    assert "Submit a batch" not in browser.get("/batches").text
+    assert browser.get("/submit").status_code == 403
+    assert browser.call("POST", "/v1/collections", json={"name": "x"}).json()["error"]["code"] == "insufficient_scope"
+
+
+def test_no_page_may_load_or_run_what_is_not_ours(browse: Browse, deployment: Any) -> None:
+    answer = browse(deployment.new_key()).get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "<script>" not in answer.text
+    assert " style=" not in answer.text
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_switch_turns_the_pages_off(serve: Callable[..., str], new_database: Callable[[], str]) -> None:
+    with Browser(base_url=serve(database_url=new_database(), dashboard=False)) as browser:
+        assert browser.get("/").status_code == 404
+        assert browser.get("/sign-in").status_code == 404
