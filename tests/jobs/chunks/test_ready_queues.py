@@ -194,3 +194,16 @@ def test_what_was_withdrawn_is_marked_no_more(
     ready_queues.true_up(maker)
     session.rollback()
     assert marked(session) == []
+
+
+def test_whose_turn_it_is_is_planned_once_for_a_connection(session: Session, make_batch: Callable[..., Batch]) -> None:
+    crowd(session, make_batch(), 40, each=3, classes=["normal"])
+    for _ in range(12):  # from the fifth on the driver has prepared it, and Postgres makes five plans for given values
+        assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
+        session.commit()
+
+    plans = session.execute(
+        text("SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%AS hinted_tokens%'")
+    ).all()
+
+    assert [tuple(found) for found in plans] == [(0, 7)]
