@@ -37,8 +37,11 @@ class OwnStack:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"}
 
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.base_url, api_key=self.api_key)
+
     def batches(self) -> Batches:
-        return Batches(openai.OpenAI(base_url=self.base_url, api_key=self.api_key), "demo")
+        return Batches(self.client(), "demo")
 
     def query(self, sql: str, *values: object) -> Any:
         """Return the first value of the first row."""

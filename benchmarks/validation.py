@@ -1,7 +1,8 @@
 """Measure the validation of a large batch: lines per second and the peak memory of the process.
 
 Run as `python -m benchmarks.validation --database-url postgresql://… [--lines 1000000]` against a migrated database
-that is thrown away afterwards. Only the validation itself is timed; the peak is of the whole process.
+that is thrown away afterwards, or by `tokenmill bench queue` on one of its own. Only the validation itself is timed;
+the peak is of the whole process.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _PROMPT = "Summarise the following text in one sentence. " + "The quick brown fo
 _LINES_A_PART = 10_000
 
 
-def input_parts(num_lines: int) -> Iterator[bytes]:
+def input_parts(num_lines: int, *, model: str = "bench") -> Iterator[bytes]:
     """Yield a file of good chat lines of about 500 bytes in parts."""
-    body = {"model": "bench", "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": 64}
+    body = {"model": model, "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": 64}
     for start in range(0, num_lines, _LINES_A_PART):
         lines = (
             json.dumps({"custom_id": f"request-{n}", "method": "POST", "url": "/v1/chat/completions", "body": body})
@@ -69,17 +70,14 @@ def make_batch(session: Session, storage: Storage, num_lines: int) -> str:
     return batch.id
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--database-url", required=True)
-    parser.add_argument("--lines", type=natural, default=1_000_000)
-    arguments = parser.parse_args()
-    engine = connect(arguments.database_url)
-    settings = Settings(max_batch_lines=arguments.lines)
+def measure(database_url: str, num_lines: int) -> None:
+    """Validate a batch of so many lines in this process, and print what that took."""
+    engine = connect(database_url)
+    settings = Settings(max_batch_lines=num_lines)
     maker = sessions(engine)
     with tempfile.TemporaryDirectory() as folder, maker() as session:
         storage = Storage(Path(folder).as_uri())
-        batch_id = make_batch(session, storage, arguments.lines)
+        batch_id = make_batch(session, storage, num_lines)
         started, cpu = time.perf_counter(), time.process_time()
         outcome = validate_batch(maker, storage, batch_id, settings=settings)
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
@@ -87,9 +85,18 @@ def main() -> None:
     engine.dispose()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{arguments.lines} lines → {outcome}, {num_chunks} chunks: {seconds:.1f} s ({cpu_seconds:.1f} s CPU), "
-        f"{arguments.lines / seconds:,.0f} lines/s, peak {peak:.0f} MiB"
+        f"validation: {num_lines} lines → {outcome}, {num_chunks} chunks: {seconds:.1f} s ({cpu_seconds:.1f} s CPU), "
+        f"{num_lines / seconds:,.0f} lines/s, {num_lines / cpu_seconds:,.0f} a CPU second, peak {peak:.0f} MiB",
+        flush=True,
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database-url", required=True)
+    parser.add_argument("--lines", type=natural, default=1_000_000)
+    arguments = parser.parse_args()
+    measure(arguments.database_url, arguments.lines)
 
 
 if __name__ == "__main__":

@@ -133,3 +133,14 @@ def service(context: typer.Context) -> None:
     client = client_from_environment()
     with server_errors_as_sentences(client):
         run(client, arguments)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def queue(context: typer.Context) -> None:
+    """Measure the queue on stacks of its own with an engine that computes nothing: lines, claims, shares, memory.
+
+    `tokenmill bench queue --help` lists its options.
+    """
+    from benchmarks.work_queue.command import main
+
+    raise typer.Exit(main(context.args))

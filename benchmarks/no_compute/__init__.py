@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+SEATS = 256
+"""Requests that run at once."""
 _STAND_IN = Path(__file__).parent / "stand_in"
 STEP_SECONDS, TOKENS_A_STEP = "NO_COMPUTE_STEP_SECONDS", "NO_COMPUTE_TOKENS_A_STEP"
 """Variables of the engine's process."""

@@ -9,15 +9,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.no_compute import STEP_SECONDS, TOKENS_A_STEP
+from benchmarks.no_compute import SEATS, STEP_SECONDS, TOKENS_A_STEP
 from engine.config import EngineConfig
 from engine.intake import EngineInfo
 from engine.outputs import FinishReason, TokenDelta
 from engine.scheduling.decisions import Decision
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
-
-SEATS = 256
 
 
 class EchoEngine:
