@@ -114,7 +114,7 @@ FLOORS = {
         ["answers"],
         ["chunks"],
         ["pool"],
-        ["embedding", "preparing"],
+        ["pooling", "preparing"],
         ["gpu_main"],
     ],
     "jobs": [

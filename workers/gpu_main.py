@@ -1,4 +1,4 @@
-"""The worker role: one process, one engine, one served model; an encoder is handed on to `workers.embedding`."""
+"""The worker role: one process, one engine, one served model; one that pools is handed on to `workers.pooling`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from engine.config import EngineConfig
 from engine.errors import EngineStartError, ModelLoadError
 from engine.models.paths import resolve_model_path
-from engine.pooling.encoder_types import is_encoder
+from engine.pooling.purposes import Purpose, purpose_of
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
@@ -71,16 +71,18 @@ def main(
     # Resolved once: an engine that starts again has the same files, whatever a hub has by then.
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
-    if _is_encoder(folder):
-        _require_plain(config, chat_template)
+    purpose = _purpose(folder)
+    if purpose is not None:
+        _require_plain(config, chat_template, purpose)
         # With torch, which other workers leave to their engine.
-        from workers.embedding.main import main as serve_encoder  # noqa: PLC0415
+        from workers.pooling.main import main as serve_pooled  # noqa: PLC0415
 
-        serve_encoder(
+        serve_pooled(
             settings,
             model=model,
             path=path,
             folder=folder,
+            purpose=purpose,
             sessions=maker,
             hold_sessions=hold_maker,
             before_database=before_database,
@@ -198,23 +200,23 @@ def _folder(path: str) -> Path:
         raise InputError(str(error)) from None
 
 
-def _is_encoder(folder: Path) -> bool:
+def _purpose(folder: Path) -> Purpose | None:
     try:
-        return is_encoder(folder)
+        return purpose_of(folder)
     except ModelLoadError as error:
         raise InputError(str(error)) from None
 
 
-def _require_plain(config: EngineConfig, chat_template: Path | None) -> None:
-    """Raise InputError for options of an engine, which an encoder has no use for: it runs in fp32 on the CPU."""
+def _require_plain(config: EngineConfig, chat_template: Path | None, purpose: Purpose) -> None:
+    """Raise InputError for options of an engine, which what pools has no use for: it runs in fp32 on the CPU."""
     wanted = EngineConfig(model=config.model, device=config.device, dtype=config.dtype)
+    does = "embeds" if purpose is Purpose.EMBED else "reranks"
     if config != wanted or config.device not in ("auto", "cpu") or config.dtype not in ("auto", "float32"):
         raise InputError(
-            f"{config.model} is an encoder, which runs in float32 on the CPU without an engine. Leave the options out "
-            "that are about one."
+            f"{config.model} {does}, in float32 on the CPU without an engine. Leave the options out that are about one."
         )
     if chat_template is not None:
-        raise InputError(f"{config.model} is an encoder and has no chats. Leave --chat-template out.")
+        raise InputError(f"{config.model} {does} and has no chats. Leave --chat-template out.")
 
 
 def _tokenizer(folder: Path, chat_template: Path | None) -> Any:

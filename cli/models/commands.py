@@ -66,10 +66,11 @@ def add(
 
 def _kind_of(path: str) -> LineKind:
     """Return what a model answers, as far as its files say it here; a worker that loads it knows better."""
-    from engine.pooling.encoder_types import is_encoder
+    from engine.pooling.purposes import Purpose, purpose_of
     from jobs.lines.endpoints import LineKind
 
-    return LineKind.POOL if is_encoder(Path(path).expanduser()) else LineKind.GENERATE
+    kinds = {Purpose.EMBED: LineKind.POOL, Purpose.RERANK: LineKind.RERANK, None: LineKind.GENERATE}
+    return kinds[purpose_of(Path(path).expanduser())]
 
 
 @app.command("set")
@@ -171,19 +172,30 @@ def remove(name: Annotated[str, typer.Argument(help="The name requests use.")], 
 
 @app.command("list")
 def list_(data_dir: DataDirOption = None) -> None:
-    """List models, who serves them, and their prices for a million tokens, with the factors of the other classes."""
+    """List models, who serves them, what lines they answer, and their prices for a million tokens.
+
+    The prices are those of class normal; the factors are those of the other classes.
+    """
     from cli.table import print_table
     from jobs import served_models
     from jobs.chunks import fleet
+    from jobs.lines.endpoints import LineKind, paths_of
 
     currency = _currency()
     with admin_transaction(data_dir) as session:
         live = Counter(worker.model for worker in fleet.live_workers(session))
         rows = [
-            (model.name, model.path, _state(model, live[model.name]), *_shown_prices(model), currency)
+            (
+                model.name,
+                model.path,
+                _state(model, live[model.name]),
+                *_shown_prices(model),
+                currency,
+                " ".join(paths_of(LineKind(model.serves))),
+            )
             for model in served_models.list_models(session)
         ]
-    print_table(("name", "path", "state", *_PRICE_HEADER, "currency"), rows, numbers=_PRICE_HEADER)
+    print_table(("name", "path", "state", *_PRICE_HEADER, "currency", "endpoints"), rows, numbers=_PRICE_HEADER)
 
 
 def _state(model: Model, num_workers: int) -> str:

@@ -95,6 +95,22 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     return _own_config(config, path, quantization, is_part=is_part)
 
 
+def load_body_config(model: str) -> ModelConfig:
+    """Read what a directory or a hub id says of a decoder for our own code, whatever head its architecture names.
+
+    Raises ModelLoadError or UnsupportedModelError.
+    """
+    path = resolve_model_path(model)
+    raw = _read_raw(path)
+    quantization = _quantization(raw, path)
+    _check_dtype(raw, path)
+    config = read_plain(raw) or _read_with_transformers(raw, path)
+    reason = _reason_against_own(config, path, is_body=True)
+    if reason is not None:
+        raise UnsupportedModelError(reason)
+    return _own_config(config, path, quantization, is_part=False)
+
+
 def _read_raw(path: Path) -> dict[str, Any]:
     """Return the model's config.json, or what would stand in it."""
     if is_gguf(path):
@@ -242,17 +258,17 @@ def _own_config(config: Any, path: Path, quantization: Quantization | None, *, i
     )
 
 
-def _reason_against_own(config: Any, path: Path) -> str | None:
-    """Say what our own decoder lacks for this model, None when it has everything."""
+def _reason_against_own(config: Any, path: Path, *, is_body: bool = False) -> str | None:
+    """Say what our own decoder lacks for this model, or for its layers alone, None when it has everything."""
     if config.model_type not in FAMILIES:
         return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(FAMILIES)}."
-    return next((f"{path} {reason}" for reason in _gaps(config)), None)
+    return next((f"{path} {reason}" for reason in _gaps(config, is_body=is_body)), None)
 
 
-def _gaps(config: Any) -> Iterator[str]:
+def _gaps(config: Any, *, is_body: bool) -> Iterator[str]:
     wanted = FAMILIES[config.model_type].architecture
     architectures = getattr(config, "architectures", None) or [wanted]
-    if wanted not in architectures:
+    if wanted not in architectures and not is_body:
         yield f"is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
     if config.hidden_act != "silu":
         yield f"has hidden_act {config.hidden_act!r}; our own decoder has 'silu'."

@@ -43,24 +43,29 @@ class Decoder:
         device: torch.device,
         max_positions: int,
         random_seed: int | None = None,
+        has_head: bool = True,
     ) -> None:
+        """Read the weights, but for those of the output matrix where it has no use for a head."""
         self.config = config
         self.dtype = dtype
         self.device = device
         self._cos_sin = rotary_table(config, max_positions=max_positions).to(device)
         with _open_weights(config, dtype=dtype, device=device, random_seed=random_seed) as weights:
-            choice = choose_products(_weight_shapes(config), dtype) if device.type == "cpu" else None
+            shapes = _weight_shapes(config, has_head=has_head)
+            choice = choose_products(shapes, dtype) if device.type == "cpu" else None
             self.products = None if choice is None else str(choice)
             reader = _Reader(weights, device, choice)
             shape = (config.vocab_size, config.hidden_size)
-            embedding = reader.tensor("model.embed_tokens.weight", shape)
+            embedding = reader.tensor(f"{reader.prefix}embed_tokens.weight", shape)
             self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
-            self._norm = reader.tensor("model.norm.weight", (config.hidden_size,))
-            head = embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
-            self._head = reader.packed(head, None)
+            self._norm = reader.tensor(f"{reader.prefix}norm.weight", (config.hidden_size,))
             self._embed: Callable[[Tensor], Tensor] = partial(functional.embedding, weight=embedding)
-            if config.has_tied_embeddings and self._head.has_rows:
-                self._embed = self._head.rows  # the weight is held once
+            self._head: PackedLinear | None = None
+            if has_head:
+                head = embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
+                self._head = reader.packed(head, None)
+                if config.has_tied_embeddings and self._head.has_rows:
+                    self._embed = self._head.rows  # the weight is held once
         self._at_once = cpu_layers(self._layers)
         self._graphs: DecodeGraphs | None = None
         self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
@@ -118,8 +123,12 @@ class Decoder:
 
         In fp32 where it costs nothing: in bf16 logits from 16 to 32 are eighths, and one token in 17 is a tie.
         """
-        normed, _ = add_rms_norm(x, residual, self._norm, eps=self.config.rms_norm_eps)
-        return self._head.unrounded(normed)
+        assert self._head is not None, "it was loaded without a head"
+        return self._head.unrounded(self.normed(x, residual))
+
+    def normed(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return the last hidden rows `[rows, hidden]` for rows picked from `forward`'s two results."""
+        return add_rms_norm(x, residual, self._norm, eps=self.config.rms_norm_eps)[0]
 
 
 def _open_weights(
@@ -138,7 +147,7 @@ class _Layer:
         self.rule = AttentionRule(
             scale=config.head_dim**-0.5, window=config.windows[index], in_float32=reader.is_in_float32
         )
-        prefix = f"model.layers.{index}"
+        prefix = f"{reader.prefix}layers.{index}"
         hidden, ffn = config.hidden_size, config.intermediate_size
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self._split = [queries, keys, keys]
@@ -209,6 +218,9 @@ class _Reader:
         self._weights = weights
         self._device = device
         self._choice = choice
+        is_bare = isinstance(weights, Checkpoint) and "embed_tokens.weight" in weights
+        self.prefix = "" if is_bare else "model."
+        """Of all names but the head's: a file that was written without a head has none."""
 
     @property
     def is_in_float32(self) -> bool:
@@ -230,17 +242,17 @@ class _Reader:
         return PackedLinear(weight, bias, product=product)
 
 
-def _weight_shapes(config: ModelConfig) -> list[WeightShape]:
+def _weight_shapes(config: ModelConfig, *, has_head: bool) -> list[WeightShape]:
     hidden, ffn, queries = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
     keys = config.num_kv_heads * config.head_dim
     counts = Counter([(queries + 2 * keys, hidden), (hidden, queries), (2 * ffn, hidden), (hidden, ffn)])
-    head = WeightShape(width=config.vocab_size, depth=hidden, count=1, is_in_layers=False)
+    head = [WeightShape(width=config.vocab_size, depth=hidden, count=1, is_in_layers=False)]
     return [
         *(
             WeightShape(width=width, depth=depth, count=count * config.num_layers, is_in_layers=True)
             for (width, depth), count in counts.items()
         ),
-        head,
+        *(head if has_head else []),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`Embedder`: texts in, one vector a text out, in order; an encoder in this process, on the CPU.
+"""`Embedder`: texts in, one vector a text out, in order; a model in this process, on the CPU.
 
 Knows neither requests nor HTTP; for generation there is `engine.llm`.
 """
@@ -13,16 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError
+from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError, UnsupportedModelError
 from engine.models.paths import resolve_model_path
 from engine.pooling.batches import batches
-from engine.pooling.encoder import Encoder
-from engine.pooling.encoder_config import EncoderConfig, read_encoder_config
-from engine.pooling.json_files import read_object
-from engine.pooling.modern_config import ModernConfig
-from engine.pooling.modern_encoder import ModernEncoder
+from engine.pooling.causal_encoder import CausalConfig
+from engine.pooling.encoder_config import AnyConfig, read_encoder_config
+from engine.pooling.encoders import load_encoder, longest_text
 from engine.pooling.pooled import finish, pool
-from engine.pooling.recipe import Recipe, read_recipe
+from engine.pooling.recipe import Pooling, Recipe, read_recipe
 from engine.pooling.side_by_side import compute_each
 from engine.pooling.text_tokens import TextTokens, TokenizedText
 
@@ -43,7 +41,7 @@ class Embeddings:
 
 
 class Embedder:
-    """Load an encoder and embed texts. Not thread-safe."""
+    """Load an encoder, or a decoder that was trained for it, and embed texts. Not thread-safe."""
 
     def __init__(
         self, path: str | Path, *, pooling: str | None = None, max_batch_tokens: int = _MAX_BATCH_TOKENS
@@ -62,7 +60,7 @@ class Embedder:
             raise ModelLoadError(f"{folder} is a GGUF file; embeddings take a model directory with safetensors.")
         self._recipe = read_recipe(folder, pooling)
         config = read_encoder_config(self._recipe.encoder_path)
-        _check_width(self._recipe, config)
+        _check_recipe(self._recipe, config)
         self.max_tokens = _max_tokens(self._recipe, config)
         self.dimensions = config.hidden_size
         self.vocab_size = config.vocab_size
@@ -72,7 +70,7 @@ class Embedder:
             max_tokens=self.max_tokens,
             is_lower_cased=self._recipe.is_lower_cased,
         )
-        self._encoder = ModernEncoder(config) if isinstance(config, ModernConfig) else Encoder(config)
+        self._encoder = load_encoder(config)
 
     def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> Embeddings:
         """Embed every text; with `dimensions` only the first numbers of each vector, made whole to length 1 again.
@@ -126,19 +124,24 @@ class Embedder:
         return vectors
 
 
-def _check_width(recipe: Recipe, config: EncoderConfig | ModernConfig) -> None:
+def _check_recipe(recipe: Recipe, config: AnyConfig) -> None:
+    """Raise ModelLoadError or UnsupportedModelError where the rows that are pooled are not those of the model."""
     if recipe.hidden_size not in (None, config.hidden_size):
         raise ModelLoadError(
             f"{config.path}: the pooling takes rows of {recipe.hidden_size} numbers, the encoder has "
             f"{config.hidden_size}; one of the two is another model's."
         )
+    if isinstance(config, CausalConfig) and recipe.pooling is not Pooling.LAST_TOKEN:
+        raise UnsupportedModelError(
+            f"{config.path} pools by {recipe.pooling}, and in a {config.model_type} only the last token has seen all "
+            "the others; pool by lasttoken, or take a model whose tokens see both sides."
+        )
 
 
-def _max_tokens(recipe: Recipe, config: EncoderConfig | ModernConfig) -> int:
+def _max_tokens(recipe: Recipe, config: AnyConfig) -> int:
     """Return the longest text. Raises ModelLoadError where the folder allows one that has no positions."""
     if recipe.max_tokens is None:
-        said = read_object(config.path / "tokenizer_config.json").get("model_max_length")
-        return min(said, config.max_tokens) if isinstance(said, int) else config.max_tokens
+        return longest_text(config)
     if recipe.max_tokens > config.max_tokens:
         raise ModelLoadError(
             f"{config.path}: max_seq_length is {recipe.max_tokens} in sentence_bert_config.json, and config.json has "

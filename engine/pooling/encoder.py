@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.models.weights import Checkpoint
 from engine.pooling.encoder_config import EncoderConfig
-from engine.pooling.encoder_weights import EncoderWeights
+from engine.pooling.encoder_weights import EncoderWeights, find_prefix
 from engine.pooling.layers import ACTIVATIONS, Linear, Norm, attend
 
 _WORDS = "embeddings.word_embeddings.weight"
@@ -39,7 +39,8 @@ class Encoder:
         self._activation = ACTIVATIONS[config.activation]
         hidden = config.hidden_size
         with Checkpoint(config.path, dtype=torch.float32) as checkpoint:
-            weights = EncoderWeights(checkpoint, config.path, words=_WORDS, prefixes=("bert.", "roberta."))
+            prefix = find_prefix(checkpoint, config.path, words=_WORDS, prefixes=("bert.", "roberta."))
+            weights = EncoderWeights(checkpoint, prefix=prefix)
             self._words = weights.read(_WORDS, config.vocab_size, hidden)
             self._positions = weights.read("embeddings.position_embeddings.weight", config.num_positions, hidden)
             self._types = weights.read("embeddings.token_type_embeddings.weight", config.num_token_types, hidden)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.models.families import FAMILIES
 from engine.pooling import modern_config
-from engine.pooling.encoder_types import MODEL_TYPES
+from engine.pooling.causal_encoder import CausalConfig, read_causal_config
 from engine.pooling.json_files import read_object
 from engine.pooling.layers import ACTIVATIONS
 from engine.pooling.modern_config import ModernConfig
+from engine.pooling.purposes import ENCODERS
 
 _COUNTS_PAST_PADDING = ("roberta", "xlm-roberta")
 """Their first token is at the position after `pad_token_id`, and a padding token in the text is not counted."""
@@ -42,11 +44,16 @@ class EncoderConfig:
         return self.num_positions if self.padding_id is None else self.num_positions - self.padding_id - 1
 
 
-def read_encoder_config(path: Path) -> EncoderConfig | ModernConfig:
+AnyConfig = EncoderConfig | ModernConfig | CausalConfig
+
+
+def read_encoder_config(path: Path) -> AnyConfig:
     """Read `config.json` in a folder. Raises ModelLoadError when it is broken, UnsupportedModelError by name."""
     raw = read_object(path / "config.json")
     if not raw:
         raise ModelLoadError(f"{path} has no config.json; give a model directory as save_pretrained writes it.")
+    if raw.get("model_type") in FAMILIES:
+        return read_causal_config(path, raw)
     reason = next(_reasons_against(raw), None)
     if reason is not None:
         raise UnsupportedModelError(f"{path}: {reason}")
@@ -65,8 +72,9 @@ def read_encoder_config(path: Path) -> EncoderConfig | ModernConfig:
 
 def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
     model_type = raw.get("model_type")
-    if model_type not in MODEL_TYPES:
-        yield f"model_type is {model_type!r}; embeddings are computed by encoders of type {', '.join(MODEL_TYPES)}."
+    if model_type not in ENCODERS:
+        known = ", ".join((*ENCODERS, *FAMILIES))
+        yield f"model_type is {model_type!r}; embeddings and scores are computed by models of type {known}."
     if raw.get("is_decoder"):
         yield "is_decoder is true, so a token sees only those before it; embeddings need an encoder that sees all."
     if raw.get("auto_map"):

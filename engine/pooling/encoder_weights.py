@@ -11,16 +11,20 @@ from engine.models.weights import Checkpoint
 from engine.pooling.layers import Linear, Norm
 
 
+def find_prefix(checkpoint: Checkpoint, path: Path, *, words: str, prefixes: tuple[str, ...]) -> str:
+    """Return what stands before an encoder's tensors, by its tensor `words`. Raises ModelLoadError without that one."""
+    found = next((prefix for prefix in ("", *prefixes) if prefix + words in checkpoint), None)
+    if found is None:
+        raise ModelLoadError(f"{path} has no tensor {words}; it is no encoder's.")
+    return found
+
+
 class EncoderWeights:
     """Tensors by their names without the prefix that a model with a head gives them."""
 
-    def __init__(self, checkpoint: Checkpoint, path: Path, *, words: str, prefixes: tuple[str, ...]) -> None:
-        """Find the prefix by the tensor `words`. Raises ModelLoadError where there is none of that name."""
+    def __init__(self, checkpoint: Checkpoint, *, prefix: str = "") -> None:
         self._checkpoint = checkpoint
-        found = [prefix for prefix in ("", *prefixes) if prefix + words in checkpoint]
-        if not found:
-            raise ModelLoadError(f"{path} has no tensor {words}; it is no encoder's.")
-        self._prefix = found[0]
+        self._prefix = prefix
 
     def read(self, name: str, *shape: int) -> Tensor:
         """Return a tensor of this shape. Raises ModelLoadError."""

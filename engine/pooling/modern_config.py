@@ -39,6 +39,10 @@ class ModernConfig:
     has_attention_bias: bool
     has_mlp_bias: bool
     layers: tuple[Sight, ...]
+    head_pooling: str
+    """Of the head that gives a score: cls or mean."""
+    head_activation: str
+    has_head_bias: bool
 
 
 def reasons_against(config: Any) -> Iterator[str]:
@@ -75,4 +79,7 @@ def from_transformers(config: Any, path: Path) -> ModernConfig:
             )
             for layer_type in config.layer_types
         ),
+        head_pooling=config.classifier_pooling,
+        head_activation=config.classifier_activation,
+        has_head_bias=config.classifier_bias,
     )

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.weights import Checkpoint
-from engine.pooling.encoder_weights import EncoderWeights
+from engine.pooling.encoder_weights import EncoderWeights, find_prefix
 from engine.pooling.layers import ACTIVATIONS, Linear, Norm, attend, make_rotation
 from engine.pooling.modern_config import ModernConfig
 
@@ -41,15 +41,20 @@ class ModernEncoder:
         self._activation = ACTIVATIONS[config.activation]
         hidden = config.hidden_size
         with Checkpoint(config.path, dtype=torch.float32) as checkpoint:
-            weights = EncoderWeights(checkpoint, config.path, words=_WORDS, prefixes=("model.",))
+            prefix = find_prefix(checkpoint, config.path, words=_WORDS, prefixes=("model.",))
+            weights = EncoderWeights(checkpoint, prefix=prefix)
             self._words = weights.read(_WORDS, config.vocab_size, hidden)
             self._first_norm = _norm(weights, config, "embeddings.norm")
             self._layers = [_layer(weights, config, index) for index in range(len(config.layers))]
             self._last_norm = _norm(weights, config, "final_norm")
 
     @torch.inference_mode()
-    def hidden_rows(self, texts: Sequence[Tensor]) -> Tensor:
-        """Return the last norm's rows [tokens, hidden] of texts, each its token ids [length] int64, end to end."""
+    def hidden_rows(self, texts: Sequence[Tensor], types: Sequence[Tensor] | None = None) -> Tensor:
+        """Return the last norm's rows [tokens, hidden] of texts, each its token ids [length] int64, end to end.
+
+        A ModernBERT has no `types`.
+        """
+        del types
         config, lengths = self.config, [len(text) for text in texts]
         rotations = {
             theta: make_rotation(theta=theta, head_size=config.hidden_size // config.num_heads, length=max(lengths))

@@ -10,16 +10,33 @@ import torch
 from torch import Tensor
 
 from engine.errors import InvalidRequestError
-from engine.pooling.text_tokens import check_text, check_tokenizer, load_tokenizer
+from engine.pooling.text_tokens import TokenizedText, check_text, check_tokenizer, load_tokenizer
+
+
+class QueryTooLongError(InvalidRequestError):
+    """A query leaves no room for a document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizedPair:
+class TokenizedPair(TokenizedText):
     """A pair's token ids and token types, both [length] int64; with `is_truncated` the document's end is not there."""
 
-    token_ids: Tensor
     types: Tensor
-    is_truncated: bool
+
+
+def check_pair_texts(query: str, documents: Sequence[str]) -> None:
+    """Raise InvalidRequestError, with its name, for what no tokenizer takes."""
+    check_text(query, "query")
+    for index, document in enumerate(documents):
+        check_text(document, f"documents[{index}]")
+
+
+def check_query(num_tokens: int, *, allowed: int) -> None:
+    """Raise QueryTooLongError where a query has more tokens than a document leaves it."""
+    if num_tokens > allowed:
+        raise QueryTooLongError(
+            f"query has {num_tokens} tokens; beside a document it may have {max(0, allowed)} in this model. Shorten it."
+        )
 
 
 class PairTokens:
@@ -36,10 +53,8 @@ class PairTokens:
 
     def __call__(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
         """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
-        check_text(query, "query")
-        for index, document in enumerate(documents):
-            check_text(document, f"documents[{index}]")
-        self._check_room(query)
+        check_pair_texts(query, documents)
+        check_query(self._length(query), allowed=self._max_tokens - self._num_special - 1)
         found = self._tokenizer.encode_batch([(query, document) for document in documents])
         return [
             TokenizedPair(
@@ -50,14 +65,9 @@ class PairTokens:
             for each in found
         ]
 
-    def _check_room(self, query: str) -> None:
+    def _length(self, query: str) -> int:
         self._tokenizer.no_truncation()
         try:
-            num_tokens = len(self._tokenizer.encode(query, add_special_tokens=False).ids)
+            return len(self._tokenizer.encode(query, add_special_tokens=False).ids)
         finally:
             self._tokenizer.enable_truncation(self._max_tokens, strategy="only_second")
-        allowed = self._max_tokens - self._num_special - 1
-        if num_tokens > allowed:
-            raise InvalidRequestError(
-                f"query has {num_tokens} tokens; beside a document it may have {allowed} in this model. Shorten it."
-            )

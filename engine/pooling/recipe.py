@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
-from engine.pooling.json_files import read_json, read_object
+from engine.pooling.json_files import read_object
+from engine.pooling.modules import NORMALIZE, POOLING, TRANSFORMER, read_modules
 
-_KIND = "sentence_transformers."
 _POOLING_FLAG = "pooling_mode_"
 
 
@@ -53,21 +53,25 @@ def read_recipe(path: Path, pooling: str | None) -> Recipe:
 
     Raises InvalidConfigError where `pooling` is wrong, ModelLoadError and UnsupportedModelError for the folder.
     """
-    modules = read_json(path / "modules.json")
+    modules = read_modules(path)
     if modules is None:
         return _plain_recipe(path, pooling)
     if pooling is not None:
         raise InvalidConfigError(f"pooling is {pooling!r}, and {path / 'modules.json'} says its own; leave it out.")
-    _refuse_prompts(path)
-    kinds = _kinds(modules, path)
-    encoder_path = path / kinds["Transformer"]
+    refuse_default_prompt(path)
+    if list(modules) not in ([TRANSFORMER, POOLING], [TRANSFORMER, POOLING, NORMALIZE]):
+        raise UnsupportedModelError(
+            f"{path / 'modules.json'} has the modules {', '.join(modules) or 'none'}; run are Transformer, Pooling "
+            "and, if it is there, Normalize, in this order."
+        )
+    encoder_path = path / modules[TRANSFORMER]
     said = read_object(encoder_path / "sentence_bert_config.json")
-    pooled = read_object(path / kinds["Pooling"] / "config.json")
+    pooled = read_object(path / modules[POOLING] / "config.json")
     return Recipe(
         encoder_path=encoder_path,
-        pooling=_pooling_of(pooled, path / kinds["Pooling"] / "config.json"),
+        pooling=_pooling_of(pooled, path / modules[POOLING] / "config.json"),
         hidden_size=pooled.get("word_embedding_dimension", pooled.get("embedding_dimension")),
-        is_normalized="Normalize" in kinds,
+        is_normalized=NORMALIZE in modules,
         is_lower_cased=bool(said.get("do_lower_case")),
         max_tokens=_max_tokens(said, encoder_path),
     )
@@ -87,21 +91,6 @@ def _plain_recipe(path: Path, pooling: str | None) -> Recipe:
         is_lower_cased=False,
         max_tokens=None,
     )
-
-
-def _kinds(modules: Any, path: Path) -> dict[str, str]:
-    """Return the folder of each module by its kind."""
-    try:
-        listed = [(str(module["type"]), str(module["path"])) for module in modules]
-    except (TypeError, LookupError) as error:
-        raise ModelLoadError(f"{path / 'modules.json'} is no list of modules with type and path.") from error
-    kinds = [kind.rpartition(".")[2] if kind.startswith(_KIND) else kind for kind, _ in listed]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise UnsupportedModelError(
-            f"{path / 'modules.json'} has the modules {', '.join(kinds) or 'none'}; run are Transformer, Pooling and, "
-            "if it is there, Normalize, in this order."
-        )
-    return dict(zip(kinds, (folder for _, folder in listed), strict=True))
 
 
 def _pooling_of(said: dict[str, Any], file: Path) -> Pooling:
@@ -126,7 +115,8 @@ def _max_tokens(said: dict[str, Any], encoder_path: Path) -> int | None:
     )
 
 
-def _refuse_prompts(path: Path) -> None:
+def refuse_default_prompt(path: Path) -> None:
+    """Raise UnsupportedModelError where a folder has a prompt that is written before texts unasked."""
     name = read_object(path / "config_sentence_transformers.json").get("default_prompt_name")
     if name is not None:
         raise UnsupportedModelError(

@@ -1,4 +1,4 @@
-"""`Reranker`: a query and documents in, one score a document out, in order; a cross-encoder, on the CPU.
+"""`Reranker`: a query and documents in, one score a document out, in order; a model in this process, on the CPU.
 
 Knows neither requests nor HTTP, and sorts nothing.
 """
@@ -16,13 +16,14 @@ import torch
 from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError, UnsupportedModelError
 from engine.models.paths import resolve_model_path
 from engine.pooling.batches import batches
-from engine.pooling.encoder import Encoder
-from engine.pooling.encoder_config import EncoderConfig, read_encoder_config
-from engine.pooling.json_files import read_object
+from engine.pooling.causal_encoder import CausalConfig
+from engine.pooling.encoder_config import AnyConfig, read_encoder_config
+from engine.pooling.encoders import load_encoder, longest_text
+from engine.pooling.modules import LOGIT_SCORE, read_modules
+from engine.pooling.pair_prompts import PairPrompts, read_pair_template
 from engine.pooling.pair_tokens import PairTokens, TokenizedPair
-from engine.pooling.pooled import pool
-from engine.pooling.recipe import Pooling
-from engine.pooling.score_head import ScoreHead
+from engine.pooling.recipe import refuse_default_prompt
+from engine.pooling.score_head import read_score_head
 from engine.pooling.side_by_side import compute_each
 
 _MAX_BATCH_TOKENS = 1024
@@ -42,7 +43,7 @@ class Scores:
 
 
 class Reranker:
-    """Load a cross-encoder and score documents. Not thread-safe."""
+    """Load a cross-encoder, or a language model that was trained for it, and score documents. Not thread-safe."""
 
     def __init__(self, path: str | Path, *, max_batch_tokens: int = _MAX_BATCH_TOKENS) -> None:
         """Load a folder as transformers writes it, or a hub id.
@@ -57,14 +58,10 @@ class Reranker:
         if not folder.is_dir():
             raise ModelLoadError(f"{folder} is a GGUF file; reranking takes a model directory with safetensors.")
         config = read_encoder_config(folder)
-        if not isinstance(config, EncoderConfig):
-            raise UnsupportedModelError(
-                f"{folder}: model_type is {config.model_type!r}; scores are computed by bert, roberta and xlm-roberta."
-            )
-        self._head = ScoreHead(config)
-        self.max_tokens = _max_tokens(config)
-        self._tokens = PairTokens(folder, vocab_size=config.vocab_size, max_tokens=self.max_tokens)
-        self._encoder = Encoder(config)
+        self._head = read_score_head(config)
+        self.max_tokens = longest_text(config)
+        self._tokens = _tokens_of(config, max_tokens=self.max_tokens)
+        self._encoder = load_encoder(config)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """Score every document for the query; a score depends on its pair alone, but for the rounding of fp32.
@@ -73,26 +70,45 @@ class Reranker:
         """
         if isinstance(documents, str):
             raise InvalidRequestError("documents is one str; give a list of them.")
-        found = self._tokens(query, documents)
-        scores = np.empty(len(found), np.float32)
-        lengths = tuple(len(pair.token_ids) for pair in found)
+        found = self.tokenize(query, documents)
+        return Scores(
+            scores=self.score_tokens(found),
+            num_tokens=tuple(len(pair.token_ids) for pair in found),
+            truncated=tuple(pair.is_truncated for pair in found),
+        )
+
+    def tokenize(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
+        """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
+        return self._tokens(query, documents)
+
+    def score_tokens(self, pairs: Sequence[TokenizedPair]) -> npt.NDArray[np.float32]:
+        """Return the score [pairs] of each pair, of any queries, as `score` does."""
+        scores = np.empty(len(pairs), np.float32)
+        lengths = [len(pair.token_ids) for pair in pairs]
 
         def compute(batch: list[int]) -> None:
-            scores[batch] = self._scores([found[index] for index in batch])
+            scores[batch] = self._scores([pairs[index] for index in batch])
 
         compute_each(compute, list(batches(lengths, max_tokens=self._max_batch_tokens)))
-        return Scores(scores=scores, num_tokens=lengths, truncated=tuple(pair.is_truncated for pair in found))
+        return scores
 
     @torch.inference_mode()  # a matter of each thread
     def _scores(self, batch: list[TokenizedPair]) -> npt.NDArray[np.float32]:
         token_ids = [pair.token_ids for pair in batch]
         rows = self._encoder.hidden_rows(token_ids, [pair.types for pair in batch])
-        first_rows = pool(rows, [len(own) for own in token_ids], Pooling.CLS)
-        scores: npt.NDArray[np.float32] = self._head(first_rows).numpy()
+        scores: npt.NDArray[np.float32] = self._head(rows, [len(own) for own in token_ids]).numpy()
         return scores
 
 
-def _max_tokens(config: EncoderConfig) -> int:
-    """Return the longest pair: what the tokenizer says, and never more than there are positions."""
-    said = read_object(config.path / "tokenizer_config.json").get("model_max_length")
-    return min(said, config.max_tokens) if isinstance(said, int) else config.max_tokens
+def _tokens_of(config: AnyConfig, *, max_tokens: int) -> PairTokens | PairPrompts:
+    """Return what writes pairs as the model was trained on them. Raises ModelLoadError or UnsupportedModelError."""
+    template = read_pair_template(config.path) if isinstance(config, CausalConfig) else None
+    if template is not None:
+        return PairPrompts(config.path, template, vocab_size=config.vocab_size, max_tokens=max_tokens)
+    if LOGIT_SCORE in (read_modules(config.path) or {}):
+        raise UnsupportedModelError(
+            f"{config.path}: its chat template does not show messages of the roles query and document as they are; "
+            "put the chat_template.jinja of the reranker there."
+        )
+    refuse_default_prompt(config.path)
+    return PairTokens(config.path, vocab_size=config.vocab_size, max_tokens=max_tokens)

@@ -1,18 +1,26 @@
-"""The head of a cross-encoder: a text pair's first row becomes one number. Knows neither texts nor tokens."""
+"""The head of a reranker: a pair's hidden rows become one number. Knows neither texts nor tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine.errors import UnsupportedModelError
+from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.models.weights import Checkpoint
-from engine.pooling.encoder_config import EncoderConfig
+from engine.pooling.causal_encoder import CausalConfig
+from engine.pooling.encoder_config import AnyConfig, EncoderConfig
+from engine.pooling.encoder_weights import EncoderWeights
 from engine.pooling.json_files import read_object
-from engine.pooling.layers import Linear
+from engine.pooling.layers import ACTIVATIONS, Linear
+from engine.pooling.modern_config import ModernConfig
+from engine.pooling.modules import LOGIT_SCORE, TRANSFORMER, read_modules
+from engine.pooling.pooled import pool
+from engine.pooling.recipe import Pooling
 
 _NAMES = {
     "bert": ("bert.pooler.dense", "classifier"),
@@ -21,35 +29,104 @@ _NAMES = {
 }
 """By model_type: the product before the tanh, and the one after it."""
 
+Layer = Callable[[Tensor], Tensor]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreHead:
-    """The weights of a `…ForSequenceClassification` with one label."""
+    """What turns the rows of packed pairs into their scores."""
 
-    def __init__(self, config: EncoderConfig) -> None:
-        """Read the weights. Raises ModelLoadError, and UnsupportedModelError for a head that gives no score."""
-        reason = next(_reasons_against(read_object(config.path / "config.json")), None)
-        if reason is not None:
-            raise UnsupportedModelError(f"{config.path}: {reason}")
-        hidden, (dense, output) = config.hidden_size, _NAMES[config.model_type]
-        with Checkpoint(config.path, dtype=torch.float32) as checkpoint:
-            self._dense = _linear(checkpoint, dense, hidden, hidden)
-            self._output = _linear(checkpoint, output, 1, hidden)
+    pooling: Pooling
+    layers: Sequence[Layer]
 
-    def __call__(self, first_rows: Tensor) -> Tensor:
-        """Return the logit [pairs] of each pair's first row [pairs, hidden]."""
-        return self._output(torch.tanh(self._dense(first_rows))).squeeze(-1)
+    def __call__(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return the logit [pairs] of each pair, whose rows [tokens, hidden] lie end to end."""
+        found = pool(rows, lengths, self.pooling)
+        for layer in self.layers:
+            found = layer(found)
+        return found.squeeze(-1)
 
 
-def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
+def read_score_head(config: AnyConfig) -> ScoreHead:
+    """Read the weights: of a …ForSequenceClassification with one label, or what LogitScore takes of a language model.
+
+    Raises ModelLoadError, and UnsupportedModelError for a head that gives no score.
+    """
+    modules = read_modules(config.path)
+    if modules is not None and list(modules) not in ([TRANSFORMER], [TRANSFORMER, LOGIT_SCORE]):
+        raise UnsupportedModelError(
+            f"{config.path / 'modules.json'} has the modules {', '.join(modules) or 'none'}; scores are given by "
+            "Transformer and, in a language model, LogitScore."
+        )
+    is_language_model = modules is not None and LOGIT_SCORE in modules
+    reason = next(_reasons_against(read_object(config.path / "config.json"), is_language_model=is_language_model), None)
+    if reason is not None:
+        raise UnsupportedModelError(f"{config.path}: {reason}")
+    quantization = config.body.quantization if isinstance(config, CausalConfig) else None
+    with Checkpoint(config.path, dtype=torch.float32, quantization=quantization) as checkpoint:
+        if isinstance(config, EncoderConfig):
+            return _encoder_head(config, checkpoint)
+        if isinstance(config, ModernConfig):
+            return _modern_head(config, checkpoint)
+        if modules is not None and is_language_model:
+            return _language_head(config, checkpoint, config.path / modules[LOGIT_SCORE] / "config.json")
+        weight = checkpoint.read("score.weight", (1, config.hidden_size))
+        return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[Linear(weight=weight, bias=None)])
+
+
+def _reasons_against(raw: dict[str, Any], *, is_language_model: bool) -> Iterator[str]:
     architecture = next(iter(raw.get("architectures") or ()), None)
-    if not str(architecture).endswith("ForSequenceClassification"):
-        yield f"its architecture is {architecture}; scores are given by a …ForSequenceClassification."
+    wanted = "ForCausalLM" if is_language_model else "ForSequenceClassification"
+    if not str(architecture).endswith(wanted):
+        yield f"its architecture is {architecture}; scores are given by a …{wanted}{' here' * is_language_model}."
     num_labels = len(raw.get("id2label") or (0, 1))  # two are what transformers takes where none are named
-    if num_labels != 1:
+    if num_labels != 1 and not is_language_model:
         yield f"it has {num_labels} labels (id2label); a reranker has one, its score."
 
 
-def _linear(checkpoint: Checkpoint, name: str, size: int, size_in: int) -> Linear:
-    return Linear(
-        weight=checkpoint.read(f"{name}.weight", (size, size_in)), bias=checkpoint.read(f"{name}.bias", (size,))
-    )
+def _encoder_head(config: EncoderConfig, checkpoint: Checkpoint) -> ScoreHead:
+    weights, hidden = EncoderWeights(checkpoint), config.hidden_size
+    dense, output = _NAMES[config.model_type]
+    layers: list[Layer] = [weights.linear(dense, hidden, hidden), torch.tanh, weights.linear(output, 1, hidden)]
+    return ScoreHead(pooling=Pooling.CLS, layers=layers)
+
+
+def _modern_head(config: ModernConfig, checkpoint: Checkpoint) -> ScoreHead:
+    if config.head_activation not in ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"{config.path}: classifier_activation is {config.head_activation!r}; the activations here are "
+            f"{', '.join(ACTIVATIONS)}."
+        )
+    weights, hidden = EncoderWeights(checkpoint), config.hidden_size
+    layers: list[Layer] = [
+        weights.linear("head.dense", hidden, hidden, has_bias=config.has_head_bias),
+        ACTIVATIONS[config.head_activation],
+        weights.norm("head.norm", hidden, eps=config.norm_eps, has_bias=config.has_norm_bias),
+        weights.linear("classifier", 1, hidden),
+    ]
+    return ScoreHead(pooling=Pooling(config.head_pooling), layers=layers)
+
+
+def _language_head(config: CausalConfig, checkpoint: Checkpoint, file: Path) -> ScoreHead:
+    """Return how much more likely one token is than another, as logits: the difference of two rows of the head."""
+    said = read_object(file)
+    matrix = _matrix(config, checkpoint)
+    yes = _token(said, "true_token_id", config, file)
+    row = matrix[yes].float()
+    if said.get("false_token_id") is not None:
+        row = row - matrix[_token(said, "false_token_id", config, file)].float()
+    return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[Linear(weight=row[None], bias=None)])
+
+
+def _matrix(config: CausalConfig, checkpoint: Checkpoint) -> Tensor:
+    embedding = ("model.embed_tokens.weight", "embed_tokens.weight")
+    names = embedding if config.body.has_tied_embeddings else ("lm_head.weight",)
+    name = next((name for name in names if name in checkpoint), names[0])
+    return checkpoint.whole(name)
+
+
+def _token(said: dict[str, Any], name: str, config: CausalConfig, file: Path) -> int:
+    token_id = said.get(name)
+    if type(token_id) is not int or not 0 <= token_id < config.vocab_size:
+        raise ModelLoadError(f"{file}: {name} is {token_id!r}; it must be a token from 0 to {config.vocab_size - 1}.")
+    return token_id

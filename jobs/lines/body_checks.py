@@ -213,6 +213,18 @@ def _prompt_ids(name: str, value: list[Any]) -> tuple[int, ...]:
     return token_ids(name, value)
 
 
+def only_known(body: Mapping[str, Any], parameters: Mapping[str, Check]) -> dict[str, Any]:
+    """Return what is given of a body, checked; a null means "not given". Raises BodyError for an unknown parameter."""
+    given = {}
+    for name, value in body.items():
+        if name not in parameters:
+            message = f"{name} is not a parameter of this endpoint; remove it"
+            raise BodyError(name, message, code="unknown_parameter")
+        if value is not None:
+            given[name] = parameters[name](name, value)
+    return given
+
+
 def refuse_unknown(name: str, value: Mapping[str, Any], known: set[str]) -> None:
     """Raise BodyError for a key of `value`, the object called `name`, that is not among `known`."""
     for key in value.keys() - known:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, prompts, text, wrong
+from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, only_known, prompts, text, wrong
 
 EMBEDDING_ENDPOINT = "/v1/embeddings"
 
@@ -34,13 +34,7 @@ class EmbeddingRequest:
 
 def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
     """Read the body of a line of EMBEDDING_ENDPOINT; a null means "not given". Raises BodyError."""
-    given = {}
-    for name, value in body.items():
-        if name not in _PARAMETERS:
-            message = f"{name} is not a parameter of this endpoint; remove it"
-            raise BodyError(name, message, code="unknown_parameter")
-        if value is not None:
-            given[name] = _PARAMETERS[name](name, value)
+    given = only_known(body, _PARAMETERS)
     if "input" not in given:
         raise BodyError("input", "input is missing; give text or token ids", code="missing_required_parameter")
     return EmbeddingRequest(

@@ -28,15 +28,17 @@ from jobs.lines.document_bodies import (
     read_request,
 )
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT, EmbeddingRequest, embedding_request
+from jobs.lines.rerank_bodies import RERANK_ENDPOINT, RerankRequest, rerank_request
 
-Request = ChatRequest | CompletionRequest | EmbeddingRequest | ReadRequest | GroundRequest
+Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | ReadRequest | GroundRequest
 
 
 class LineKind(StrEnum):
     """Who runs the lines of an endpoint."""
 
     GENERATE = "generate"  # an engine, which answers with new tokens
-    POOL = "pool"  # an encoder, which answers with vectors
+    POOL = "pool"  # a model that answers with vectors
+    RERANK = "rerank"  # a model that answers with scores of documents
     PREPARE = "prepare"  # a worker without an engine: documents
 
 
@@ -56,6 +58,7 @@ _ALL = (
     Endpoint(path=CHAT_ENDPOINT, kind=LineKind.GENERATE, parse=chat_request),
     Endpoint(path=COMPLETION_ENDPOINT, kind=LineKind.GENERATE, parse=completion_request),
     Endpoint(path=EMBEDDING_ENDPOINT, kind=LineKind.POOL, parse=embedding_request),
+    Endpoint(path=RERANK_ENDPOINT, kind=LineKind.RERANK, parse=rerank_request),
     Endpoint(path=READ_ENDPOINT, kind=LineKind.PREPARE, parse=read_request, is_public=False),
     Endpoint(path=GROUND_ENDPOINT, kind=LineKind.PREPARE, parse=ground_request, is_public=False),
 )

@@ -34,10 +34,12 @@ class InputEstimate:
     estimated_input_tokens: int
     """Prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and the calls of a history
     count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small vocabulary, or a script with
-    few bytes per token, gives up to four times as many. Token id prompts are exact."""
+    few bytes per token, gives up to four times as many. Token id prompts are exact. A query counts with each of its
+    documents."""
     estimated_output_tokens: int
     """The line's own limit times n times its prompts, the most that it may generate. Without a limit a completion
-    generates at most 16; a chat may go on until the context ends, and counts with the default. Embeddings have none."""
+    generates at most 16; a chat may go on until the context ends, and counts with the default. Embeddings and scores
+    have none."""
 
     def __add__(self, other: InputEstimate) -> InputEstimate:
         return InputEstimate(
@@ -113,7 +115,7 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
         input_tokens, num_prompts = _input_of(body)
     except _MALFORMED:
         input_tokens, num_prompts = _tokens_of_bytes(len(line)), 1
-    if _is_embedded(body):
+    if _generates_nothing(body):
         return input_tokens, 0
     limit = COMPLETION_MAX_TOKENS if "prompt" in body else default_max_tokens
     for name in ("max_tokens", "max_completion_tokens"):
@@ -124,8 +126,8 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
 
 def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
     """Return (tokens, number of prompts). Raises one of _MALFORMED where there is no prompt to read."""
-    if _is_embedded(body):
-        return _tokens_of_prompt(body["input"])
+    if _generates_nothing(body):
+        return _tokens_of_prompt(body["input"]) if "input" in body else _tokens_of_pairs(body)
     messages = body.get("messages")
     if messages is None:
         return _tokens_of_prompt(body["prompt"])
@@ -133,9 +135,15 @@ def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
     return sum(map(_tokens_of_message, messages)) + _tokens_of_json(tools) + _TOKENS_PER_PROMPT, 1
 
 
-def _is_embedded(body: Mapping[str, Any]) -> bool:
-    """Tell whether a body asks for vectors of its texts, and for no tokens."""
-    return "input" in body and not body.keys() & {"messages", "prompt"}
+def _generates_nothing(body: Mapping[str, Any]) -> bool:
+    """Tell whether a body asks for vectors or scores of its texts, and for no tokens."""
+    return bool(body.keys() & {"input", "documents"}) and not body.keys() & {"messages", "prompt"}
+
+
+def _tokens_of_pairs(body: Mapping[str, Any]) -> tuple[int, int]:
+    """Return (tokens, number of documents) of a query that is read with each document."""
+    texts = [each if isinstance(each, str) else each["text"] for each in body["documents"]]
+    return sum(map(_tokens_of, texts)) + len(texts) * (_tokens_of(body["query"]) + _TOKENS_PER_PROMPT), len(texts)
 
 
 def _tokens_of_message(message: Mapping[str, Any]) -> int:

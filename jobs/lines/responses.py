@@ -148,6 +148,26 @@ def embeddings_body(vectors: Sequence[Sequence[float] | str], *, model: str, num
     }
 
 
+def rerank_body(
+    response_id: str,
+    scores: Sequence[tuple[int, float]],
+    *,
+    model: str,
+    num_tokens: int,
+    documents: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Build the answer of `/v1/rerank` of (index, score) in their order; with `documents` each has its text."""
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in scores]
+    if documents is not None:
+        results = [found | {"document": {"text": documents[found["index"]]}} for found in results]
+    return {
+        "id": response_id,
+        "model": model,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        "results": results,
+    }
+
+
 def error_body(
     message: str, *, code: str, param: str | None, error_type: str = "invalid_request_error"
 ) -> dict[str, Any]:

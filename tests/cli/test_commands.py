@@ -266,14 +266,16 @@ def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     run("tenants", "create", "small", "--budget", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
     assert ["small", "0.5", "normal", "1000", "0", "0", "0", "0"] in rows
-    assert "tiny\t/models/tiny\tno worker\t0.00\t0.00\t0.00\t1\t1\tUSD\n" in run("models", "list", **admin).stdout
+    listed = run("models", "list", **admin).stdout
+    chats = "/v1/chat/completions /v1/completions"
+    assert f"tiny\t/models/tiny\tno worker\t0.00\t0.00\t0.00\t1\t1\tUSD\t{chats}\n" in listed
 
 
 def test_a_model_has_prices_in_currency_for_a_million_tokens_and_for_each_class(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database, "TOKENMILL_CURRENCY": "EUR"}
     run("models", "add", "priced", "/models/priced", "--input-price", "0.15", "--output-price", "0.6", **admin)
     assert (
-        "priced\t/models/priced\tnot offered: no worker has loaded it\t0.15\t0.15\t0.60\t1\t1\tEUR\n"
+        "priced\t/models/priced\tnot offered: no worker has loaded it\t0.15\t0.15\t0.60\t1\t1\tEUR\t"
         in run("models", "list", **admin).stdout
     )
     factors = ("--urgent-factor", "2", "--bulk-factor", "0.5")
@@ -286,15 +288,21 @@ def test_a_model_has_prices_in_currency_for_a_million_tokens_and_for_each_class(
 
 
 def test_an_added_model_answers_what_its_files_say(database: str, tmp_path: Path) -> None:
-    for name, model_type in (("vectors", "bert"), ("chats", "llama")):
+    head = "BertForSequenceClassification"
+    for name, said in {
+        "vectors": {"model_type": "bert"},
+        "chats": {"model_type": "llama"},
+        "scores": {"model_type": "bert", "architectures": [head]},
+    }.items():
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
+        (folder / "config.json").write_text(json.dumps(said))
         run("models", "add", name, folder, TOKENMILL_DATABASE_URL=database)
-    with psycopg.connect(database) as connection:
-        found = connection.execute("SELECT name, serves FROM model WHERE name IN ('vectors', 'chats')").fetchall()
-    assert sorted(found) == [("chats", "generate"), ("vectors", "pool")]
-    for name in ("vectors", "chats"):
+    rows = [line.split("\t") for line in run("models", "list", TOKENMILL_DATABASE_URL=database).stdout.splitlines()]
+    endpoints = {row[0]: row[-1] for row in rows}
+    assert (endpoints["vectors"], endpoints["scores"]) == ("/v1/embeddings", "/v1/rerank")
+    assert endpoints["chats"] == "/v1/chat/completions /v1/completions"
+    for name in ("vectors", "chats", "scores"):
         run("models", "remove", name, TOKENMILL_DATABASE_URL=database)
 
 

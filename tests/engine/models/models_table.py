@@ -111,8 +111,8 @@ found.num_tokens, found.truncated  # for each text: its tokens, and whether it w
 embedder.embed(["a text"], dimensions=128)  # the first numbers of each vector, made whole to length 1 again
 ```
 
-It runs encoders in which a token sees those before and after it, on the CPU in fp32. Texts are computed by length, end to
-end without padding, at most `max_batch_tokens` at once; a vector does not depend on the texts beside it (by more than 10⁻⁶, which is
+It runs encoders, in which a token sees those before and after it, and decoders of our own families whose last token was trained to
+stand for a text (Qwen3-Embedding), on the CPU in fp32. Texts are computed by length, end to end without padding, at most `max_batch_tokens` at once; a vector does not depend on the texts beside it (by more than 10⁻⁶, which is
 rounding). `tests/engine/pooling` compares them with transformers' on random configurations of each row, and on the real
 all-MiniLM-L6-v2 (`bash scripts/real-model --tests`), number for number within 10⁻⁵.
 
@@ -137,18 +137,18 @@ idle machine was not measured.
 
 | what | is read |
 |---|---|
-| `model_type` | `bert`, `roberta`, `xlm-roberta`, with absolute positions; `modernbert`, with the windows and rotary bases of its layers |
+| `model_type` | `bert`, `roberta`, `xlm-roberta`, with absolute positions; `modernbert`, with the windows and rotary bases of its layers; [`llama`, `mistral`, `qwen2`, `qwen3`](#our-own-decoder), with a head or without |
 | `modules.json` | Transformer, Pooling and, if it is there, Normalize; without the file give `pooling=`, and vectors have length 1 |
-| `1_Pooling/config.json` | one of cls, mean and lasttoken |
+| `1_Pooling/config.json` | one of cls, mean and lasttoken; of a decoder lasttoken |
 | `sentence_bert_config.json` | `max_seq_length`, `do_lower_case`; else the smaller of the tokenizer's limit and the encoder's positions |
 | `tokenizer.json` | all but its padding and truncation |
 | weights | safetensors in float32, bfloat16 or float16 |
 
-Everything else is refused by name: decoders (`qwen3`, `is_decoder`), other poolings and modules, a `default_prompt_name`.
+Everything else is refused by name: other decoders, those that see both sides, other poolings and modules, a `default_prompt_name`.
 
 ## Reranking
 
-Cross-encoders read a query and a document together and give one score, in Python as well:
+A reranker reads a query and a document together and gives one score. As batches of `/v1/rerank`: [embeddings.md](embeddings.md#reranking). In Python:
 
 ```python
 from engine import Reranker
@@ -159,10 +159,15 @@ found.scores  # float32 [documents], in their order: logits, whose sigmoid lies 
 found.num_tokens, found.truncated  # for each document: tokens of the pair, and whether the document lost its end
 ```
 
-Run are `BertForSequenceClassification`, `RobertaForSequenceClassification` and `XLMRobertaForSequenceClassification` with one label, as
-encoders are above: in fp32, without padding, a score whatever the batch. A query is never cut; one that leaves no room for a document is
-refused. `tests/engine/pooling/test_reranker.py` compares the logits with transformers' within 10⁻⁵. Refused by name: other heads, several
-labels, ModernBERT with a head, decoders.
+| it is | the score |
+|---|---|
+| `BertForSequenceClassification`, `RobertaFor…`, `XLMRobertaFor…`, `ModernBertFor…`, with one label | of its head |
+| `Qwen3ForSequenceClassification`, `LlamaFor…`, `MistralFor…`, `Qwen2For…`, with one label | of its head, at the last token |
+| `Qwen3ForCausalLM`, `LlamaFor…`, `MistralFor…`, `Qwen2For…`, with LogitScore in `modules.json` | logit(yes) − logit(no) at the last token of its chat template |
+
+All run as above: in fp32, without padding, a score whatever the batch. A query is never cut; one that leaves no room for a document is
+refused. `tests/engine/pooling` compares the logits with transformers' on random configurations of BERT, RoBERTa, XLM-R and ModernBERT within 10⁻⁵, and
+of Qwen3 within 10⁻⁴. Refused by name: other heads, several labels, templates that do not show the pair as it is.
 
 ## Refused
 

@@ -145,6 +145,7 @@ def test_bfloat16_runs_and_mostly_agrees_with_float32(tiny_models: TinyModels) -
 def test_logits_are_not_rounded_to_bfloat16_where_panels_are_multiplied(tiny_models: TinyModels) -> None:
     decoder = runner_of(make_engine(tiny_models["llama-gqa"], dtype="bfloat16"))._model
     assert isinstance(decoder, Decoder)
+    assert decoder._head is not None
     if not decoder._head.is_compiled:
         pytest.skip("this machine multiplies no panels")
     hidden = torch.randn(3, decoder.config.hidden_size).bfloat16()

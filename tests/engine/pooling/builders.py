@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
 
 WORDS = ["the", "sea", "is", "cold", "and", "wide", "ships", "sail", "to", "no", "port", "today"]
 MAX_SEQ_LENGTH = 24
@@ -21,6 +28,14 @@ _SPECIAL = {
     "roberta": ["<s>", "<pad>", "</s>", "<unk>"],
     "xlm-roberta": ["<s>", "<pad>", "</s>", "<unk>"],
     "modernbert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
+    "qwen3": ["<|endoftext|>", "<unk>"],
+}
+_OF_TYPE: dict[str, dict[str, Any]] = {
+    "bert": {"type_vocab_size": 2},
+    "roberta": {"type_vocab_size": 1},
+    "xlm-roberta": {"type_vocab_size": 1},
+    "modernbert": {},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8, "hidden_act": "silu", "eos_token_id": 0},
 }
 
 
@@ -62,20 +77,44 @@ def make_folder(
     **settings: Any,
 ) -> Folder:
     """Write an encoder with random weights, biases and norms too."""
-    hidden_size = _write(path, model_type, AutoModelForMaskedLM if has_head else AutoModel, settings)
+    with_head = AutoModelForCausalLM if model_type == "qwen3" else AutoModelForMaskedLM
+    hidden_size = write_model(path, model_type, with_head if has_head else AutoModel, settings)
+    _tokenizer(_SPECIAL[model_type]).save(str(path / "tokenizer.json"))
     folder = Folder(path=path, pooling=pooling, is_normalized=is_normalized)
     _write_recipe(folder, hidden_size=hidden_size)
     return folder
 
 
-def make_cross_encoder(path: Path, model_type: str) -> Folder:
+def make_cross_encoder(path: Path, model_type: str, **settings: Any) -> Folder:
     """Write a cross-encoder with random weights: one label, and a tokenizer of pairs."""
-    _write(path, model_type, AutoModelForSequenceClassification, {"num_labels": 1})
+    write_model(path, model_type, AutoModelForSequenceClassification, {"num_labels": 1, **settings})
+    _tokenizer(_SPECIAL[model_type]).save(str(path / "tokenizer.json"))
     return Folder(path=path, pooling="cls", is_normalized=False)
 
 
-def _write(path: Path, model_type: str, auto_class: Any, settings: dict[str, Any]) -> int:
-    """Write weights and tokenizer, and return how wide the rows are."""
+def random_decoder(seed: int) -> dict[str, Any]:
+    """Return a configuration of a Qwen3 that differs from the others in heads, sizes, biases and windows."""
+    numbers = random.Random(seed)
+    num_layers, num_kv_heads = numbers.randrange(2, 6), numbers.choice([1, 2])
+    kinds = ["sliding_attention", "full_attention"] if numbers.random() < 0.5 else ["full_attention"]
+    return {
+        "hidden_size": numbers.choice([16, 32, 48]),
+        "num_attention_heads": num_kv_heads * numbers.choice([1, 2]),
+        "num_key_value_heads": num_kv_heads,
+        "head_dim": numbers.choice([8, 16, 24]),
+        "num_hidden_layers": num_layers,
+        "intermediate_size": numbers.choice([24, 40]),
+        "attention_bias": numbers.random() < 0.5,
+        "tie_word_embeddings": numbers.random() < 0.5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": numbers.choice([100.0, 1_000_000.0])},
+        "use_sliding_window": len(kinds) == 2,
+        "sliding_window": 5,
+        "layer_types": [numbers.choice(kinds) for _ in range(num_layers)],
+    }
+
+
+def write_model(path: Path, model_type: str, auto_class: Any, settings: dict[str, Any]) -> int:
+    """Write random weights, and return how wide the rows are."""
     special = _SPECIAL[model_type]
     config = AutoConfig.for_model(
         model_type,
@@ -86,8 +125,8 @@ def _write(path: Path, model_type: str, auto_class: Any, settings: dict[str, Any
             "num_attention_heads": 4,
             "intermediate_size": 48,
             "max_position_embeddings": 40,
-            **({} if model_type == "modernbert" else {"type_vocab_size": 2 if model_type == "bert" else 1}),
-            "pad_token_id": next(index for index, token in enumerate(special) if "pad" in token.lower()),
+            **_OF_TYPE[model_type],
+            "pad_token_id": next((index for index, token in enumerate(special) if "pad" in token.lower()), 0),
             **settings,
         },
     )
@@ -97,7 +136,6 @@ def _write(path: Path, model_type: str, auto_class: Any, settings: dict[str, Any
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)
     model.save_pretrained(path)
-    _tokenizer(special).save(str(path / "tokenizer.json"))
     size: int = config.hidden_size
     return size
 
@@ -123,7 +161,6 @@ def _write_recipe(folder: Folder, *, hidden_size: int) -> None:
 
 def _tokenizer(special: list[str]) -> Any:
     """Return a tokenizer of whole words that puts the special tokens around a text."""
-    first, last = (special[2], special[3]) if special[0] == "[PAD]" else (special[0], special[2])
     second = 1 if special[0] == "[PAD]" else 0
     unknown = next(token for token in special if "unk" in token.lower())
     words = {word: index for index, word in enumerate([*special, *WORDS])}
@@ -131,9 +168,13 @@ def _tokenizer(special: list[str]) -> Any:
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens(special)
+    if len(special) == 2:
+        last = special[0]
+        single, pair = f"$A {last}", f"$A $B {last}"
+    else:
+        first, last = (special[2], special[3]) if second else (special[0], special[2])
+        single, pair = f"{first} $A {last}", f"{first} $A {last} $B:{second} {last}:{second}"
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:{second} {last}:{second}",
-        special_tokens=[(first, words[first]), (last, words[last])],
+        single=single, pair=pair, special_tokens=[(token, words[token]) for token in special if token in single]
     )
     return tokenizer

@@ -155,7 +155,7 @@ def test_the_newer_name_of_a_pooling_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("config.json", {"model_type": "qwen3"}, "model_type is 'qwen3'"),
+        ("config.json", {"model_type": "gpt2"}, "model_type is 'gpt2'"),
         ("config.json", {"is_decoder": True}, "is_decoder is true"),
         ("config.json", {"auto_map": {"AutoModel": "theirs.Model"}}, "code of its own"),
         ("config.json", {"quantization_config": {"quant_method": "fp8"}}, "quantized"),

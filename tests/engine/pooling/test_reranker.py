@@ -15,11 +15,12 @@ from transformers import AutoModelForSequenceClassification
 
 from engine import Reranker
 from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError, UnsupportedModelError
+from engine.pooling.purposes import Purpose, purpose_of
 from tests.engine.pooling.builders import WORDS, make_cross_encoder, make_folder
 
 QUERY = "is the sea cold"
 DOCUMENTS = [" ".join(random.Random(length).choices(WORDS, k=length)) for length in (1, 7, 7, 2, 60, 12, 0)]
-MAX_TOKENS = {"bert": 40, "roberta": 38, "xlm-roberta": 38}
+MAX_TOKENS = {"bert": 40, "roberta": 38, "xlm-roberta": 38, "modernbert": 40}
 """Of the builder's 40 positions; a RoBERTa counts from the one after its padding token."""
 
 
@@ -34,7 +35,8 @@ def by_transformers(path: Path, model_type: str, query: str, documents: list[str
     for document in documents:
         encoding = tokenizer.encode(query, document)
         with torch.inference_mode():
-            logits = model(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids])).logits
+            types = {} if model_type == "modernbert" else {"token_type_ids": torch.tensor([encoding.type_ids])}
+            logits = model(torch.tensor([encoding.ids]), **types).logits
         found.append(logits[0, 0].item())
     return np.array(found, np.float32)
 
@@ -46,6 +48,18 @@ def test_scores_are_the_logits_of_transformers(tmp_path: Path, model_type: str) 
     assert np.ptp(expected) > 0.01  # else any order would do
     found = Reranker(tmp_path).score(QUERY, DOCUMENTS)
     assert np.abs(found.scores - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("classifier_pooling", ["cls", "mean"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_head_of_a_modernbert_is_that_of_transformers(
+    tmp_path: Path, classifier_pooling: str, has_bias: bool
+) -> None:
+    settings = {"classifier_bias": has_bias, "norm_bias": has_bias, "local_attention": 6}
+    make_cross_encoder(tmp_path, "modernbert", classifier_pooling=classifier_pooling, **settings)
+    expected = by_transformers(tmp_path, "modernbert", QUERY, DOCUMENTS)
+    assert np.ptp(expected) > 0.01
+    assert np.abs(Reranker(tmp_path).score(QUERY, DOCUMENTS).scores - expected).max() < 1e-5
 
 
 def test_the_parts_of_a_pair_are_told_apart_by_their_types(tmp_path: Path) -> None:
@@ -117,16 +131,34 @@ def test_what_gives_no_score_is_refused_by_name(tmp_path: Path, settings: dict[s
         Reranker(tmp_path)
 
 
-def test_an_encoder_whose_head_is_another_is_refused_by_name(tmp_path: Path) -> None:
-    make_folder(tmp_path, "modernbert")
-    with pytest.raises(UnsupportedModelError, match="model_type is 'modernbert'; scores are computed by bert"):
+def test_an_activation_that_is_not_computed_is_refused_by_name(tmp_path: Path) -> None:
+    make_cross_encoder(tmp_path, "modernbert", classifier_activation="silu")
+    with pytest.raises(UnsupportedModelError, match="classifier_activation is 'silu'; the activations here are gelu"):
         Reranker(tmp_path)
+
+
+def test_modules_that_give_no_score_are_refused_by_name(tmp_path: Path) -> None:
+    make_folder(tmp_path, "modernbert")
+    with pytest.raises(UnsupportedModelError, match="has the modules Transformer, Pooling, Normalize; scores"):
+        Reranker(tmp_path)
+
+
+def test_a_prompt_that_is_written_before_texts_is_refused(tmp_path: Path) -> None:
+    folder = make_cross_encoder(tmp_path, "bert")
+    folder.write("config_sentence_transformers.json", {"default_prompt_name": "query"})
+    with pytest.raises(UnsupportedModelError, match="writes its prompt 'query' before every text"):
+        Reranker(tmp_path)
+
+
+def test_a_head_with_labels_is_for_reranking(tmp_path: Path) -> None:
+    make_cross_encoder(tmp_path, "bert")
+    assert purpose_of(tmp_path) is Purpose.RERANK
 
 
 def test_a_head_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = make_cross_encoder(tmp_path, "xlm-roberta")
     folder.change("config.json", model_type="bert")
-    with pytest.raises(ModelLoadError, match=r"bert\.pooler\.dense\.weight"):
+    with pytest.raises(ModelLoadError, match=r"bert\.pooler\.dense\."):
         Reranker(tmp_path)
 
 

@@ -16,7 +16,7 @@ from jobs.batches import lifecycle
 from jobs.states import UncoveredLines
 from jobs.tables import Tenant
 from tests.engine.pooling.builders import MAX_SEQ_LENGTH
-from tests.workers.embedding.builders import Desk, line
+from tests.workers.pooling.builders import Desk, line
 from workers.drain import Drain
 
 TEXTS = ["the sea is cold", "ships sail", "to no port today and wide"]

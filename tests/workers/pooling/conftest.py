@@ -16,7 +16,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.engine.pooling.builders import make_folder
-from tests.workers.embedding.builders import MODEL, Desk
+from tests.workers.pooling.builders import MODEL, Desk
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Answers the lines of claimed chunks with one encoder, in this process. Knows no claim."""
+"""Answers the lines of claimed chunks with one model that pools, in this process. Knows no claim."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from jobs.chunks.leasing import ClaimedChunk
 from workers.drain import Drain
-from workers.embedding.run import EmbeddingParts, EmbeddingRun
+from workers.pooling.run import PoolParts, PoolRun
 
 
-class EmbeddingRunner:
-    """The `Runner` of a worker whose model answers with vectors."""
+class PoolRunner:
+    """The `Runner` of a worker whose model answers with vectors or scores."""
 
-    def __init__(self, make_parts: Callable[[Drain], EmbeddingParts]) -> None:
+    def __init__(self, make_parts: Callable[[Drain], PoolParts]) -> None:
         self._make_parts = make_parts
-        self._parts: EmbeddingParts | None = None
+        self._parts: PoolParts | None = None
 
     def start(self, drain: Drain, *, is_busy: Callable[[], bool]) -> int:
         self._parts = self._make_parts(drain)
-        return self._parts.embedder.max_tokens
+        return self._parts.model.max_tokens
 
     def run(self, claim: ClaimedChunk) -> bool:
         assert self._parts is not None, "start() first"
-        return EmbeddingRun(claim, self._parts).run()
+        return PoolRun(claim, self._parts).run()
 
     def metrics(self) -> Mapping[str, Any]:
         assert self._parts is not None, "start() first"

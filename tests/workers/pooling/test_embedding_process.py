@@ -14,7 +14,7 @@ from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
-from tests.workers.embedding.builders import MODEL, Desk, line
+from tests.workers.pooling.builders import MODEL, Desk, line
 from tests.workers.role_processes import RoleProcess, Watch, dispatching, ended, stored_in
 
 pytestmark = pytest.mark.long

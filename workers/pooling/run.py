@@ -1,4 +1,4 @@
-"""Runs one claimed chunk of embeddings from first line to last: prepares, covers, computes, writes, holds the lease."""
+"""Runs one claimed chunk by a model that pools: prepares, covers, computes and writes its lines, holds the lease."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
 from operator import not_
+from typing import Any
 
-from engine.pooling.embedder import Embedder
 from jobs.chunks import leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
-from jobs.lines.embedding_bodies import EmbeddingRequest
 from jobs.lines.endpoints import parse_request
 from jobs.lines.reading import InputLine, RawLine, parse_line
 from jobs.states import UncoveredLines
@@ -25,19 +24,19 @@ from workers.chunks.held import HeldChunk, Services
 from workers.chunks.lease import Abandoned
 from workers.chunks.line_results import FailureMaker
 from workers.chunks.room import Room
-from workers.embedding.answers import Answered, VectorAnswers
-from workers.embedding.lines import EmbeddingLine, next_group, prepare
+from workers.pooling.answers import Answered, PoolAnswers
+from workers.pooling.lines import PoolLine, PoolModel, next_group
 from workers.prompt_lengths import Unwanted
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingParts(Services):
-    """One encoder, and the services around it."""
+class PoolParts(Services):
+    """One model, and the services around it."""
 
-    embedder: Embedder
-    answers: VectorAnswers
+    model: PoolModel[Any]
+    answers: PoolAnswers
     """Computed by it."""
     room: Room = field(default_factory=Room)
     """For long lines while they are tokenised."""
@@ -60,10 +59,10 @@ class _Nothing:
     def write(self) -> None: ...
 
 
-class EmbeddingRun(HeldChunk):
+class PoolRun(HeldChunk):
     """One claim."""
 
-    def __init__(self, claim: ClaimedChunk, parts: EmbeddingParts) -> None:
+    def __init__(self, claim: ClaimedChunk, parts: PoolParts) -> None:
         super().__init__(claim, parts)
         self._parts = parts
         self._failures = FailureMaker(claim.batch_id)
@@ -101,7 +100,7 @@ class EmbeddingRun(HeldChunk):
 
     def _prepared(
         self, raws: Sequence[RawLine], is_wanted: Callable[[], bool]
-    ) -> tuple[Sequence[EmbeddingLine], Sequence[LineResult]]:
+    ) -> tuple[Sequence[PoolLine], Sequence[LineResult]]:
         """Return the lines that can be computed, and the results of the others. Raises Unwanted."""
         lines, refused = [], []
         for raw in raws:
@@ -124,19 +123,17 @@ class EmbeddingRun(HeldChunk):
             return nullcontext()
         return self._parts.room.inside(size_bytes, is_wanted=is_wanted)
 
-    def _prepare(self, line: InputLine, is_wanted: Callable[[], bool]) -> EmbeddingLine:
+    def _prepare(self, line: InputLine, is_wanted: Callable[[], bool]) -> PoolLine:
         request = parse_request(self._claim.endpoint, line.body)
-        assert isinstance(request, EmbeddingRequest), "served_models.note_kind keeps others away"
-        return prepare(
-            request, self._parts.embedder, line_no=line.line_no, custom_id=line.custom_id, is_wanted=is_wanted
-        )
+        inputs = tuple(self._parts.model.tokenize(request, is_wanted=is_wanted))
+        return PoolLine(line_no=line.line_no, custom_id=line.custom_id, request=request, inputs=inputs)
 
-    def _answered(self, lines: Sequence[EmbeddingLine], is_wanted: Callable[[], bool]) -> Answered:
+    def _answered(self, lines: Sequence[PoolLine], is_wanted: Callable[[], bool]) -> Answered:
         return self._parts.answers.answer(lines, batch_id=self._claim.batch_id, is_wanted=is_wanted)
 
     def _cover(
-        self, group: Sequence[EmbeddingLine], rest: Sequence[EmbeddingLine]
-    ) -> tuple[Sequence[EmbeddingLine], Sequence[EmbeddingLine]]:
+        self, group: Sequence[PoolLine], rest: Sequence[PoolLine]
+    ) -> tuple[Sequence[PoolLine], Sequence[PoolLine]]:
         """Return the lines of a group that the budgets cover, and what is left to do behind them.
 
         Where none is covered they wait for room, which raises Abandoned, or fail: as the batch wants it.
@@ -161,7 +158,7 @@ class EmbeddingRun(HeldChunk):
         )
         return [], rest
 
-    def _picos_of(self, line: EmbeddingLine) -> int:
+    def _picos_of(self, line: PoolLine) -> int:
         return self._claim.prices.cost_picos(input_tokens=line.most_tokens, output_tokens=0)
 
     def _write(self, results: Sequence[LineResult], *, is_last: bool, microseconds: int = 0) -> None:

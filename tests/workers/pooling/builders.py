@@ -12,14 +12,17 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.pooling.embedder import Embedder
 from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import worker_meters
 from jobs.telemetry.traces import NO_TRACES
 from workers.drain import Drain
-from workers.embedding.answers import VectorAnswers
-from workers.embedding.run import EmbeddingParts, EmbeddingRun
+from workers.pooling.answers import PoolAnswers
+from workers.pooling.lines import PoolModel
+from workers.pooling.run import PoolParts, PoolRun
+from workers.pooling.vectors import VectorModel
 
 MODEL = "tiny"
 
@@ -44,13 +47,18 @@ class Desk:
 
     def run_next(self, *, embedder: Any = None, drain: Drain | None = None) -> bool:
         """Claim the next chunk and run it; return whether it was finished."""
+        return self.run(self.claim(), VectorModel(embedder or self.embedder), drain=drain)
+
+    def claim(self) -> ClaimedChunk:
         with self.sessions.begin() as session:
             claim = leasing.claim_next(session, model=MODEL, worker_id="w", lease=self.settings.lease)
         assert claim is not None, "no chunk is ready"
-        used = embedder or self.embedder
-        parts = EmbeddingParts(
-            embedder=used,
-            answers=VectorAnswers(used, model=MODEL),
+        return claim
+
+    def run(self, claim: ClaimedChunk, model: PoolModel[Any], *, drain: Drain | None = None) -> bool:
+        parts = PoolParts(
+            model=model,
+            answers=PoolAnswers(model, name=MODEL),
             sessions=self.sessions,
             hold_sessions=self.sessions,
             storage=self.storage,
@@ -59,7 +67,7 @@ class Desk:
             meters=worker_meters(),
             traces=NO_TRACES,
         )
-        return EmbeddingRun(claim, parts).run()
+        return PoolRun(claim, parts).run()
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.sessions() as session:

@@ -1,0 +1,121 @@
+"""Compute a decoder over whole texts, each token seeing those before it: ids in, one hidden row a token out.
+
+The engine's own decoder in fp32 on the CPU. A text is one piece, so the keys and values of a layer are needed by no
+later step: all layers write them to the same place. Knows neither text nor pooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import UnsupportedModelError
+from engine.models.config import ModelConfig, load_body_config
+from engine.models.decoder import Decoder
+from engine.models.step_model import StepTensors, new_cache
+from kernels.paged import PagedStep
+
+_BLOCK_SIZE = 16
+"""A group of tokens as attention reads them on a CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalConfig:
+    """A decoder of the Llama family whose hidden rows are wanted."""
+
+    body: ModelConfig
+    max_tokens: int
+
+    @property
+    def path(self) -> Path:
+        """Return its folder."""
+        return self.body.path
+
+    @property
+    def model_type(self) -> str:
+        """Return its family."""
+        return self.body.model_type
+
+    @property
+    def vocab_size(self) -> int:
+        """Return how many tokens it has."""
+        return self.body.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Return how wide its rows are."""
+        return self.body.hidden_size
+
+
+def read_causal_config(path: Path, raw: dict[str, Any]) -> CausalConfig:
+    """Read a decoder's configuration, whatever head it has. Raises ModelLoadError, or UnsupportedModelError by name."""
+    reason = next(_reasons_against(raw), None)
+    if reason is not None:
+        raise UnsupportedModelError(f"{path}: {reason}")
+    body = load_body_config(str(path))
+    assert body.max_model_len is not None, "the families of our own decoder have positions"
+    return CausalConfig(body=body, max_tokens=body.max_model_len)
+
+
+def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
+    if raw.get("auto_map"):
+        yield "config.json names code of its own (auto_map), which is never run; take a model that has none."
+    if raw.get("is_causal") is False or raw.get("use_bidirectional_attention"):
+        yield f"its {raw['model_type']} sees all tokens of a text at once; here a token sees those before it."
+
+
+class CausalEncoder:
+    """A decoder's weights without its head, and its forward pass. Safe to use from several threads."""
+
+    def __init__(self, config: CausalConfig) -> None:
+        """Read the weights. Raises ModelLoadError where they do not belong to the configuration."""
+        with torch.inference_mode():
+            self._decoder = Decoder(
+                config.body,
+                dtype=torch.float32,
+                device=torch.device("cpu"),
+                max_positions=config.max_tokens,
+                has_head=False,
+            )
+
+    @torch.inference_mode()
+    def hidden_rows(self, texts: Sequence[Tensor], types: Sequence[Tensor] | None = None) -> Tensor:
+        """Return the last norm's rows [tokens, hidden] of texts, each its token ids [length] int64, end to end.
+
+        A decoder has no `types`.
+        """
+        del types
+        step, num_blocks = _step(texts)
+        one_layer = new_cache(
+            self._decoder.kv_shapes[:1],
+            num_blocks=num_blocks,
+            block_size=_BLOCK_SIZE,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+        return self._decoder.normed(*self._decoder.forward(step, one_layer * len(self._decoder.kv_shapes)))
+
+
+def _step(texts: Sequence[Tensor]) -> tuple[StepTensors, int]:
+    """Return the step that computes the texts whole, and how many blocks it writes: text after text, whole ones."""
+    lengths = torch.tensor([len(text) for text in texts])
+    counts = (lengths + _BLOCK_SIZE - 1) // _BLOCK_SIZE
+    first_blocks = counts.cumsum(0) - counts
+    positions = torch.cat([torch.arange(len(text)) for text in texts])
+    longest, starts = int(lengths.max()), torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+    paged = PagedStep(
+        # Of a text with fewer blocks than another the last ones are never read.
+        block_tables=(first_blocks[:, None] + torch.arange(int(counts.max()))).clamp(max=int(counts.sum()) - 1).int(),
+        query_start=starts.int(),
+        context_lens=lengths.int(),
+        slots=first_blocks.repeat_interleave(lengths) * _BLOCK_SIZE + positions,
+        positions=positions,
+        max_query_len=longest,
+        max_context_len=longest,
+    )
+    return StepTensors(token_ids=torch.cat(list(texts)), paged=paged), int(counts.sum())

@@ -1,0 +1,126 @@
+"""Write a query and a document where a model's chat template shows them, and cut that into tokens. Knows no weights.
+
+Only the template writes special tokens: the same words in a query or a document are text, and forge no turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.pooling.json_files import read_object
+from engine.pooling.pair_tokens import TokenizedPair, check_pair_texts, check_query
+from engine.pooling.text_tokens import check_tokenizer, load_tokenizer
+from engine.tokenizer import load_tokenizer as load_whole_tokenizer
+
+_QUERY, _DOCUMENT = " \ue0f1query\ue0f1 ", " \ue0f1document\ue0f1 "
+"""What a template is asked to show as it is: one that trims texts, say, does not, and has no such parts around them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTemplate:
+    """A prompt before its query, between that and its document, and behind it."""
+
+    before: str
+    between: str
+    behind: str
+
+
+def read_pair_template(path: Path) -> PairTemplate | None:
+    """Return what a folder's chat template writes around a pair, None where it does not show both of them.
+
+    The pair is a message of role query and one of role document, as in sentence-transformers, and the prompt that
+    config_sentence_transformers.json has by default is one of role system. Raises ModelLoadError.
+    """
+    tokenizer = load_whole_tokenizer(path)
+    if tokenizer is None or tokenizer.chat_template is None:
+        return None
+    messages = [{"role": "query", "content": _QUERY}, {"role": "document", "content": _DOCUMENT}]
+    prompt = _default_prompt(path)
+    if prompt is not None:
+        messages.insert(0, {"role": "system", "content": prompt})
+    try:
+        shown = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False))
+    except Exception:  # noqa: BLE001 - a template is its author's program: one for other roles may raise anything
+        return None
+    before, has_query, rest = shown.partition(_QUERY)
+    between, has_document, behind = rest.partition(_DOCUMENT)
+    if not (has_query and has_document):
+        return None
+    if prompt is not None and prompt not in before:
+        raise UnsupportedModelError(f"{path}: its chat template does not show the prompt {prompt[:60]!r}, its default.")
+    return PairTemplate(before=before, between=between, behind=behind)
+
+
+def _default_prompt(path: Path) -> str | None:
+    said = read_object(path / "config_sentence_transformers.json")
+    name, prompts = said.get("default_prompt_name"), said.get("prompts") or {}
+    if name is None:
+        return None
+    if not isinstance(prompts.get(name), str):
+        raise ModelLoadError(
+            f"{path / 'config_sentence_transformers.json'} names the prompt {name!r} by default and has none of it."
+        )
+    return str(prompts[name])
+
+
+class PairPrompts:
+    """A tokenizer that keeps a query and the template whole, and as much of a document as there is room for."""
+
+    def __init__(self, path: Path, template: PairTemplate, *, vocab_size: int, max_tokens: int) -> None:
+        self._template = template
+        self._max_tokens = max_tokens
+        self._tokenizer = load_tokenizer(path)
+        check_tokenizer(self._tokenizer, path, vocab_size=vocab_size, max_tokens=max_tokens, is_pair=True)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        self._special = re.compile(f"({'|'.join(map(re.escape, special)) or '(?!)'})")
+        whole = self._tokenizer.encode("".join(self._texts("a", "b")), add_special_tokens=False).ids
+        self._tokenizer.encode_special_tokens = True
+        if self._ids("a", "b") != whole:
+            raise UnsupportedModelError(f"{path}: its tokenizer reads a text behind a special token unlike one alone.")
+
+    def __call__(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
+        """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
+        check_pair_texts(query, documents)
+        num_around = len(self._ids("", ""))
+        check_query(len(self._ids(query, "")) - num_around, allowed=self._max_tokens - num_around - 1)
+        return [self._tokenized(query, document) for document in documents]
+
+    def _tokenized(self, query: str, document: str) -> TokenizedPair:
+        ids = self._ids(query, document)
+        is_truncated = len(ids) > self._max_tokens
+        if is_truncated:
+            ends = [end for _, end in self._tokenizer.encode(document, add_special_tokens=False).offsets]
+            num_kept = len(ends)
+            while len(ids) > self._max_tokens:  # a text's end may read otherwise where it is cut
+                num_kept -= len(ids) - self._max_tokens
+                ids = self._ids(query, document[: ends[num_kept - 1]] if num_kept > 0 else "")
+        types = torch.zeros(len(ids), dtype=torch.int64)
+        return TokenizedPair(token_ids=torch.tensor(ids), types=types, is_truncated=is_truncated)
+
+    def _texts(self, query: str, document: str) -> tuple[str, ...]:
+        template = self._template
+        return template.before, query, template.between, document, template.behind
+
+    def _ids(self, query: str, document: str) -> list[int]:
+        """Return a prompt's tokens: the template's special ones, and those of the texts between them."""
+        pieces = [""]
+        for index, text in enumerate(self._texts(query, document)):
+            first, *others = [text] if index % 2 else self._special.split(text)
+            pieces[-1] += first
+            pieces.extend(others)
+        ids: list[int] = []
+        for index, piece in enumerate(pieces):
+            ids.extend([self._tokenizer.token_to_id(piece)] if index % 2 else self._read(piece))
+        return ids
+
+    def _read(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return found

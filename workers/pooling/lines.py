@@ -1,0 +1,73 @@
+"""The lines of a chunk as a model that pools takes them: tokenised, measured, and cut into groups. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.pooling.text_tokens import TokenizedText
+from jobs.lines.endpoints import LineKind, Request
+
+GROUP_TOKENS = 16_384
+"""Of lines that are computed between two writes, unless one line alone has more."""
+
+Numbers = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLine:
+    """A line ready to be computed."""
+
+    line_no: int
+    custom_id: str
+    request: Request
+    inputs: Sequence[TokenizedText]
+    """What is computed for it, each by itself."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Return how many the line uses, which is known before."""
+        return sum(len(one.token_ids) for one in self.inputs)
+
+
+Input = TypeVar("Input", bound=TokenizedText)
+
+
+class PoolModel(Protocol[Input]):
+    """A loaded model, and what lines ask of it."""
+
+    @property
+    def kind(self) -> LineKind:
+        """Return which lines it answers."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Return how many tokens it reads at once."""
+        ...
+
+    def tokenize(self, request: Request, *, is_wanted: Callable[[], bool]) -> Iterator[Input]:
+        """Yield what is to be computed. Raises BodyError for what this model does not take, and Unwanted."""
+        ...
+
+    def compute(self, inputs: Sequence[Input]) -> Numbers:
+        """Return what was asked of each input, in their order: [inputs] or [inputs, numbers of each]."""
+        ...
+
+    def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> Mapping[str, Any]:
+        """Return the answer of a line whose inputs were computed, under the model's served name."""
+        ...
+
+
+def next_group(lines: Sequence[PoolLine], *, max_lines: int) -> Sequence[PoolLine]:
+    """Return the first lines, as many as are computed together; at least one."""
+    num_tokens = 0
+    for index, line in enumerate(lines[:max_lines]):
+        num_tokens += line.most_tokens
+        if index and num_tokens > GROUP_TOKENS:
+            return lines[:index]
+    return lines[:max_lines]

@@ -1,0 +1,79 @@
+"""Lines of `/v1/embeddings`: texts as one model's tokens, and its vectors as OpenAI writes them. Knows no chunk."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from engine.errors import InvalidRequestError
+from engine.pooling.embedder import Embedder
+from engine.pooling.text_tokens import TokenizedText
+from jobs.lines.body_checks import BodyError
+from jobs.lines.embedding_bodies import EmbeddingRequest, Encoding
+from jobs.lines.endpoints import LineKind, Request
+from jobs.lines.responses import embeddings_body
+from workers.pooling.lines import Numbers, PoolLine
+from workers.prompt_lengths import Unwanted
+
+
+class VectorModel:
+    """A `PoolModel` that embeds."""
+
+    kind = LineKind.POOL
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.max_tokens = embedder.max_tokens
+
+    def tokenize(self, request: Request, *, is_wanted: Callable[[], bool]) -> Iterator[TokenizedText]:
+        assert isinstance(request, EmbeddingRequest), "served_models.note_kind keeps others away"
+        most = self._embedder.dimensions
+        if request.dimensions is not None and request.dimensions > most:
+            raise BodyError("dimensions", f"dimensions is {request.dimensions}; this model has vectors of 1 to {most}")
+        for index, one in enumerate(request.inputs):
+            if not is_wanted():
+                raise Unwanted
+            name = f"input[{index}]"
+            yield self._of_text(one, name) if isinstance(one, str) else self._of_ids(one, name)
+
+    def compute(self, inputs: Sequence[TokenizedText]) -> Numbers:
+        return self._embedder.embed_tokens([one.token_ids for one in inputs])
+
+    def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
+        del response_id  # OpenAI's answer has none
+        request = line.request
+        assert isinstance(request, EmbeddingRequest), "tokenize took it"
+        kept = [self._embedder.shorten(vector, request.dimensions) for vector in found]
+        vectors = [_written(vector, request.encoding) for vector in kept]
+        return embeddings_body(vectors, model=name, num_tokens=line.most_tokens)
+
+    def _of_text(self, text: str, name: str) -> TokenizedText:
+        try:
+            (found,) = self._embedder.tokenize([text])
+        except InvalidRequestError as error:
+            raise BodyError("input", f"{name} cannot be tokenised: {error}") from None
+        if found.is_truncated:
+            raise self._too_long(f"{name} has more than {self.max_tokens:,} tokens")
+        return found
+
+    def _of_ids(self, token_ids: Sequence[int], name: str) -> TokenizedText:
+        if len(token_ids) > self.max_tokens:
+            raise self._too_long(f"{name} has {len(token_ids):,} tokens")
+        if max(token_ids) >= self._embedder.vocab_size:
+            most = self._embedder.vocab_size - 1
+            raise BodyError("input", f"{name} has the token id {max(token_ids)}; this model has 0 to {most}")
+        return TokenizedText(token_ids=torch.tensor(token_ids), is_truncated=False)
+
+    def _too_long(self, said: str) -> BodyError:
+        message = f"{said}; this model reads {self.max_tokens:,} at most. Cut it into several inputs"
+        return BodyError("input", message, code="context_length_exceeded")
+
+
+def _written(vector: Numbers, encoding: Encoding) -> list[float] | str:
+    if encoding is Encoding.BASE64:
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    numbers: list[float] = vector.tolist()
+    return numbers
