@@ -15,7 +15,8 @@ from jobs.accounts import budgets
 from jobs.accounts.batch_caps import IS_CAPPED
 from jobs.accounts.budgets import Covered
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.leasing import ClaimedChunk, fenced_out
+from jobs.chunks.lease_ends import fenced_out
+from jobs.chunks.leasing import ClaimedChunk
 
 
 def cover(

@@ -1,6 +1,6 @@
 """Chunks: claim, extend, flush, complete, give back, withdraw.
 
-Their states are written here, in `waiting` and in `lost_leases`.
+Their states are written here, in `lease_ends`, `waiting` and `lost_leases`.
 
 A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
 is not. Locks are taken in the order chunk → batch → fair share → decision → budget; whoever holds one
@@ -25,12 +25,12 @@ from jobs.accounts.prices import MODEL_COLUMNS, Prices
 from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fair_order import LOWERED
-from jobs.chunks.fairshare import Share
+from jobs.chunks.lease_ends import fenced_out, leave, lock_batch_state
 from jobs.chunks.recording import COUNT, LineResult, Recorded, insert
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
 from jobs.decisions import Kind
-from jobs.errors import FencedOutError, TokenmillError
+from jobs.errors import TokenmillError
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState, ChunkState, Priority, sources_of
 
@@ -234,27 +234,6 @@ def withdraw_open(session: Session, batch_id: str) -> int:
     return len(session.scalars(_WITHDRAW, {"batch_id": batch_id, "after": ChunkState.WITHDRAWN.value}).all())
 
 
-def lock_batch_state(session: Session, batch_id: str) -> BatchState:
-    """Lock a batch row and return its state: nobody withdraws its chunks until this transaction ends."""
-    return BatchState(session.execute(_LOCK_BATCH, {"batch_id": batch_id}).scalar_one())
-
-
-def correct_share(session: Session, chunk: ChunkRef) -> None:
-    """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate.
-
-    What is prepared uses no tokens and is counted by its lines, in the estimate, too.
-    """
-    used_of = _PREPARED if chunk.model == PREPARE_MODEL else _USED
-    used = session.scalar(used_of, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
-    fairshare.correct(
-        session,
-        model=chunk.model,
-        priority=chunk.priority,
-        tenant_id=chunk.tenant_id,
-        tokens=int(used or 0) - chunk.estimated_tokens,
-    )
-
-
 def _claim_first(
     session: Session, chunk_ids: Sequence[int], *, worker_id: str, lease: timedelta, urgent_tokens: int | None
 ) -> ClaimedChunk | None:
@@ -300,34 +279,6 @@ def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
 def _extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> None:
     if session.execute(_EXTEND, {"lease": lease} | claim.guard).one_or_none() is None:
         raise fenced_out(claim)
-
-
-def leave(session: Session, claim: ClaimedChunk, after: ChunkState) -> None:
-    """End the lease, and the cover of lines that were running. Raises FencedOutError."""
-    values = {"after": after.value, "sources": sources_of(after)} | claim.guard
-    row = session.execute(_LEAVE, values).one_or_none()
-    if row is None:
-        raise fenced_out(claim)
-    end_cover(session, claim, covered=row.covered_tokens)
-    if after is ChunkState.READY and row.priority != claim.priority:
-        classes = (claim.priority, row.priority)  # where it ran, and where it waits
-        fairshare.lock(session, [Share(claim.model, each, claim.tenant_id) for each in classes])
-    correct_share(session, claim)
-    if after is ChunkState.READY:
-        ready_queues.mark_chunks(session, [claim.chunk_id])
-
-
-def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
-    """Give the cover of a chunk whose lease has ended back to its batch. The chunk is locked."""
-    if covered:
-        session.execute(_END_COVER, {"id": chunk.chunk_id})
-        budgets.uncover(session, chunk.batch_id, covered)
-
-
-def fenced_out(claim: ClaimedChunk) -> FencedOutError:
-    return FencedOutError(
-        f"chunk {claim.chunk_id} of {claim.batch_id} is no longer leased under fence {claim.fence}: stop its sequences"
-    )
 
 
 def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dict[str, Any]:
@@ -412,18 +363,6 @@ _START = text(f"""
     UPDATE chunk SET started_fence = fence WHERE {ChunkRef.IS_HELD} RETURNING id
 """)
 
-CLASS_OF_BATCH = """
-    (priority, expires_at) = (SELECT batch.priority, batch.expires_at FROM batch WHERE batch.id = chunk.batch_id)
-"""
-"""What a statement sets that ends a lease: a batch may be changed while workers have chunks of it."""
-
-_LEAVE = text(f"""
-    UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL, {CLASS_OF_BATCH}
-    WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens, priority
-""")
-
-_END_COVER = text("UPDATE chunk SET covered_tokens = 0, covered_picos = 0 WHERE id = :id")
-
 # SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
 _WITHDRAW = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
@@ -434,17 +373,10 @@ _WITHDRAW = text("""
     RETURNING id
 """)
 
-_LOCK_BATCH = text("SELECT state FROM batch WHERE id = :batch_id FOR NO KEY UPDATE")
-
 _DONE_LINES = text("""
     SELECT line_no FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND line_no >= :first AND line_no < :end
 """)
-
-_USED = text("""
-    SELECT sum(input_tokens + output_tokens) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence
-""")
-_PREPARED = text("SELECT sum(num_results) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence")
 
 _COUNT_AND_BILL = text(f"""
     WITH counted AS ({COUNT})

@@ -21,6 +21,7 @@ from jobs.accounts.budgets import Quota
 from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fairshare, leasing, ready_queues
 from jobs.chunks.fairshare import Share
+from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
 from jobs.states import BatchState, BudgetUnit, ChunkState, Priority, sources_of
@@ -39,10 +40,10 @@ def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int, picos: int 
     them would cost its lines' tokenising. Raises FencedOutError.
     """
     leasing.hold(session, claim)
-    if leasing.lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
-        leasing.leave(session, claim, ChunkState.WITHDRAWN)
+    if lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
+        leave(session, claim, ChunkState.WITHDRAWN)
         return
-    leasing.leave(session, claim, ChunkState.WAITING)
+    leave(session, claim, ChunkState.WAITING)
     values = {
         "chunk_id": claim.chunk_id,
         "batch_id": claim.batch_id,

@@ -16,7 +16,7 @@ from jobs.deletions import Deleted
 from jobs.errors import InputError, NotFoundError, TooLargeError
 from jobs.files import Purpose
 from jobs.ids import new_id
-from jobs.pipelines.external import ExternalStore
+from jobs.pipelines.external.store import ExternalStore
 from jobs.settings import Settings
 from jobs.tables import Collection, CollectionDocument
 

@@ -20,7 +20,7 @@ from jobs.graphs.advancing import Advancer
 from jobs.graphs.reasons import batch_problem
 from jobs.pipelines import definitions, lifecycle, output_columns, steps, stores
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.external import ExternalStore
+from jobs.pipelines.external.store import ExternalStore
 from jobs.pipelines.groups import groups
 from jobs.pipelines.output_columns import ERROR_COLUMN, OutputColumns, RowTypes
 from jobs.pipelines.preparing import Preparation, SourceRow

@@ -12,7 +12,7 @@ from jobs.batches import made_inputs
 from jobs.errors import InputError, TooLargeError
 from jobs.files import NewFile, Purpose
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.external import Found
+from jobs.pipelines.external.store import Found
 from jobs.pipelines.output_columns import RowTypes
 from jobs.pipelines.requests import line_of
 from jobs.pipelines.spec import Step

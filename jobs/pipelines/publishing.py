@@ -15,7 +15,7 @@ import orjson
 from jobs.errors import ServiceError
 from jobs.pipelines import patterns
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.external import BESIDE, ExternalStore
+from jobs.pipelines.external.store import BESIDE, ExternalStore
 from jobs.pipelines.output_columns import OutputColumns
 from jobs.pipelines.spec import Step
 from pipelines.outputs.tables import open_table

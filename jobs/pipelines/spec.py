@@ -24,7 +24,7 @@ from pydantic import (
 
 from jobs.batches.submission import parse_window
 from jobs.errors import InputError
-from jobs.pipelines.external import BESIDE
+from jobs.pipelines.external.store import BESIDE
 from jobs.pipelines.names import check_name
 from jobs.pipelines.refusals import refusal
 from jobs.states import AskedPriority

@@ -20,7 +20,7 @@ from jobs.chunks import used_caps
 from jobs.errors import InputError
 from jobs.files import NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
-from jobs.pipelines.external import Found
+from jobs.pipelines.external.store import Found
 from jobs.pipelines.spec import Definition, Step
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines

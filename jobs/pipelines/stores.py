@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
-from jobs.pipelines.external import ExternalStore, StoreRefusedError, open_store
+from jobs.pipelines.external.opening import open_store
+from jobs.pipelines.external.store import ExternalStore, StoreRefusedError
 from jobs.pipelines.names import check_name
 from jobs.tables import Store
 

@@ -22,7 +22,7 @@ from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
 from jobs.pipelines import definitions, lifecycle, schedules, stores
 from jobs.pipelines.advancing import Runs
-from jobs.pipelines.external import ExternalStore, Found
+from jobs.pipelines.external.store import ExternalStore, Found
 from jobs.settings import Settings
 from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.storage import ObjectWriter, Storage

@@ -14,7 +14,9 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs.pipelines import external, lifecycle, publishing, stores
+from jobs.pipelines import lifecycle, publishing, stores
+from jobs.pipelines.external import folder
+from jobs.pipelines.external.opening import open_store
 from jobs.states import RunState
 from jobs.tables import Batch
 from tests.workers.run_builders import House, step
@@ -104,7 +106,7 @@ def test_a_folder_that_refuses_or_fails_ends_the_run_with_a_sentence(
     house.put("in/a.jsonl", {"text": "one"}, {"text": "three"})
     run_id = house.trigger(house.make())
     with monkeypatch.context() as patch:
-        patch.setattr(external, "os", BrokenSystem(call, error, only=only))
+        patch.setattr(folder, "os", BrokenSystem(call, error, only=only))
         assert said in failed(house, run_id)
     assert not (house.results / "out" / "_SUCCESS").exists()
     goes_on(house, run_id)
@@ -184,7 +186,7 @@ def test_a_bucket_without_rights_ends_the_run_with_a_sentence(
 
 def test_a_bucket_that_is_deleted_ends_the_run_with_a_sentence(house: House, bucket: S3Server) -> None:
     run_id = house.trigger(house.make(steps=[OF_BUCKET]))
-    external.open_store("bucket", bucket.url, bucket_options(bucket), timeout_seconds=5).delete("in/a.jsonl")
+    open_store("bucket", bucket.url, bucket_options(bucket), timeout_seconds=5).delete("in/a.jsonl")
     assert bucket.forward("DELETE", f"/{bucket.bucket}", {}, b"")[0] == 204
     assert failed(house, run_id) == "The bucket of the store 'bucket' is not there; ask your operator."
     bucket.make_bucket()

@@ -17,7 +17,7 @@ from jobs.batches import lifecycle as batches
 from jobs.errors import InputError
 from jobs.pipelines import definitions, lifecycle
 from jobs.pipelines.advancing import Runs
-from jobs.pipelines.external import ExternalStore
+from jobs.pipelines.external.store import ExternalStore
 from jobs.states import RunState
 from jobs.tables import Batch, File, RunStep
 from tests.workers.run_builders import House, step

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 from jobs.errors import InputError
 from jobs.pipelines import patterns
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.external import ExternalStore, Found
+from jobs.pipelines.external.store import ExternalStore, Found
 from jobs.pipelines.preparing import SourceRow, row_id
 from jobs.pipelines.spec import Step, Take
 from pipelines.sources.files import Format, SourceFile, format_of

@@ -14,7 +14,7 @@ from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
 from jobs.batches.changing import change_batch
 from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
-from jobs.chunks import fairshare, leasing, ready_queues
+from jobs.chunks import fairshare, lease_ends, leasing, ready_queues
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
@@ -122,9 +122,9 @@ def test_an_ended_chunk_makes_room_for_an_urgent_one(
     first = claims(session, 2)
     assert {claim.priority for claim in claims(session, 2)} == {"normal"}
     for claim in first:
-        leasing.leave(session, claim, ChunkState.WITHDRAWN)
+        lease_ends.leave(session, claim, ChunkState.WITHDRAWN)
     while (leased := claims(session, 1)[0]).priority == "normal":
-        leasing.leave(session, leased, ChunkState.WITHDRAWN)
+        lease_ends.leave(session, leased, ChunkState.WITHDRAWN)
     assert leased.tenant_id == tenant.id
 
 

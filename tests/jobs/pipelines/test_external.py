@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.s3_server import S3Server
 from jobs.errors import InputError, ServiceError
-from jobs.pipelines.external import BESIDE, ExternalStore, LocalFolder, StoreRefusedError, open_store
+from jobs.pipelines.external.folder import LocalFolder
+from jobs.pipelines.external.opening import open_store
+from jobs.pipelines.external.store import BESIDE, ExternalStore, StoreRefusedError
 from jobs.pipelines.patterns import matches, prefix_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from jobs.pipelines.context import RunContext
-from jobs.pipelines.external import LocalFolder
+from jobs.pipelines.external.folder import LocalFolder
 from jobs.pipelines.sources.store_files import take_files
 from jobs.pipelines.spec import parse_definition
 

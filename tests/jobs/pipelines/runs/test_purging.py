@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
 from jobs.pipelines import lifecycle, schedules, steps
-from jobs.pipelines.external import Found
+from jobs.pipelines.external.store import Found
 from jobs.pipelines.runs.purging import delete_run, purge_runs
 from jobs.settings import Settings
 from jobs.states import TERMINAL_RUN_STATES, RunState
