@@ -27,7 +27,7 @@ from jobs.database import transaction
 from jobs.errors import InputError, TooLargeError
 from jobs.extractions import deletion, lifecycle, plans, records, reviewed, stages
 from jobs.extractions.lifecycle import CreateExtraction
-from jobs.extractions.records import RecordsPage
+from jobs.extractions.records import RecordsFile, RecordsPage
 from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import Extraction, Tenant
@@ -118,6 +118,7 @@ _RESULTS = lines_of(
     {
         "x-next-after": "The `after` of the next page.",
         "x-has-more": "`true` where there is a next page, else `false`.",
+        "x-is-final": "`true` for the records of a completed extraction; `false`: there are none yet, or some change.",
     },
 )
 
@@ -132,11 +133,17 @@ _RESULTS = lines_of(
 async def results(
     extraction_id: str, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ResultsQuery, Query()]
 ) -> Response:
-    """Answer the records of a completed extraction as NDJSON, in the order of its documents.
+    """Answer the records of an extraction as NDJSON, in the order of its documents.
 
-    A value that somebody has decided about is what is right; its evidence has what was extracted, and who decided.
+    Before anything was looked for in the texts there are none; while documents are asked again their records are
+    `provisional`. A value that somebody has decided about is what is right; its evidence has what was extracted, and
+    who decided.
     """
-    return sent(await records_page(services, tenant.id, extraction_id, query, told=reviewed.with_decisions))
+    find, told = records.latest_file, reviewed.with_decisions
+    page = await records_page(services, tenant.id, extraction_id, query, find=find, told=told)
+    answer = sent(page)
+    answer.headers["x-is-final"] = "true" if page.is_final else "false"
+    return answer
 
 
 async def records_page(
@@ -145,11 +152,14 @@ async def records_page(
     extraction_id: str,
     query: ResultsQuery,
     *,
+    find: Callable[[Session, Extraction], RecordsFile | None],
     told: Callable[[Session, Extraction, bytes], bytes],
 ) -> RecordsPage:
-    """Return a page of records as `told` makes them with what people decided."""
+    """Return a page of the file that `find` finds, as `told` makes it with what people decided."""
     async with services.session_slots:
-        file = await run_sync(_records_file, services, tenant_id, extraction_id)
+        file = await run_sync(_records_file, services, tenant_id, extraction_id, find)
+    if file is None:
+        return records.no_page(query.after)
     storage = services.store.storage
     page = await run_sync(
         lambda: records.read_page(storage, file, after=query.after, limit=query.limit),
@@ -241,9 +251,14 @@ def _create(services: Services, tenant: Tenant, key_id: str, wanted: CreateExtra
         return _shown(session, made, services.settings)
 
 
-def _records_file(services: Services, tenant_id: str, extraction_id: str) -> records.RecordsFile:
+def _records_file(
+    services: Services,
+    tenant_id: str,
+    extraction_id: str,
+    find: Callable[[Session, Extraction], RecordsFile | None],
+) -> RecordsFile | None:
     with transaction(services.sessions) as session:
-        return records.records_file(session, lifecycle.get_extraction(session, tenant_id, extraction_id))
+        return find(session, lifecycle.get_extraction(session, tenant_id, extraction_id))
 
 
 def _told(

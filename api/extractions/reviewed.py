@@ -18,7 +18,7 @@ from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE, ONE_LISTING
 from extraction.scoring.calibration import TARGET, Judged
 from jobs.database import transaction
-from jobs.extractions import reviewed, reviews
+from jobs.extractions import records, reviewed, reviews
 
 router = APIRouter(
     prefix="/v1/extractions/{extraction_id}", tags=["extractions"], responses=failures(401, 403, 404, 409, 429, 503)
@@ -60,7 +60,8 @@ async def gold(
 
     A page is of `limit` documents; those that nobody has decided about are left out.
     """
-    return sent(await records_page(services, tenant.id, extraction_id, query, told=reviewed.gold))
+    find, told = records.records_file, reviewed.gold
+    return sent(await records_page(services, tenant.id, extraction_id, query, find=find, told=told))
 
 
 @router.post(

@@ -118,7 +118,7 @@ class ExtractionObject(ListedObject):
             output_tokens=sum(batch.output_tokens for batch in found),
             cost=in_currency(sum(prices.cost_picos(batch) for batch in found)),
             currency=currency,
-            output_file_id=extraction.output_file_id,
+            output_file_id=extraction.output_file_id if extraction.state == ExtractionState.COMPLETED else None,
             parquet_file_id=extraction.parquet_file_id,
             priority=Priority(extraction.priority),
             completion_window=extraction.completion_window,
@@ -152,7 +152,8 @@ class RecordLine(WireModel):
     document: str
     """Its name."""
     sha256: str
-    status: Literal["done", "failed"]
+    status: Literal["done", "failed", "provisional"]
+    """`provisional` while the document is being asked again."""
     error: RecordProblem | None
     fields: dict[str, Any] | None
     evidence: list[dict[str, Any]]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli.ids import given
+from jobs.errors import InputError
 
 extractions_app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
 
@@ -57,19 +59,30 @@ def results(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.jsonl", help="[default: standard output]")
     ] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="OUT.parquet", help="The fields as a table, too.")] = None,
 ) -> None:
-    """Write the records of a completed extraction, one a document."""
+    """Write the records of an extraction, one a document, with the values that people found right.
+
+    Before its end some records may still change: then a message says so.
+    """
     from cli.disk.download import replacing
-    from cli.disk.output_path import require_replaceable
+    from cli.disk.output_path import require_apart, require_replaceable
 
     if output is None:
+        if parquet is not None:
+            raise InputError("--parquet is given without --output. Say with -o where the records go.")
         for page in _pages(extraction_id):
             sys.stdout.write(page.decode())
         return
     require_replaceable(output)
-    with replacing(output) as file:
-        for page in _pages(extraction_id):
-            file.write(page)
+    if parquet is None:
+        with replacing(output) as file:
+            for page in _pages(extraction_id):
+                file.write(page)
+        return
+    require_replaceable(parquet)
+    require_apart([parquet], {output: "that of the records"})
+    _write_both(extraction_id, output, parquet)
 
 
 @extractions_app.command()
@@ -97,15 +110,30 @@ def _row(extraction: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _pages(extraction_id: str) -> Any:
+def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
+    from cli.extracting.outputs import Outputs, write_outputs
+    from cli.pipelines.calls import named, server
+    from extraction.fields.schema import FieldSchema
+
+    with server() as calls:
+        schema = FieldSchema.parse(calls.get(named("extractions", extraction_id))["schema"])
+    records = (json.loads(line) for page in _pages(extraction_id) for line in page.splitlines())
+    write_outputs(records, Outputs(records=output, table=parquet), schema=schema)
+
+
+def _pages(extraction_id: str) -> Iterator[bytes]:
     import httpx
 
     from cli.pipelines.calls import named, server
+    from cli.places.options import say
 
-    path, after, has_more = named("extractions", extraction_id, "/results"), "0", True
+    path, after, has_more, is_final = named("extractions", extraction_id, "/results"), "0", True, True
     with server() as calls:
         while has_more:
             params = {"after": after, "limit": _PAGE}
             answer = calls.client.get(path, cast_to=httpx.Response, options={"params": params})
             yield answer.content
             after, has_more = answer.headers["x-next-after"], answer.headers["x-has-more"] == "true"
+            is_final = answer.headers.get("x-is-final") != "false"  # older servers have final ones alone
+    if not is_final:
+        say("the extraction is not completed: there may be no records yet, and those that are provisional may change")

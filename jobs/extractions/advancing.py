@@ -29,7 +29,7 @@ from jobs.graphs.reasons import note_reason, storable
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Extraction, ExtractionStage
+from jobs.tables import Extraction, ExtractionStage, File
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,9 @@ class Extractions(Advancer[Extraction]):
         object_key = files.new_object_key(standing.extraction.tenant_id)
         name = f"{standing.extraction.id}_{stage}.jsonl"
         written = made_inputs.write_input(self._storage, object_key, counted, filename=name, settings=self._settings)
+        if stage is Stage.ASK_AGAIN and counted.num_lines:
+            provisional = (one.provisional_record() for one in self._lines_of(work, standing).progress())
+            kept = [outputs.write_provisional(self._storage, standing.extraction, provisional)]
         try:
             self._submit(work, stage, kept, written if counted.num_lines else None, num_lines=counted.num_lines)
         except (LimitError, RateLimitError):
@@ -111,9 +114,11 @@ class Extractions(Advancer[Extraction]):
         with work.writing() as (session, extraction):
             if extraction.state != ExtractionState.IN_PROGRESS:
                 return  # it is cancelled meanwhile, and the next look sees that
-            if kept:
-                rows = [files.create_file(session, extraction.tenant_id, new) for new in kept]
-                extraction.documents_file_id, extraction.plan_file_id = (row.id for row in rows)
+            ids = [files.create_file(session, extraction.tenant_id, new).id for new in kept]
+            if stage is Stage.READ:
+                extraction.documents_file_id, extraction.plan_file_id = ids
+            elif ids:
+                (extraction.output_file_id,) = ids
             stages.begin(session, extraction, stage, lines, num_lines=num_lines, settings=self._settings)
 
     def _finish_stage(self, work: ExtractionWork, standing: Standing, open_stage: ExtractionStage) -> bool:
@@ -149,6 +154,7 @@ class Extractions(Advancer[Extraction]):
         records = reviews.noting(work, schema, made)
         written = outputs.write(self._storage, standing.extraction, records, schema=schema)
         with work.writing() as (session, extraction):
+            _delete_provisional(session, extraction)
             extraction.output_file_id = files.create_file(session, extraction.tenant_id, written.records).id
             if written.table is not None:
                 extraction.parquet_file_id = files.create_file(session, extraction.tenant_id, written.table).id
@@ -173,6 +179,12 @@ class _Counted:
         for line in self._lines:
             self.num_lines += 1
             yield line
+
+
+def _delete_provisional(session: Session, extraction: Extraction) -> None:
+    """Delete the file of records of before, where there is one that its owner has not deleted."""
+    of_it = (File.id == extraction.output_file_id) & File.deleted_at.is_(None)
+    files.mark_deleted(session, session.scalars(select(File).where(of_it).with_for_update()).all(), by=extraction.id)
 
 
 def _as_columns(one: DocumentProgress) -> dict[str, Any]:

@@ -64,6 +64,15 @@ def write(
     return counts
 
 
+def write_provisional(storage: Storage, extraction: Extraction, records: Iterable[dict[str, Any]]) -> NewFile:
+    """Write the records of now, which some documents will have others than; where `records` raise nothing appears."""
+    key = new_object_key(extraction.tenant_id)
+    with storage.writer(key) as lines:
+        for record in records:
+            lines.write(orjson.dumps(record) + b"\n")
+    return _file(extraction, key, "provisional.jsonl", lines.size_bytes)
+
+
 def _stored(storage: Storage, extraction: Extraction, spool: BinaryIO) -> NewFile:
     """Copy a table that is written: while it is, its writer looks back in it."""
     spool.seek(0)

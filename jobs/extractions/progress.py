@@ -14,6 +14,9 @@ from jobs.extractions.snapshot import KeptDocument, custom_id, kept_documents
 from jobs.extractions.stages import Stage
 from jobs.storage import Storage
 
+PROVISIONAL = "provisional"
+"""The status of a record whose document is being asked again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFiles:
@@ -81,6 +84,10 @@ class DocumentProgress:
             problem = found.error
         failed = failed_record(problem, name=self.document.name, sha256=self.sha256, usage=self.usage)
         return {"document_id": self.document.id, **failed}
+
+    def provisional_record(self) -> dict[str, Any]:
+        """Return the record before anything is asked again; one that may change has another status."""
+        return {**self.record(), **({"status": PROVISIONAL} if self.doubts else {})}
 
 
 class Progress:

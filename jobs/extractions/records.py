@@ -1,8 +1,12 @@
-"""Records of a completed extraction as its owner reads them, page by page, out of the file that has them."""
+"""Records of an extraction as its owner reads them, page by page, out of the file that has them.
+
+While documents are asked again these are the records of before. Cursors of such a file are told apart from those of the
+file of the end: what stands behind one is another record there.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -13,6 +17,8 @@ from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Extraction
 
+_PROVISIONAL_FROM = 2**52
+"""Cursors from here on are of a file of before the end; no file is so large."""
 MAX_PAGE_BYTES = 4 * MIB
 """A page ends after the record that passes this."""
 _READ_AT_ONCE = MIB
@@ -27,6 +33,8 @@ class RecordsPage:
     after: int
     """The cursor of the next page: how far the file has been read, in bytes."""
     has_more: bool
+    is_final: bool
+    """Whether the extraction is completed; else there may be none yet, or they may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +43,21 @@ class RecordsFile:
 
     object_key: str
     size_bytes: int
+    is_final: bool
+
+
+def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
+    """Return where the records of now are; None while there are none yet. Raises what `records_file` raises."""
+    is_over = ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES
+    if extraction.output_file_id is None and not is_over:
+        return None
+    if extraction.state == ExtractionState.COMPLETED or extraction.output_file_id is None:
+        return records_file(session, extraction)
+    return _kept(session, extraction, extraction.output_file_id, is_final=False)
 
 
 def records_file(session: Session, extraction: Extraction) -> RecordsFile:
-    """Return where the records are. Raises ConflictError where there are none (yet), GoneError where they were."""
+    """Return where the final records are. Raises ConflictError where there are none, GoneError where they were."""
     if extraction.state != ExtractionState.COMPLETED:
         what = "will have none" if ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES else "has none yet"
         raise ConflictError(
@@ -46,18 +65,41 @@ def records_file(session: Session, extraction: Extraction) -> RecordsFile:
             code="no_results",
         )
     assert extraction.output_file_id is not None, "a completed one has its file"
-    file = files.find_kept(session, extraction.tenant_id, extraction.output_file_id)
+    return _kept(session, extraction, extraction.output_file_id, is_final=True)
+
+
+def _kept(session: Session, extraction: Extraction, file_id: str, *, is_final: bool) -> RecordsFile:
+    file = files.find_kept(session, extraction.tenant_id, file_id)
     if file is None:
         raise GoneError(
-            f"The results of extraction {extraction.id!r} were in file {extraction.output_file_id!r}, which was "
-            "deleted or has expired.",
+            f"The results of extraction {extraction.id!r} were in file {file_id!r}, which was deleted or has expired.",
             code="results_deleted",
         )
-    return RecordsFile(object_key=file.object_key, size_bytes=file.size_bytes)
+    return RecordsFile(object_key=file.object_key, size_bytes=file.size_bytes, is_final=is_final)
+
+
+def no_page(after: int) -> RecordsPage:
+    """Return what there is while there are no records."""
+    return RecordsPage(content=b"", after=after, has_more=False, is_final=False)
 
 
 def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:
-    """Return up to `limit` records behind a cursor. Raises InputError for one that no page has given."""
+    """Return up to `limit` records behind a cursor.
+
+    Raises InputError for one that no page has given, ConflictError for one of records that were not final.
+    """
+    if file.is_final and after >= _PROVISIONAL_FROM:
+        raise ConflictError(
+            "The extraction has been completed since that page was read, and records have changed. Read them again "
+            "from after=0.",
+            code="results_changed",
+        )
+    base = 0 if file.is_final or after == 0 else _PROVISIONAL_FROM
+    page = _read(storage, file, after=after - base, limit=limit)
+    return page if file.is_final else replace(page, after=page.after + _PROVISIONAL_FROM)
+
+
+def _read(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:
     _check_cursor(storage, file, after)
     content = bytearray()
     num_records = 0
@@ -74,12 +116,12 @@ def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) ->
 
 def _page(content: bytes, after: int, file: RecordsFile) -> RecordsPage:
     reached = after + len(content)
-    return RecordsPage(content=content, after=reached, has_more=reached < file.size_bytes)
+    return RecordsPage(content=content, after=reached, has_more=reached < file.size_bytes, is_final=file.is_final)
 
 
 def _check_cursor(storage: Storage, file: RecordsFile, after: int) -> None:
     is_start = after == 0 or (
-        after <= file.size_bytes and storage.read_range(file.object_key, after - 1, after) == b"\n"
+        0 < after <= file.size_bytes and storage.read_range(file.object_key, after - 1, after) == b"\n"
     )
     if not is_start:
         raise InputError(

@@ -107,7 +107,7 @@ class Extraction(Base):
     # Its documents as they were when it began, and its plan; null: it has not begun.
     documents_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     plan_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
-    # Of its end:
+    # Of its end; while documents are asked again, the records of before:
     output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     parquet_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     num_documents: Mapped[int] = mapped_column(server_default="0")

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from extraction.scoring.vector import NAMES
 from jobs.chunks import fleet
 from jobs.database import sessions
+from jobs.extractions import stages
 from jobs.extractions.advancing import Extractions
 from jobs.storage import Storage
 from tests.jobs.extractions.answering import Answering
@@ -45,7 +46,8 @@ def ask(http: httpx.Client, *contents: bytes, **fields: Any) -> dict[str, Any]:
     return made
 
 
-def work_off(deployment: Any, extraction_id: str) -> None:
+def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -> None:
+    """Let everybody do their work until it has ended, or a stage has begun."""
     maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
     answering = Answering(maker, storage, deployment.settings)
     for _ in range(8):
@@ -53,6 +55,8 @@ def work_off(deployment: Any, extraction_id: str) -> None:
         with maker() as session:
             query = text("SELECT ended_at IS NOT NULL FROM extraction WHERE id = :id")
             if session.scalar(query, {"id": extraction_id}):
+                return
+            if until is not None and len(stages.stages_of(session, extraction_id)) > stages.STAGES.index(until):
                 return
         answering.work_off()
     raise AssertionError("it has not ended")
@@ -86,17 +90,51 @@ def test_results_are_read_page_by_page_and_no_cursor_but_a_pages_is_taken(http: 
     made = ask(http, GOOD, GOOD, GOOD, again=False)
     url = f"/v1/extractions/{made['id']}/results"
     early = http.get(url)
-    assert (early.status_code, early.json()["error"]["code"]) == (409, "no_results")
+    assert (early.status_code, early.text) == (200, "")
+    assert [early.headers[f"x-{name}"] for name in ("next-after", "has-more", "is-final")] == ["0", "false", "false"]
     work_off(deployment, made["id"])
     first = http.get(url, params={"limit": 2})
     assert (len(first.text.splitlines()), first.headers["x-has-more"]) == (2, "true")
     last = http.get(url, params={"after": first.headers["x-next-after"]})
     assert (len(last.text.splitlines()), last.headers["x-has-more"]) == (1, "false")
+    assert last.headers["x-is-final"] == "true"
     end = http.get(url, params={"after": last.headers["x-next-after"]})
     assert (end.text, end.headers["x-has-more"]) == ("", "false")
     for wrong in (3, int(last.headers["x-next-after"]) + 1):
         refused = http.get(url, params={"after": wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
+
+
+def test_while_documents_are_asked_again_records_are_provisional(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, GOOD, b"vendor: Birch FLAKY Ltd\ntotal: 3", b"")
+    url = f"/v1/extractions/{made['id']}/results"
+    work_off(deployment, made["id"], until="ask_again")
+    first = http.get(url, params={"limit": 1})
+    rest = http.get(url, params={"after": first.headers["x-next-after"]})
+    records = [json.loads(line) for page in (first, rest) for line in page.text.splitlines()]
+    assert [record["status"] for record in records] == ["done", "provisional", "done"]
+    assert [page.headers["x-has-more"] for page in (first, rest)] == ["true", "false"]
+    assert {page.headers["x-is-final"] for page in (first, rest)} == {"false"}
+    assert http.get(f"/v1/extractions/{made['id']}").json()["output_file_id"] is None
+    assert http.get(f"/v1/extractions/{made['id']}/gold").status_code == 409
+    provisional = {file["id"] for file in http.get("/v1/files").json()["data"] if "provisional" in file["filename"]}
+    work_off(deployment, made["id"])
+    changed = http.get(url, params={"after": first.headers["x-next-after"]})
+    assert (changed.status_code, changed.json()["error"]["code"]) == (409, "results_changed")
+    final = http.get(url)
+    assert {json.loads(line)["status"] for line in final.text.splitlines()} == {"done"}
+    assert final.headers["x-is-final"] == "true"
+    assert len(provisional) == 1
+    assert http.get(f"/v1/files/{provisional.pop()}").status_code == 404
+
+
+def test_what_was_found_before_a_cancel_can_be_read(http: httpx.Client, deployment: Any) -> None:
+    made = ask(http, b"vendor: Birch FLAKY Ltd\ntotal: 3")
+    work_off(deployment, made["id"], until="ask_again")
+    http.post(f"/v1/extractions/{made['id']}/cancel")
+    work_off(deployment, made["id"])
+    left = http.get(f"/v1/extractions/{made['id']}/results")
+    assert (json.loads(left.text)["status"], left.headers["x-is-final"]) == ("provisional", "false")
 
 
 def test_the_same_key_makes_one_extraction_and_for_another_request_none(http: httpx.Client) -> None:

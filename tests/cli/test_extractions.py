@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.database import connect, sessions
@@ -17,14 +18,19 @@ from jobs.storage import Storage
 from tests.cli.service import Service
 from tests.jobs.extractions.answering import Answering
 
-SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}}}
+VENDOR = {"type": "string", "x-tokenmill": {"required_for_auto": True}}
+SCHEMA = {"type": "object", "properties": {"vendor": VENDOR}}
 
 
-def ask(service: Service) -> str:
-    """Let an extraction of one document be made; return its id."""
+def http_of(service: Service) -> httpx.Client:
     headers = {"Authorization": f"Bearer {service.api_key}"}
-    with httpx.Client(base_url=service.base_url, headers=headers, timeout=20) as http:
-        file = http.post("/files", data={"purpose": "user_data"}, files={"file": ("a.txt", b"vendor: Ash Ltd")}).json()
+    return httpx.Client(base_url=service.base_url, headers=headers, timeout=20)
+
+
+def ask(service: Service, content: bytes = b"vendor: Ash Ltd") -> str:
+    """Let an extraction of one document be made; return its id."""
+    with http_of(service) as http:
+        file = http.post("/files", data={"purpose": "user_data"}, files={"file": ("a.txt", content)}).json()
         collection = http.post("/collections", json={"name": "papers"}).json()
         http.post(f"/collections/{collection['id']}/documents", json={"file_ids": [file["id"]]})
         asked: dict[str, Any] = {"collection_id": collection["id"], "schema": SCHEMA, "model": "tiny"}
@@ -43,8 +49,8 @@ def work_off(service: Service, extraction_id: str) -> None:
 
 def test_an_extraction_is_listed_shown_and_read(service: Service, tmp_path: Path) -> None:
     extraction_id = ask(service)
-    with pytest.raises(InputError, match="has none yet"):
-        service.run("extractions", "results", extraction_id)
+    early = service.run("extractions", "results", extraction_id)
+    assert (early.stdout, "is not completed" in early.stderr) == ("", True)
     work_off(service, extraction_id)
     (row,) = (line for line in service.run("extractions", "list").stdout.splitlines() if extraction_id in line)
     assert row.split("\t")[2:7] == ["completed", "ground_again", "1", "0", "0"]
@@ -54,6 +60,21 @@ def test_an_extraction_is_listed_shown_and_read(service: Service, tmp_path: Path
     service.run("extractions", "results", extraction_id, "-o", output)
     assert json.loads(output.read_text())["fields"] == {"vendor": "Ash Ltd"}
     assert service.run("extractions", "results", extraction_id).stdout == output.read_text()
+    with pytest.raises(InputError, match="without --output"):
+        service.run("extractions", "results", extraction_id, "--parquet", tmp_path / "fields.parquet")
+
+
+def test_what_people_found_right_is_in_the_records_and_in_the_table(service: Service, tmp_path: Path) -> None:
+    extraction_id = ask(service, b"nothing of the kind")
+    work_off(service, extraction_id)
+    output, parquet = tmp_path / "fields.jsonl", tmp_path / "fields.parquet"
+    with http_of(service) as http:
+        (review,) = http.get("/reviews", params={"extraction_id": extraction_id}).json()["data"]
+        http.post(f"/reviews/{review['id']}", json={"verdict": "correct", "value": "Birch Ltd"})
+    written = service.run("extractions", "results", extraction_id, "-o", output, "--parquet", parquet)
+    assert "is not completed" not in written.stderr
+    assert json.loads(output.read_text())["fields"] == {"vendor": "Birch Ltd"}
+    assert pq.read_table(parquet).to_pydict()["vendor"] == ["Birch Ltd"]
 
 
 def test_an_extraction_is_cancelled_and_an_unknown_one_is_a_sentence(service: Service) -> None:
