@@ -54,6 +54,12 @@ def extract(
         bool,
         typer.Option("--second-reading", help="Read each document another way, too: better scores, twice the tokens."),
     ] = False,
+    cover: Annotated[
+        bool,
+        typer.Option(
+            "--cover", help="Ask once more with the found values covered: shows contradictions, twice the tokens."
+        ),
+    ] = False,
     max_tokens: Annotated[
         int | None, typer.Option(min=16, help="The longest answer [default: twice what the schema lets expect]")
     ] = None,
@@ -111,7 +117,7 @@ def extract(
     if dry_run:
         _show(job, place, files)
         return
-    passes = Passes(again=again, second_reading=second_reading)
+    passes = Passes(again=again, second_reading=second_reading, cover=cover)
     folder = folder_of(job, files, place=place.name, base=base, outputs=outputs.paths, passes=passes)
     with folder.run.held():
         tally = written_before(folder, outputs.paths)

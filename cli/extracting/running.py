@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cli.extracting.prepared import Prepared
 from cli.extracting.results import Results
 from cli.extracting.work import ExtractFolder, Passes
 from cli.places.session import Place, Session
 from extraction.course.answers import LineResult, usage_of
-from extraction.course.document import first_reading, record_of
+from extraction.course.document import covered_texts, first_reading, record_of, whole_reading
 from extraction.course.job import ExtractJob, custom_id
 from extraction.passes.document_reading import DocumentReading
 from extraction.scoring.records import failed_record
@@ -107,6 +108,21 @@ def write_again(job: ExtractJob, folder: ExtractFolder) -> bool:
     return _has_lines(folder.again.lines)
 
 
+def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
+    """Write the lines that ask with all values covered, unless they are there; tell if there are any."""
+    if not folder.covered.lines.exists():
+        with folder.writing(folder.covered) as file, _AllResults(job, folder) as results:
+            for number, one in folder.prepared():
+                if one.error is not None:
+                    continue
+                answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
+                reading = whole_reading(job, showing, answers.first, answers.again, answers.listings)
+                if isinstance(reading, DocumentReading):
+                    for group, shown in enumerate(covered_texts(job, showing, reading)):
+                        file.write(job.line(number, group, job.first_request(group, shown.text)))
+    return _has_lines(folder.covered.lines)
+
+
 def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session, passes: Passes) -> None:
     """Bring all answers into the folder."""
     if write_first(job, folder):
@@ -115,43 +131,66 @@ def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session, passes
             session.run(folder.listed)
     if passes.again and write_again(job, folder):
         session.run(folder.again)
+    if passes.cover and write_covered(job, folder):
+        session.run(folder.covered)
 
 
 def records(job: ExtractJob, folder: ExtractFolder) -> Iterator[dict[str, Any]]:
     """Yield the record of each document, in the order in which they were given."""
-    with (
-        Results(folder.first.results) as first,
-        Results(folder.listed.results) as listed,
-        Results(folder.again.results) as again,
-    ):
+    with _AllResults(job, folder) as results:
         for number, one in folder.prepared():
-            yield _record(job, folder, (first, listed, again), number=number, prepared=one)
+            if one.error is None:
+                yield _record(job, folder, one, results.of(number))
+            else:
+                yield failed_record(one.error, name=one.name, sha256=one.sha256, usage=usage_of([]))
 
 
-def _record(
-    job: ExtractJob,
-    folder: ExtractFolder,
-    stages: tuple[Results, Results, Results],
-    *,
-    number: int,
-    prepared: Prepared,
-) -> dict[str, Any]:
-    first, listed, asked_again = stages
-    name, sha256 = prepared.name, prepared.sha256
-    if prepared.error is not None:
-        return failed_record(prepared.error, name=name, sha256=sha256, usage=usage_of([]))
-    answers = _first_answers(job, first, number=number)
-    listings, again = _by_group(job, listed, number=number), _by_group(job, asked_again, number=number)
+def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers: _Answers) -> dict[str, Any]:
+    behind = (answers.listings, answers.again, answers.covered)
     return record_of(
         job,
-        folder.cache.load(sha256),
-        name=name,
-        sha256=sha256,
-        first=answers,
-        again=again,
-        usage=usage_of([*answers, *listings.values(), *again.values()]),
-        listings=listings,
+        folder.cache.load(prepared.sha256),
+        name=prepared.name,
+        sha256=prepared.sha256,
+        first=answers.first,
+        again=answers.again,
+        usage=usage_of([*answers.first, *(result for stage in behind for result in stage.values())]),
+        listings=answers.listings,
+        covered=answers.covered,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    """What was answered about one document; all but the first by the number of the group."""
+
+    first: list[LineResult]
+    listings: dict[int, LineResult]
+    again: dict[int, LineResult]
+    covered: dict[int, LineResult]
+
+
+class _AllResults:
+    """The results of all stages, for a `with` block; documents must be asked for in their order."""
+
+    def __init__(self, job: ExtractJob, folder: ExtractFolder) -> None:
+        self._job = job
+        self._closing = ExitStack()
+        stages = (folder.first, folder.listed, folder.again, folder.covered)
+        self._stages = [self._closing.enter_context(Results(stage.results)) for stage in stages]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.close()
+
+    def of(self, number: int) -> _Answers:
+        first, *others = self._stages
+        listings, again, covered = (_by_group(self._job, stage, number=number) for stage in others)
+        return _Answers(
+            first=_first_answers(self._job, first, number=number), listings=listings, again=again, covered=covered
+        )
 
 
 def _by_group(job: ExtractJob, stage: Results, *, number: int) -> dict[int, LineResult]:

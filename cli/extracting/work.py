@@ -2,7 +2,7 @@
 
 context.json             how many tokens the model took when the run began, which decides what prompts show
 documents.jsonl          what each file is, and why some could not be read
-first/ listed/ again/    a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
+first/ listed/ again/ covered/   a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
 stack/                   the data of the stack of its own, while it is unfinished
 """
 
@@ -32,6 +32,8 @@ class Passes:
     """Doubtful fields are asked for a second time."""
     second_reading: bool = False
     """Each document is read another way, too: every value that it has, without fields."""
+    cover: bool = False
+    """Each document is asked once more, with every value that was found covered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,10 @@ class ExtractFolder:
     @property
     def again(self) -> Stage:
         return self._stage("again")
+
+    @property
+    def covered(self) -> Stage:
+        return self._stage("covered")
 
     def _stage(self, name: str) -> Stage:
         """Return a stage that remembers what it has come to by itself."""
@@ -104,7 +110,7 @@ class ExtractFolder:
         """Note the outputs and what became of the documents, and free the disk."""
         noted = {str(path.absolute()): sha256_of(path) for path in outputs}
         self.run.write(replace(self.run.read(), outputs=noted, num_answered=num_done, failed=dict(failed)))
-        for stage in (self.first, self.listed, self.again):
+        for stage in (self.first, self.listed, self.again, self.covered):
             shutil.rmtree(stage.run.root, ignore_errors=True)
         self.run.forget_stack()
         for note in (self.note, self.context_note):

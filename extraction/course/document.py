@@ -11,6 +11,8 @@ from extraction.course.job import ExtractJob
 from extraction.documents.document import Document
 from extraction.documents.layout import LayoutText
 from extraction.fields.groups import Group
+from extraction.fields.paths import Place
+from extraction.passes.covering import CoveredReading, cover, covered_readings
 from extraction.passes.document_reading import DocumentReading, GroupReading, read_group
 from extraction.passes.examples import without_example_values
 from extraction.passes.excerpts import Showing
@@ -35,6 +37,39 @@ def first_reading(
     return DocumentReading(schema=job.schema, first=tuple(read))
 
 
+def whole_reading(
+    job: ExtractJob,
+    showing: Showing,
+    first: Sequence[LineResult],
+    again: Mapping[int, LineResult],
+    listings: Listings | None = None,
+) -> DocumentReading | Mapping[str, Any]:
+    """Return what a document was answered both times; or the error of one of the first answers.
+
+    `again` are the second answers, by the number of their group. Where a second question failed, the first answer is
+    all there is.
+    """
+    reading = first_reading(job, showing, first, listings)
+    if not isinstance(reading, DocumentReading):
+        return reading
+    second = {
+        group: _agreeing(
+            _read(job, again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
+            group,
+            listings or {},
+        )
+        for group, doubts in reading.doubts().items()
+        if group in again and again[group].error is None
+    }
+    return replace(reading, again=second)
+
+
+def covered_texts(job: ExtractJob, showing: Showing, reading: DocumentReading) -> list[LayoutText]:
+    """Return what the prompt of each group shows once every value that was found is covered."""
+    merged = reading.merged()
+    return [cover(job.excerpt(group, showing).layout, merged) for group in range(len(job.groups))]
+
+
 def record_of(
     job: ExtractJob,
     document: Document,
@@ -45,34 +80,35 @@ def record_of(
     again: Mapping[int, LineResult],
     usage: Mapping[str, int],
     listings: Listings | None = None,
+    covered: Mapping[int, LineResult] | None = None,
 ) -> dict[str, Any]:
-    """Return the record of a document; `again` are the second answers, by the number of their group.
-
-    Where a second question failed, the first answer is all there is.
-    """
+    """Return the record of a document; `covered` are the answers to `covered_texts`, by the number of their group."""
     showing = job.showing(document)
-    reading = first_reading(job, showing, first, listings)
+    reading = whole_reading(job, showing, first, again, listings)
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)
-    second = {
-        group: _agreeing(
-            _read(job, again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
-            group,
-            listings or {},
-        )
-        for group, doubts in reading.doubts().items()
-        if group in again and again[group].error is None
-    }
     return done_record(
         job.schema,
-        replace(reading, again=second).merged(),
+        reading.merged(),
         document,
         name=name,
         sha256=sha256,
         usage=usage,
         calibration=job.calibration,
         retrieval_ranks=_ranks(showing),
+        covered=_behind_covers(job, showing, reading, covered) if covered else None,
     )
+
+
+def _behind_covers(
+    job: ExtractJob, showing: Showing, reading: DocumentReading, covered: Mapping[int, LineResult]
+) -> dict[Place, CoveredReading]:
+    merged, texts = reading.merged(), covered_texts(job, showing, reading)
+    found: dict[Place, CoveredReading] = {}
+    for group, result in covered.items():
+        if result.error is None:
+            found |= covered_readings(_read(job, result, job.groups[group], texts[group]), merged)
+    return found
 
 
 def _ranks(showing: Showing) -> Mapping[int, int]:

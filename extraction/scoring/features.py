@@ -5,6 +5,7 @@ Everything may be unknown, and that is kept apart from being bad. Knows no weigh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from extraction.fields.values import normal_text
 from extraction.grounding.align import Sought, ground
 from extraction.grounding.spans import Status
+from extraction.passes.covering import Covered, CoveredReading
 from extraction.passes.findings import Agreement, ValueLogprobs
 from extraction.passes.merging import Merged
 from extraction.passes.validators import Violation
@@ -38,6 +40,10 @@ class Features:
     num_candidates: int = 1
     num_rivals: int = 0
     """Other values that the document has behind the same words."""
+    covered: Covered | None = None
+    """What is answered once it is covered; None where that was not asked."""
+    covered_chance: float | None = None
+    """Of the least likely token of that answer; None where no log-probabilities were asked for."""
     violations: tuple[str, ...] = ()
     logprobs: ValueLogprobs | None = None
     ocr_score: float | None = None
@@ -54,11 +60,13 @@ class Features:
     def from_json(cls, known: Mapping[str, Any]) -> Features:
         """Read what `to_json` wrote."""
         status, agreement, logprobs = (known.get(name) for name in ("status", "agreement", "logprobs"))
+        covered = known.get("covered")
         return cls(
             **{
                 **known,
                 "status": None if status is None else Status(status),
                 "agreement": None if agreement is None else Agreement(agreement),
+                "covered": None if covered is None else Covered(covered),
                 "logprobs": None if logprobs is None else ValueLogprobs(**logprobs),
                 "violations": tuple(known.get("violations", ())),
             }
@@ -71,6 +79,7 @@ def features_of(
     *,
     violations: Iterable[Violation] = (),
     num_rivals: int = 0,
+    covered: CoveredReading | None = None,
     ocr_scores: Sequence[float] = (),
     retrieval_rank: int | None = None,
 ) -> Features:
@@ -89,11 +98,17 @@ def features_of(
         vote_share=len(chosen.findings) / found,
         num_candidates=len(entry.candidates),
         num_rivals=num_rivals,
+        covered=None if covered is None else covered.said,
+        covered_chance=_chance(covered),
         violations=tuple(each.reason for each in violations if each.is_about(entry.leaf.path, entry.place)),
         logprobs=chosen.best.logprobs,
         ocr_score=min(ocr_scores, default=None),
         retrieval_rank=retrieval_rank,
     )
+
+
+def _chance(covered: CoveredReading | None) -> float | None:
+    return None if covered is None or covered.logprobs is None else math.exp(covered.logprobs.minimum)
 
 
 def _quote_stands(entry: Merged, text: str) -> bool | None:

@@ -10,15 +10,16 @@ from typing import Any
 
 from extraction.documents.document import Document
 from extraction.fields.leaf import Leaf
-from extraction.fields.paths import ITEM
+from extraction.fields.paths import ITEM, Place
 from extraction.fields.schema import FieldSchema
+from extraction.passes.covering import CoveredReading
 from extraction.passes.findings import Finding, Reading
 from extraction.passes.merging import Candidate, Merged, record
 from extraction.passes.validators import Violation, violations
 from extraction.scoring.calibration import Calibration
 from extraction.scoring.evidence import evidence_of, ocr_scores
 from extraction.scoring.features import features_of
-from extraction.scoring.rivals import rivals_of
+from extraction.scoring.rivals import Rival, rivals_of
 from extraction.scoring.score import HIGH_FROM, scored
 
 UNANSWERED = "nothing was answered about it"
@@ -35,10 +36,12 @@ def done_record(
     usage: Mapping[str, Any],
     calibration: Calibration | None = None,
     retrieval_ranks: Mapping[int, int] | None = None,
+    covered: Mapping[Place, CoveredReading] | None = None,
 ) -> dict[str, Any]:
     """Return the record of a document that was read; spans of `merged` are of its text.
 
     `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
+    `covered` is what was answered behind covers.
     """
     fields = record(schema, merged)
     wrong = violations(schema, fields)
@@ -47,19 +50,21 @@ def done_record(
     unanswered = [leaf for leaf in schema.leaves if ITEM not in leaf.path and leaf.path not in answered]
     for entry in (*merged, *map(_null, unanswered)):
         spans = entry.candidates[0].spans
-        rivals = rivals_of(entry, document.text)
+        rivals, behind = rivals_of(entry, document.text), (covered or {}).get(entry.place)
         features = features_of(
             entry,
             document.text,
             violations=wrong if entry.place in answered else [Violation(paths=(entry.leaf.path,), reason=UNANSWERED)],
             num_rivals=len(rivals),
+            covered=behind,
             ocr_scores=ocr_scores(spans, document),
             retrieval_rank=_rank(spans[0].start, retrieval_ranks) if spans and retrieval_ranks else None,
         )
         score = None if calibration is None else calibration.score(features)
         threshold = HIGH_FROM if calibration is None else calibration.threshold(features)
         told = scored(features, entry.leaf, score=score, threshold=threshold)
-        evidence.append(evidence_of(entry, told, features, document, rivals=rivals))
+        others = [*rivals, *_other(behind, rivals)]
+        evidence.append(evidence_of(entry, told, features, document, rivals=others))
     known = {"document": name, "sha256": sha256, "status": "done", "error": None, "fields": fields}
     return {**known, "evidence": evidence, "usage": dict(usage)}
 
@@ -69,6 +74,13 @@ def failed_record(error: Mapping[str, Any], *, name: str, sha256: str, usage: Ma
     told = {"code": error["code"], "message": error["message"], "page": error.get("page")}
     known = {"document": name, "sha256": sha256, "status": "failed", "error": told, "fields": None}
     return {**known, "evidence": [], "usage": dict(usage)}
+
+
+def _other(behind: CoveredReading | None, rivals: Sequence[Rival]) -> list[Rival]:
+    """Return the value that was found behind a cover, unless it is one of the rivals."""
+    if behind is None or behind.span is None or any(behind.span.overlaps(rival.span) for rival in rivals):
+        return []
+    return [Rival(value=behind.value, span=behind.span)]
 
 
 def _null(leaf: Leaf) -> Merged:

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from extraction.fields.leaf import Leaf
 from extraction.grounding.spans import Status
+from extraction.passes.covering import Covered
 from extraction.passes.findings import Agreement
 from extraction.scoring.features import Features
 
@@ -48,6 +49,8 @@ _CONFLICT = -3.0
 """For all votes against it."""
 _VIOLATION = -2.5
 _RIVAL = -2.5
+_COVERED_OTHER = -2.5
+"""For another value of which the model is sure."""
 _SURE_MEAN = 0.4
 _PER_NAT = 1.5
 """Of the mean log-probability of the value's tokens."""
@@ -129,6 +132,9 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
         yield _CONFLICT * (1 - features.vote_share), f"{features.num_candidates} values were found"
     if features.num_rivals:
         yield _RIVAL, "the document has another value, too"
+    if features.covered is Covered.OTHER:
+        chance = 1.0 if features.covered_chance is None else features.covered_chance
+        yield _COVERED_OTHER * chance, "another value is found once this one is covered"
     if features.ocr_score is not None and features.ocr_score < _OCR_FROM:
         yield _PER_OCR_SHARE * (features.ocr_score - _OCR_FROM), "it was hard to read in the image"
     if features.retrieval_rank is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from extraction.grounding.spans import Status
+from extraction.passes.covering import Covered
 from extraction.passes.findings import Agreement
 from extraction.scoring.features import Features
 from extraction.scoring.score import prior_log_odds
@@ -17,6 +18,7 @@ NAMES = (
     *("quote_nowhere", "followed"),
     *("agrees", "elsewhere", "differs", "silent", "vote_share", "other_candidates", "rivals", "violations"),
     *("has_logprobs", "mean_logprob", "min_logprob", "least_chance", "stated_chance", "margin"),
+    *("covered_nothing", "covered_same", "covered_other", "covered_other_chance", "covered_null_chance"),
     *("has_ocr", "ocr_score", "retrieval_rank"),
 )
 """In the order of a vector."""
@@ -29,6 +31,7 @@ _MOST_RIVALS = 2
 def vector(features: Features) -> list[float]:
     """Return the numbers of NAMES."""
     logprobs = features.logprobs
+    chance = 1.0 if features.covered_chance is None else features.covered_chance
     margin = 0.0 if logprobs is None or logprobs.margin is None else logprobs.margin
     return [
         prior_log_odds(features),
@@ -49,6 +52,9 @@ def vector(features: Features) -> list[float]:
         0.0 if logprobs is None else math.exp(logprobs.minimum),  # of two values in conflict each has about half
         0.0 if logprobs is None else math.exp(logprobs.stated or 0.0),
         max(-_MOST_MARGIN, min(_MOST_MARGIN, margin)),
+        *(float(features.covered is said) for said in (Covered.NOTHING, Covered.SAME, Covered.OTHER)),
+        chance * (features.covered is Covered.OTHER),
+        chance * (features.covered is Covered.NOTHING),
         float(features.ocr_score is not None),
         0.0 if features.ocr_score is None else features.ocr_score,
         float(features.retrieval_rank or 0),
