@@ -87,15 +87,19 @@ class Calibration:
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """Read what `to_json` wrote. Raises ExtractionError where it did not, or where that was another version."""
+        """Read what `to_json` wrote, also of a release that knew fewer features: what those others say counts nothing.
+
+        Raises ExtractionError where it did not write it, or where that was another version.
+        """
         try:
             given = json.loads(text)
         except ValueError as error:
             raise ExtractionError(f"The calibration is no JSON: {error}.") from None
-        if not isinstance(given, dict) or given.get("version") != _VERSION or given.get("features") != list(NAMES):
+        names = given.get("features") if isinstance(given, dict) and given.get("version") == _VERSION else None
+        if not isinstance(names, list) or names != [name for name in NAMES if name in names]:
             raise ExtractionError("The calibration was made by another version. Calibrate again with the gold file.")
         try:
-            return cls(values=_part_of(given["values"]), nulls=_part_of(given["nulls"]))
+            return cls(values=_part_of(given["values"], names), nulls=_part_of(given["nulls"], names))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ExtractionError(
                 f"The calibration is damaged ({type(error).__name__}: {error}). Calibrate again with the gold file."
@@ -156,24 +160,35 @@ def _vectors(features: Sequence[Features]) -> Vectors:
     return np.array([vector(each) for each in features], dtype=np.float64).reshape(len(features), len(NAMES))
 
 
-def _part_of(given: dict[str, Any]) -> Part:
+def _part_of(given: dict[str, Any], names: Sequence[str]) -> Part:
     """Raises KeyError, TypeError, ValueError or OverflowError for what no calibration has."""
     logistic, isotonic = given["logistic"], given["isotonic"]
     return Part(
         num_gold=int(given["num_gold"]),
-        logistic=None if logistic is None else _logistic(logistic),
+        logistic=None if logistic is None else _logistic(logistic, names),
         isotonic=None if isotonic is None else _isotonic(isotonic),
         threshold=_finite("threshold", [given["threshold"]])[0],
     )
 
 
-def _logistic(given: dict[str, Any]) -> Logistic:
-    found = Logistic(**{name: _finite(name, values) for name, values in given.items()})
-    if (len(found.means), len(found.scales), len(found.weights)) != (len(NAMES), len(NAMES), len(NAMES) + 1):
-        raise ValueError(f"it has not {len(NAMES)} means and scales, and a weight more")
-    if min(found.scales) <= 0:
+def _logistic(given: dict[str, Any], names: Sequence[str]) -> Logistic:
+    found = {name: _finite(name, given[name]) for name in ("means", "scales", "weights")}
+    if [len(values) for values in found.values()] != [len(names), len(names), len(names) + 1]:
+        raise ValueError(f"it has not {len(names)} means and scales, and a weight more")
+    if min(found["scales"]) <= 0:
         raise ValueError("a scale is not above 0")
-    return found
+    intercept, *weights = found["weights"]
+    return Logistic(
+        means=_spread(found["means"], names, otherwise=0.0),
+        scales=_spread(found["scales"], names, otherwise=1.0),
+        weights=(intercept, *_spread(weights, names, otherwise=0.0)),
+    )
+
+
+def _spread(values: Sequence[float], names: Sequence[str], *, otherwise: float) -> tuple[float, ...]:
+    """Return values by the features of now."""
+    known = dict(zip(names, values, strict=True))
+    return tuple(known.get(name, otherwise) for name in NAMES)
 
 
 def _isotonic(given: dict[str, Any]) -> Isotonic:

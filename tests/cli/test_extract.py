@@ -137,6 +137,23 @@ def test_a_second_reading_is_a_batch_of_its_own_and_tells_of_each_value(service:
     assert "tokens 8 in, 50.0% of them from the prefix cache; 12 out" in told
 
 
+def test_with_a_cover_what_was_found_is_asked_once_more_without_its_place(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    birch = answered(1, 1, {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")})
+    behind = answered(0, 0, {"vendor": None, "total": None})
+    other = answered(1, 1, {"vendor": None, "total": said(20, "Total 20.00")})
+    with started(service, folder, "--cover", "--no-again") as process:
+        for count, results in enumerate(([FIRST[0], birch, FIRST[2]], [behind, other])):
+            wait_for(lambda: len(service.batches()) > before + count, process)  # noqa: B023
+            service.work_off(service.batches()[0]["id"], results)
+        told = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, told
+    records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
+    covered = [{each["path"]: each["features"]["covered"] for each in one["evidence"]} for one in records[:2]]
+    assert covered == [{"vendor": "nothing", "total": "nothing"}, {"vendor": "nothing", "total": "same"}]
+    assert records[0]["usage"]["input_tokens"] == 4
+
+
 def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(service: Service, folder: Path) -> None:
     before = len(service.batches())
     with started(service, folder) as process:

@@ -16,6 +16,7 @@ from extraction.fields.paths import Path
 from extraction.fields.schema import FieldSchema
 from extraction.grounding.spans import Grounding, Span, Status
 from extraction.passes.answers import read_answer
+from extraction.passes.covering import Covered
 from extraction.passes.findings import Agreement, Finding, Reading, ValueLogprobs
 from extraction.passes.logprobs import value_logprobs
 from extraction.passes.merging import Candidate, Merged
@@ -25,6 +26,7 @@ from extraction.scoring.evidence import evidence_of, ocr_scores
 from extraction.scoring.features import Features, features_of
 from extraction.scoring.regression import fit_isotonic, fit_logistic
 from extraction.scoring.score import Level, in_order_of_review, level_of, prior_score, reasons, scored
+from extraction.scoring.vector import NAMES
 from tests.extraction.scoring.builders import judged, sure
 
 (TWO,) = groups(
@@ -244,6 +246,23 @@ def test_a_calibration_is_the_same_after_it_was_stored() -> None:
             Calibration.from_json(text)
 
 
+def test_a_calibration_of_a_release_that_knew_fewer_features_scores_as_it_did() -> None:
+    known = judged(300)
+    calibration = fit(known)
+    stored = json.loads(calibration.to_json())
+    gone = NAMES.index("covered_other")
+    stored["features"] = [name for name in NAMES if name != "covered_other"]
+    for part in (stored["values"]["logistic"], stored["nulls"]["logistic"]):
+        if part is not None:
+            for name, place in (("means", gone), ("scales", gone), ("weights", gone + 1)):
+                del part[name][place]
+    read = Calibration.from_json(json.dumps(stored))
+    assert [read.score(each.features) for each in known] == [calibration.score(each.features) for each in known]
+    stored["features"] = list(reversed(stored["features"]))
+    with pytest.raises(ExtractionError):
+        Calibration.from_json(json.dumps(stored))
+
+
 def test_the_threshold_is_the_least_score_at_which_enough_is_right() -> None:
     scores, right = [0.9, 0.8, 0.8, 0.7, 0.2], [True, True, False, True, False]
     assert threshold_for(scores, right, 1.0) == 0.9
@@ -284,6 +303,7 @@ def test_evidence_has_the_page_and_the_box_of_each_place() -> None:
         {},
         {"logprobs": None, "status": None, "agreement": None},
         {"violations": ("no day",), "ocr_score": 0.5, "retrieval_rank": 0},
+        {"covered": Covered.OTHER, "covered_chance": 0.5},
     ],
 )
 def test_features_are_the_same_after_they_were_stored(changes: dict[str, object]) -> None:
