@@ -99,7 +99,23 @@ def new_database(_postgres: Postgres) -> Callable[[], str]:
             partitions.ensure_result_partition(session, datetime.now(UTC).date() + timedelta(days=days))
     engine.dispose()
     numbers = itertools.count()
-    return lambda: _postgres.create_database(f"test_{next(numbers)}", template="migrated")
+
+    def make() -> str:
+        name = f"test_{next(numbers)}"
+        _copy(_postgres.url("postgres"), "migrated", name)
+        return _postgres.url(name)
+
+    return make
+
+
+def _copy(postgres_url: str, template: str, name: str) -> None:
+    """Copy a database by its files: block by block through the log, as is the default, takes three times as long."""
+    import psycopg
+    from psycopg import sql
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        copied = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
+        connection.execute(copied.format(sql.Identifier(name), sql.Identifier(template)))
 
 
 def _drop(postgres_url: str, url: str) -> None:
