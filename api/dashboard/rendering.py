@@ -16,7 +16,7 @@ from api.dashboard.viewer import Viewer
 PAGE_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": (
-        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'self'; "
         "frame-ancestors 'none'"
     ),
     "referrer-policy": "same-origin",

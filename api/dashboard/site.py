@@ -9,11 +9,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from api.dashboard import signing_in
-from api.dashboard.pages import batch, batches, overview, plots, submit
+from api.dashboard.pages import batch, batches, extractions, health, models, overview, pipelines, plots, submit, usage
 
 _STATIC = Path(__file__).parent / "static"
 _KEPT = "public, max-age=3600"
-_PAGES = (overview, batches, batch, submit, plots)
+_PAGES = (overview, batches, batch, submit, models, pipelines, extractions, usage, health, plots)
 
 
 class _Static(StaticFiles):

@@ -23,13 +23,22 @@ def document_of(http: httpx.Client, name: str, content: bytes) -> str:
     return f"{url}/{http.post(url, json={'file_ids': [file_id]}).json()['data'][0]['id']}"
 
 
+def parts_of(png: bytes) -> dict[bytes, bytes]:
+    """Return what a PNG file is made of, by name."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    found, at = {}, 8
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        found[png[at + 4 : at + 8]] = png[at + 8 : at + 8 + length]
+        at += 12 + length
+    return found
+
+
 def pixels_of(png: bytes) -> tuple[int, int, bytes]:
     """Return the width, the height and the rows of a PNG file, each behind its filter's byte."""
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", png[16:24])
-    (length,) = struct.unpack(">I", png[33:37])
-    assert png[37:41] == b"IDAT"
-    return width, height, zlib.decompress(png[41 : 41 + length])
+    parts = parts_of(png)
+    width, height = struct.unpack(">II", parts[b"IHDR"][:8])
+    return width, height, zlib.decompress(parts[b"IDAT"])
 
 
 @pytest.mark.parametrize("max_side", [64, 500])
@@ -40,6 +49,13 @@ def test_a_page_is_a_png_whose_longer_side_is_what_was_asked_for(http: httpx.Cli
     assert max(width, height) == max_side
     assert len(rows) == height * (1 + width * (len(rows) // height // width))
     assert len(set(rows)) > 2, "there is something on it"
+
+
+def test_a_page_says_how_many_pixels_a_point_of_its_boxes_is(http: httpx.Client) -> None:
+    answer = http.get(f"{document_of(http, 'a.pdf', PAPER)}/pages/0/image", params={"max_side": 421})
+    per_meter, same, unit = struct.unpack(">IIB", parts_of(answer.content)[b"pHYs"])
+    assert (per_meter == same, unit) == (True, 1)
+    assert per_meter * 0.0254 / 72 == pytest.approx(421 / 842, abs=0.001)
 
 
 def test_what_has_no_such_page_or_no_pages_is_refused_with_the_reason(http: httpx.Client) -> None:

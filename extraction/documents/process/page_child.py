@@ -19,6 +19,7 @@ from extraction.documents.readers.pdf import opened
 from extraction.errors import DocumentCode, DocumentError
 
 _POINTS_PER_INCH = 72.0
+_METERS_PER_INCH = 0.0254
 _MOST_PER_INCH = 300.0
 """A small page is drawn no finer, however large its picture may be."""
 
@@ -43,19 +44,22 @@ def _drawn(pdf: pypdfium2.PdfDocument, number: int, max_side: int) -> bytes:
         bitmap = page.render(scale=scale, rev_byteorder=True)
     except pypdfium2.PdfiumError as error:
         raise DocumentError(DocumentCode.DAMAGED, f"page {number} cannot be drawn: {error}", number) from None
-    return png(bitmap.to_numpy().tobytes(), width=bitmap.width, height=bitmap.height, channels=bitmap.n_channels)
+    pixels = bitmap.to_numpy().tobytes()
+    per_meter = round(scale * _POINTS_PER_INCH / _METERS_PER_INCH)
+    return png(pixels, bitmap.width, bitmap.height, channels=bitmap.n_channels, per_meter=per_meter)
 
 
 _COLOUR_TYPES: Mapping[int, int] = {1: 0, 3: 2, 4: 6}
 """By channels, as PNG numbers them: grey, RGB, RGBA."""
 
 
-def png(pixels: bytes, *, width: int, height: int, channels: int) -> bytes:
-    """Return rows of pixels, a byte a channel, as a PNG file (W3C PNG, third edition)."""
+def png(pixels: bytes, width: int, height: int, *, channels: int, per_meter: int) -> bytes:
+    """Return rows of pixels, a byte a channel, as a PNG file (W3C PNG, third edition) that says its resolution."""
     stride = width * channels
     rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, stride * height, stride))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 6)), (b"IEND", b""))
+    resolution = struct.pack(">IIB", per_meter, per_meter, 1)
+    parts = ((b"IHDR", header), (b"pHYs", resolution), (b"IDAT", zlib.compress(rows, 6)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, parts))
 
 

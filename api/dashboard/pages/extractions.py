@@ -1,0 +1,103 @@
+"""`/extractions`: jobs over documents by stage; `/reviews/{id}`: their doubtful values, one after the other."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import Request, Response
+from sqlalchemy.orm import Session
+
+from api.dashboard import formats
+from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.schemas.extractions import ExtractionObject
+from api.services import Services, ServicesDep
+from extraction.scoring.verdicts import Reason
+from jobs.extractions import lifecycle, reviewed, reviews, stages
+from jobs.extractions.collection import get_collection
+from jobs.states import ExtractionState, Scope
+from jobs.tables import Extraction
+
+router = page_router()
+
+_MOST = 50
+
+
+@router.get("/extractions", name="showExtractions")
+def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    page = lifecycle.list_extractions(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
+    shown = [_shown(session, each, services) for each in page.data]
+    return render(request, viewer, "extractions.html", extractions=shown, has_more=page.has_more, most=_MOST)
+
+
+@router.get("/extractions/{extraction_id}", name="showExtraction")
+def show_one(
+    extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
+) -> Response:
+    tenant_id = viewer.caller.owner().id
+    found = lifecycle.get_extraction(session, tenant_id, extraction_id)
+    shown = _shown(session, found, services)
+    return render(
+        request,
+        viewer,
+        "extraction.html",
+        extraction=shown,
+        look=_look_of(shown),
+        collection=get_collection(session, tenant_id, found.collection_id),
+        tallies=reviewed.tallies(session, found),
+        reasons=Reason,
+        is_open=shown.ended_at is None,
+    )
+
+
+@router.get("/live/extractions/{extraction_id}", name="streamExtraction")
+async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    looking = partial(_look, services, tenant_id, extraction_id)
+    return stream(pages, ("extraction", tenant_id, extraction_id), looking)
+
+
+@router.get("/reviews/{extraction_id}", name="showReview")
+def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
+    viewer.caller.require(Scope.SUBMIT)
+    found = reviews.completed(session, viewer.caller.owner().id, extraction_id)
+    tallies = reviewed.tallies(session, found)
+    return render(
+        request,
+        viewer,
+        "review.html",
+        extraction=found,
+        num_open=sum(tally.num_open for tally in tallies.values()),
+    )
+
+
+def _look(services: Services, tenant_id: str, extraction_id: str, session: Session) -> Look:
+    found = lifecycle.get_extraction(session, tenant_id, extraction_id)
+    return _look_of(_shown(session, found, services))
+
+
+def _shown(session: Session, extraction: Extraction, services: Services) -> ExtractionObject:
+    found = stages.stages_of(session, extraction.id)
+    batches = stages.batches_of(session, found)
+    return ExtractionObject.of(extraction, found, batches, currency=services.settings.currency)
+
+
+def _look_of(shown: ExtractionObject) -> Look:
+    values: dict[str, Shown] = {"state": (formats.state_name(shown.status), _tone(shown.status))}
+    for n, stage in enumerate(shown.stages):
+        counts = stage.request_counts
+        done = 0 if counts is None else counts.completed + counts.failed
+        total = 0 if counts is None else counts.total
+        values |= {
+            f"{n}.lines": f"{done:,} / {total:,}" if total else formats.NOTHING,
+            f"{n}.done": str(round(1000 * done / total) if total else 1000 * (stage.done_at is not None)),
+            f"{n}.failed": f"{counts.failed:,} failed" if counts is not None and counts.failed else "",
+        }
+    return Look.of(values, shown.status, len(shown.stages), shown.reason)
+
+
+def _tone(state: ExtractionState) -> str:
+    return formats.tone(state.value)

@@ -1,0 +1,75 @@
+"""`/health`: what the service stands on, for operators: database, object store, broker, roles' clocks, models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastapi import Request, Response
+
+from api.dashboard import formats
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.viewer import ViewerDep
+from api.services import ServicesDep
+from jobs import diagnosis
+from jobs.diagnosis import DatabaseLook
+from jobs.states import Scope
+
+router = page_router()
+
+_CLOCKS_DIFFER_SECONDS = 2.0
+_FULL = 0.8
+"""Of the connections: from so many on it is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Something that the service stands on."""
+
+    name: str
+    is_well: bool
+    says: str
+
+
+@router.get("/health", name="showHealth")
+def show(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    viewer.caller.require(Scope.ADMIN)
+    look = diagnosis.look(services.engine)
+    parts = [*_of_database(look), _of_store(is_answering=services.store.is_answering), _of_models(look)]
+    return render(request, viewer, "health.html", parts=parts)
+
+
+def _of_database(look: DatabaseLook) -> Sequence[_Part]:
+    used = look.num_connections / max(look.max_connections, 1)
+    return [
+        _Part(name="Database", is_well=True, says=f"Postgres {look.version} answers."),
+        _Part(
+            name="Schema",
+            is_well=look.runs_this_code,
+            says=f"Revision {look.revision or 'none'}"
+            + (", which this release runs on." if look.runs_this_code else ": `tokenmill db upgrade` is due."),
+        ),
+        _Part(
+            name="Connections",
+            is_well=used < _FULL,
+            says=f"{look.num_connections} of {look.max_connections} ({formats.share(used, 1)}).",
+        ),
+        _Part(
+            name="Clock",
+            is_well=abs(look.clock_seconds) < _CLOCKS_DIFFER_SECONDS,
+            says=f"This API's is {look.clock_seconds:+.1f} s from the database's.",
+        ),
+    ]
+
+
+def _of_store(*, is_answering: bool) -> _Part:
+    says = "It answers." if is_answering else "It did not answer lately: uploads and downloads wait or fail."
+    return _Part(name="Object store", is_well=is_answering, says=says)
+
+
+def _of_models(look: DatabaseLook) -> _Part:
+    waiting = ", ".join(look.unserved_models)
+    served = ", ".join(look.served_models) or "none"
+    says = f"Open batches wait for {waiting}, which no worker serves." if waiting else f"Served: {served}."
+    return _Part(name="Models", is_well=not waiting, says=says)

@@ -1,0 +1,78 @@
+"""`/models`: the models that batches may name, what they cost, and the workers that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import Request, Response
+from sqlalchemy.orm import Session
+
+from api.dashboard import formats
+from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.services import ServicesDep
+from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.lines.endpoints import LineKind, paths_of
+from jobs.overview import fleet
+from jobs.overview.fleet import WorkerSeen
+from jobs.served_models import list_models, offered_models
+from jobs.tables import Model
+
+router = page_router()
+
+
+@router.get("/models", name="showModels")
+def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    workers = fleet.workers(session)
+    models = list_models(session) if viewer.is_operator else offered_models(session)
+    return render(
+        request,
+        viewer,
+        "models.html",
+        models=[_described(model) for model in models],
+        workers=workers,
+        look=_look_of(workers),
+        currency=services.settings.currency,
+        shows_hosts=viewer.is_operator,
+    )
+
+
+@router.get("/live/models", name="streamModels")
+async def live(request: Request, *, viewer: ViewerDep) -> Response:
+    pages: OpenPages = request.app.state.open_pages
+    return stream(pages, "models", _look)
+
+
+def _look(session: Session) -> Look:
+    return _look_of(fleet.workers(session))
+
+
+def _look_of(workers: Sequence[WorkerSeen]) -> Look:
+    values: dict[str, Shown] = {}
+    for n, worker in enumerate(workers):
+        values |= {
+            f"{n}.state": ("live", "good") if worker.is_live else ("lost", "bad"),
+            f"{n}.seen": formats.ago(worker.heartbeat_at),
+            f"{n}.running": formats.number(worker.num_running),
+            f"{n}.waiting": formats.number(worker.num_waiting),
+            f"{n}.slots": f"{worker.num_leased} / {worker.num_slots}",
+            f"{n}.cache": formats.share(worker.cache_use, 1),
+        }
+    return Look.of(values, *(worker.worker_id for worker in workers))
+
+
+def _described(model: Model) -> dict[str, str]:
+    cached = model.input_price_micros if model.cached_input_price_micros is None else model.cached_input_price_micros
+    return {
+        "name": model.name,
+        "endpoints": ", ".join(paths_of(LineKind(model.serves))),
+        "input_price": _price(model.input_price_micros),
+        "cached_price": _price(cached),
+        "output_price": _price(model.output_price_micros),
+    }
+
+
+def _price(micros: int) -> str:
+    return in_currency(micros * PICOS_A_MICRO)

@@ -1,0 +1,107 @@
+// One doubtful value after the other: the page with its box, and a key for each verdict.
+import { call, complain } from "./dashboard.js";
+
+const part = (id) => document.getElementById(id);
+const room = part("review");
+const METERS_PER_POINT = 0.0254 / 72;
+let claimed = { claim: null, data: [] };
+let left = Number(part("left").textContent.replaceAll(",", ""));
+let busy = false;
+
+async function next() {
+  if (!claimed.data.length) claimed = await call("POST", "/v1/reviews/claim", { extraction_id: room.dataset.extraction });
+  const review = claimed.data[0];
+  room.hidden = !review;
+  part("done").hidden = Boolean(review);
+  if (review) await show(review);
+}
+
+async function show(review) {
+  const { evidence } = review;
+  part("document").textContent = review.document + (review.reason === "sample" ? ", drawn of what nobody need look at" : "");
+  part("path").textContent = review.path;
+  part("value").textContent = evidence.value === null ? "no value" : String(evidence.value);
+  part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
+  part("quote").textContent = evidence.quote ?? "nowhere";
+  part("reasons").replaceChildren(...(evidence.reasons ?? []).map((reason) => Object.assign(document.createElement("li"), { textContent: reason })));
+  part("correction").hidden = true;
+  part("right").value = evidence.value ?? "";
+  part("right").dataset.kind = typeof evidence.value;
+  part("path").focus({ preventScroll: true });
+  await showPage(review, (evidence.spans ?? []).find((span) => span.box));
+}
+
+/** Pixels a point of the page has, as the picture's own `pHYs` says. */
+function scaleOf(bytes) {
+  const view = new DataView(bytes);
+  for (let at = 8; at + 12 <= view.byteLength; at += 12 + view.getUint32(at)) {
+    if (view.getUint32(at + 4) === 0x70485973) return view.getUint32(at + 8) * METERS_PER_POINT;
+  }
+  return 1;
+}
+
+async function showPage(review, span) {
+  part("page").hidden = true;
+  part("no-page").hidden = Boolean(span);
+  if (!span) return;
+  const answer = await fetch(`/v1/collections/${room.dataset.collection}/documents/${review.document_id}/pages/${span.page}/image`);
+  part("no-page").hidden = answer.ok;
+  if (!answer.ok) return;
+  const bytes = await answer.arrayBuffer();
+  const image = part("image");
+  URL.revokeObjectURL(image.src);
+  image.alt = `Page ${span.page + 1} of ${review.document}; the value is marked`;
+  image.src = URL.createObjectURL(new Blob([bytes], { type: "image/png" }));
+  await image.decode();
+  part("page").hidden = false;
+  const canvas = part("box"), scale = scaleOf(bytes), [x0, y0, x1, y1] = span.box.map((point) => point * scale);
+  [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+  const ink = canvas.getContext("2d"), room_ = 4 * scale;
+  ink.fillStyle = "rgba(255, 196, 0, 0.28)";
+  ink.strokeStyle = "#c77700";
+  ink.lineWidth = Math.max(2, 1.5 * scale);
+  ink.fillRect(x0 - room_, y0 - room_, x1 - x0 + 2 * room_, y1 - y0 + 2 * room_);
+  ink.strokeRect(x0 - room_, y0 - room_, x1 - x0 + 2 * room_, y1 - y0 + 2 * room_);
+}
+
+function corrected() {
+  const field = part("right"), text = field.value.trim();
+  if (!text) throw new Error("Nothing is given. Write what is right, or say that the document has no such value.");
+  if (field.dataset.kind === "number" && !Number.isFinite(Number(text))) throw new Error(`${text} is no number, and the field is one.`);
+  if (field.dataset.kind === "number") return Number(text);
+  return field.dataset.kind === "boolean" ? text === "true" : text;
+}
+
+async function decide(verdict) {
+  const review = claimed.data[0];
+  if (!review || busy) return;
+  if (verdict === "correct" && part("correction").hidden) {
+    part("correction").hidden = false;
+    part("right").select();
+    return;
+  }
+  busy = true;
+  complain("");
+  try {
+    if (verdict !== "next") {
+      const value = verdict === "correct" ? { value: corrected() } : {};
+      await call("POST", `/v1/reviews/${review.id}`, { verdict, claim: claimed.claim, ...value });
+      part("left").textContent = (left = Math.max(0, left - 1)).toLocaleString("en");
+    }
+    claimed.data.shift();
+    await next();
+  } catch (error) { complain(error.message); }
+  busy = false;
+}
+
+document.addEventListener("click", (event) => {
+  const verdict = event.target.closest("[data-verdict]")?.dataset.verdict;
+  if (verdict) decide(verdict);
+});
+part("correction").addEventListener("submit", (event) => { event.preventDefault(); decide("correct"); });
+document.addEventListener("keydown", (event) => {
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const verdict = { a: "accept", c: "correct", r: "reject", n: "next" }[event.key.toLowerCase()];
+  if (verdict) { event.preventDefault(); decide(verdict); }
+});
+next().catch((error) => complain(error.message));

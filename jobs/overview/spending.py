@@ -1,0 +1,48 @@
+"""What each tenant used in the last days, of the points of plots: bounded, however long the ledger is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.overview.plots import HOUR
+
+DAYS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSpending:
+    """A tenant that used something."""
+
+    name: str
+    input_tokens: int
+    output_tokens: int
+    cost_picos: int
+
+
+def by_tenant(session: Session) -> Sequence[TenantSpending]:
+    """Return who used something in the last DAYS days, who used most first."""
+    return [
+        TenantSpending(
+            name=row.name,
+            input_tokens=int(row.input_tokens),
+            output_tokens=int(row.output_tokens),
+            cost_picos=int(row.cost_picos),
+        )
+        for row in session.execute(_BY_TENANT, {"seconds": HOUR, "days": DAYS})
+    ]
+
+
+_BY_TENANT = text("""
+    SELECT tenant.name,
+        coalesce(sum(value) FILTER (WHERE plot_point.name = 'input_tokens'), 0) AS input_tokens,
+        coalesce(sum(value) FILTER (WHERE plot_point.name = 'output_tokens'), 0) AS output_tokens,
+        coalesce(sum(value) FILTER (WHERE plot_point.name = 'cost'), 0) AS cost_picos
+    FROM plot_point JOIN tenant ON tenant.id = plot_point.tenant_id
+    WHERE seconds = :seconds AND at > now() - make_interval(days => :days)
+    GROUP BY tenant.id, tenant.name
+    ORDER BY sum(value) FILTER (WHERE plot_point.name <> 'cost') DESC NULLS LAST, tenant.name
+""")

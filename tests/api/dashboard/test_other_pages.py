@@ -1,0 +1,141 @@
+"""Every page for a tenant, for another one and for an operator; plots, schedules, runs and extractions on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from jobs.accounts.keys import authenticate
+from jobs.chunks.fleet import heartbeat, register, stop
+from jobs.pipelines import stores
+from tests.api.browser import Browser
+
+Browse = Callable[[str | None], Browser]
+
+TENANT_PAGES = ("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage", "/plots?range=24h")
+OPERATOR_PAGES = ("/", "/batches", "/models", "/usage", "/health", "/plots?range=30d")
+
+
+@pytest.mark.parametrize("path", TENANT_PAGES)
+def test_a_tenant_who_has_nothing_sees_every_page(path: str, browse: Browse, deployment: Any) -> None:
+    assert browse(deployment.new_key()).get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", OPERATOR_PAGES)
+def test_an_operator_sees_the_service(path: str, browse: Browse, operator_key: str) -> None:
+    assert browse(operator_key).get(path).status_code == 200
+
+
+def test_pages_of_others_say_which_key_they_want(browse: Browse, deployment: Any, operator_key: str) -> None:
+    for path in ("/pipelines", "/extractions", "/submit"):
+        assert browse(operator_key).get(path).status_code == 403
+    refused = browse(deployment.new_key()).get("/health")
+    assert (refused.status_code, "scope admin" in refused.text) == (403, True)
+
+
+def test_what_concerns_all_is_in_no_tenants_plots(browse: Browse, deployment: Any, operator_key: str) -> None:
+    assert set(browse(deployment.new_key()).get("/plots").json()) == {"tokens", "cost"}
+    of_all = browse(operator_key).get("/plots").json()
+    assert {"queued_lines", "running_requests", "cache_use"} < set(of_all)
+    assert len(of_all["tokens"]["at"]) == 60
+
+
+def test_workers_are_shown_without_their_machines(browse: Browse, deployment: Any, operator_key: str) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        register(session, worker_id="worker_x", model="org/elsewhere", max_chunks=3, max_model_len=100)
+        heartbeat(session, "worker_x", engine_stats={"num_requests_running": 7, "kv_cache_usage_perc": 0.5})
+        hostname = session.connection().exec_driver_sql("SELECT hostname FROM worker LIMIT 1").scalar_one()
+    own, all_of_it = (browse(key).get("/models").text for key in (deployment.new_key(), operator_key))
+    assert ("50 %" in own, f"{hostname} <" in own) == (True, False)
+    assert (f"{hostname} <" in all_of_it, "/v1/admin/workers/worker_x/drain" in all_of_it) == (True, True)
+    with Session(deployment.engine) as session, session.begin():
+        stop(session, "worker_x")  # other tests have the same database
+
+
+@pytest.fixture
+def nightly(browse: Browse, deployment: Any, tmp_path: Path) -> Browser:
+    """A browser of a tenant with a pipeline and a schedule."""
+    key = deployment.new_key()
+    with Session(deployment.engine) as session, session.begin():
+        tenant_id = authenticate(session, key).owner().id
+        for name in ("documents", "results"):
+            (tmp_path / name).mkdir()
+            stores.add_store(session, tenant_id, name, f"file://{tmp_path / name}", options={}, is_writable=True)
+    browser = browse(key)
+    step = {
+        "name": "fields",
+        "source": {"store": "documents", "keys": "in/*.jsonl"},
+        "prompt": "Read {{ text }}",
+        "model": "org/tiny",
+        "parameters": {"max_tokens": 8},
+        "output": {"store": "results", "keys": "{pipeline}/{date}/part-{n}.jsonl"},
+    }
+    made = browser.call("POST", "/v1/pipelines", json={"name": "receipts", "steps": [step]})
+    assert made.status_code == 200, made.text
+    wish = {"pipeline": "receipts", "name": "every-night", "cron": "0 3 * * *", "time_zone": "Europe/Berlin"}
+    made = browser.call("POST", "/v1/schedules", json=wish)
+    assert made.status_code == 200, made.text
+    return browser
+
+
+def test_a_schedule_is_paused_triggered_and_backfilled(nightly: Browser, browse: Browse, deployment: Any) -> None:
+    (schedule,) = nightly.get("/v1/schedules").json()["data"]
+    page = f"/pipelines/schedules/{schedule['id']}"
+    assert "every-night" in nightly.get("/pipelines").text
+    assert nightly.get(page).text.count(" 03:00 C") == 5  # CET or CEST
+    nightly.call("POST", f"/v1/schedules/{schedule['id']}/pause")
+    assert "Paused" in nightly.get(page).text
+    run = nightly.call("POST", "/v1/runs", json={"pipeline": schedule["pipeline_id"]}).json()
+    shown = nightly.get(f"/pipelines/runs/{run['id']}")
+    assert (shown.status_code, "queued" in shown.text or "running" in shown.text) == (200, True)
+    assert run["id"] in nightly.get("/pipelines").text
+    stranger = browse(deployment.new_key())
+    assert stranger.get(page).status_code == stranger.get(f"/pipelines/runs/{run['id']}").status_code == 404
+
+
+@pytest.fixture
+def extraction_id(browse: Browse, deployment: Any) -> tuple[Browser, str]:
+    browser = browse(deployment.new_key())
+    token = {"x-csrf-token": browser.token()}
+    collection = browser.call("POST", "/v1/collections", json={"name": "papers <i>"}).json()["id"]
+    file = browser.post("/v1/files", data={"purpose": "user_data"}, files={"file": ("a.txt", b"no 7")}, headers=token)
+    browser.call("POST", f"/v1/collections/{collection}/documents", json={"file_ids": [file.json()["id"]]})
+    schema = {"type": "object", "properties": {"number": {"type": "string"}}}
+    asked = {"collection_id": collection, "schema": schema, "model": "org/tiny"}
+    made = browser.call("POST", "/v1/extractions", json=asked)
+    assert made.status_code == 200, made.text
+    return browser, made.json()["id"]
+
+
+def test_an_extraction_is_its_tenants(extraction_id: tuple[Browser, str], browse: Browse, deployment: Any) -> None:
+    browser, found = extraction_id
+    assert found in browser.get("/extractions").text
+    page = browser.get(f"/extractions/{found}")
+    assert (page.status_code, "papers &lt;i&gt;" in page.text, "papers <i>" in page.text) == (200, True, False)
+    stranger = browse(deployment.new_key())
+    assert found not in stranger.get("/extractions").text
+    for path in (f"/extractions/{found}", f"/reviews/{found}"):
+        assert stranger.get(path).status_code == 404
+
+
+def test_what_is_not_completed_has_nothing_to_review(extraction_id: tuple[Browser, str]) -> None:
+    browser, found = extraction_id
+    assert browser.get(f"/reviews/{found}").status_code == 409
+
+
+def test_usage_is_that_of_the_days_that_are_asked_for(browse: Browse, deployment: Any) -> None:
+    browser = browse(deployment.new_key())
+    page = browser.get("/usage?by=model&since=2026-01-01&until=2026-01-31")
+    assert (page.status_code, "2026-01-01 to 2026-01-31" in page.text) == (200, True)
+    wrong = browser.get("/usage?by=model&since=2026-02-01&until=2026-01-31")
+    assert (wrong.status_code, "not after" in wrong.text) == (400, True)
+
+
+def test_a_page_without_its_database_says_so(serve: Callable[..., str]) -> None:
+    with Browser(base_url=serve(database_url="postgresql://nobody@127.0.0.1:1/none")) as browser:
+        answer = browser.sign_in("tm-anything")
+        assert (answer.status_code, "does not answer" in answer.text) == (503, True)

@@ -1,0 +1,145 @@
+"""What an operator and a tenant do with the dashboard, in a real browser over the whole stack."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy.orm import Session
+
+from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
+from jobs.accounts.keys import create_key
+from jobs.database import connect
+from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, Window, chromium, open_window
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
+
+SLOW = 90_000  # milliseconds that something may take which a worker has to do
+RECEIPT = "RECEIPT | 44491 | 2024-09-28\nSeller | Farvenen Chemicals Ltd\n10 x Folders 400.50\nTotal | 400.50 USD"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(stack: Any) -> str:
+    return str(stack.base_url).removesuffix("/v1")
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, site: str, stack: Any) -> Window:
+    return open_window(browser, site, stack.api_key)
+
+
+@pytest.fixture
+def page(window: Window) -> Page:
+    return window.page
+
+
+def line(number: int, content: str) -> str:
+    messages = [{"role": "system", "content": "Extract the fields as JSON."}, {"role": "user", "content": content}]
+    body = {"model": "demo", "temperature": 0, "max_tokens": 64, "messages": messages}
+    return json.dumps({"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": body})
+
+
+def test_a_file_is_dropped_estimated_started_and_watched(page: Page, window: Window, tmp_path: Path) -> None:
+    lines = [line(n, RECEIPT.replace("44491", str(n))) for n in range(5)] + [line(9, "far too long " * 2000)]
+    file = tmp_path / "requests.jsonl"
+    file.write_text("\n".join([*lines, "{broken"]) + "\n", encoding="utf-8")
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label("Drop files here").set_input_files(file)
+    expect(page.get_by_text("1 is invalid")).to_be_visible(timeout=SLOW)
+    expect(page.locator("#invalid-lines td").first).to_have_text("7")
+    expect(page.get_by_role("button", name="Start the batch")).to_be_disabled()
+    page.get_by_label("Invalid lines").first.select_option("skip")
+    page.get_by_role("button", name="Start the batch").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("batch_"))
+    expect(page.locator(".pill").first).to_have_text("completed", timeout=SLOW)
+    expect(page.get_by_text("Failed lines by code")).to_be_visible()
+    assert window.complaints == []
+
+
+def test_failed_lines_are_tried_again_from_the_page(page: Page, window: Window) -> None:
+    first = page.url
+    page.get_by_role("button", name="Retry failed lines").click()
+    expect(page.get_by_text("Retry of")).to_be_visible(timeout=SLOW)
+    assert page.url != first
+    assert window.complaints == []
+
+
+def test_answers_come_down_with_the_sessions_key(page: Page) -> None:
+    page.goto("/batches?show=ended")
+    page.get_by_role("link", name=re.compile("batch_")).last.click()
+    with page.expect_download() as coming:
+        page.get_by_role("link", name="Download answers").click()
+    answers = coming.value.path().read_text(encoding="utf-8").splitlines()
+    assert len(answers) == 5
+    assert "Farvenen Chemicals Ltd" in answers[0]
+
+
+def test_what_cannot_be_submitted_is_told(page: Page, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for file in files:
+        file.write_text("{}", encoding="utf-8")
+    page.goto("/submit")
+    page.get_by_label("Drop files here").set_input_files(files)
+    expect(page.get_by_role("alert")).to_contain_text("give one at a time")
+
+
+def test_doubtful_values_are_reviewed_by_keyboard(page: Page, window: Window, tmp_path: Path) -> None:
+    said = ("INVOICE", "Vendor: Ash Ltd", "Number: 7", "Total: 9.00")
+    words = tuple(Words(x=72, y=72 + 20 * n, text=text) for n, text in enumerate(said))
+    paper = tmp_path / "invoice.pdf"
+    paper.write_bytes(write_pdf([PdfPage(words=words)]))
+    page.goto("/submit")
+    page.get_by_label("Drop files here").set_input_files(paper)
+    page.get_by_role("button", name="Extract the fields").click()
+    expect(page.locator(".pill").first).to_have_text("completed", timeout=SLOW)
+    page.get_by_role("link", name=re.compile("Review .* value")).click()
+    left = page.locator("#left")
+    expect(page.locator("#value")).not_to_be_empty()
+    before = int(left.inner_text())
+    for key in ("a", "r")[: min(2, before)]:
+        seen = int(left.inner_text())
+        page.keyboard.press(key)
+        expect(left).to_have_text(str(seen - 1))
+    assert window.complaints == []
+
+
+@pytest.mark.parametrize("look", [DESK, PHONE], ids=["desk", "phone"])
+def test_every_page_can_be_read_by_everybody(look: Appearance, browser: Browser, site: str, stack: Any) -> None:
+    engine = connect(stack.database_url())
+    with Session(engine) as session, session.begin():
+        operator_key = create_key(session, None)[1]
+    engine.dispose()
+    pages = {
+        stack.api_key: ["/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage"],
+        operator_key: ["/", "/batches", "/models", "/usage", "/health"],
+    }
+    broken = []
+    for key, paths in pages.items():
+        window = open_window(browser, site, key, look)
+        found = httpx.get(f"{site}/v1/batches", headers={"Authorization": f"Bearer {stack.api_key}"}).json()["data"]
+        for path in [*paths, f"/batches/{found[-1]['id']}"]:
+            window.page.goto(path)
+            if window.violations() or window.is_too_wide() or window.complaints:
+                broken.append((path, window.violations(), window.is_too_wide(), window.complaints[:]))
+        window.page.context.close()
+    assert broken == []
+
+
+def test_signing_out_ends_the_session(page: Page) -> None:
+    page.goto("/")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
+    page.goto("/batches")
+    expect(page.get_by_label("API key")).to_be_visible()
