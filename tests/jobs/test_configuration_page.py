@@ -9,7 +9,8 @@ import pytest
 from jobs import storage
 from tests.jobs.configuration_page import PAGE, PREFIX, ROOT, configuration_page, variables
 
-SOURCES = ["api", "benchmarks", "cli", "engine", "jobs", "kernels", "migrations", "workers", "deploy", "scripts"]
+SOURCES = ["api", "benchmarks", "cli", "confined", "deploy", "engine", "extraction", "jobs", "kernels", "migrations"]
+SOURCES += ["pipelines", "scripts", "tokenmill", "workers"]
 
 
 def test_the_page_is_what_the_generator_writes() -> None:

@@ -1,9 +1,8 @@
-"""Results: live pages that skip nothing, files that agree with the counts, whatever the outcome and the crash."""
+"""Files of results that agree with the counts, whatever the outcome and the crash."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,24 +12,19 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import retention
 from jobs.accounts import budgets
 from jobs.batches import finalisation, lifecycle, not_run, sweeps
 from jobs.batches.not_run import CountsDisagreeError
-from jobs.batches.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
 from jobs.chunks import leasing
-from jobs.chunks.leasing import ClaimedChunk
-from jobs.chunks.recording import LineResult
-from jobs.errors import GoneError, ServiceError
-from jobs.lines.output_lines import error_line, output_line
+from jobs.errors import ServiceError
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
 from tests.jobs.batches import control
+from tests.jobs.batches.answered_lines import LEASE, answer, claim_all, flush, run_to_end
 
 Run = Callable[..., Batch]
 Finalise = Callable[[Batch], BatchState | None]
-LEASE = timedelta(seconds=20)
 
 
 @pytest.fixture
@@ -44,46 +38,6 @@ def finalise(session: Session, storage: Storage) -> Finalise:
     return finalise
 
 
-def claim_all(session: Session) -> list[ClaimedChunk]:
-    claims = []
-    while claim := leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE):
-        claims.append(claim)
-    session.commit()
-    return claims
-
-
-def answer(batch_id: str, line_no: int, *, padding: str = "") -> LineResult:
-    line = output_line(batch_id, line_no, f"a{line_no}", status_code=200, body={"padding": padding})
-    return LineResult(line_no=line_no, line=line, status_code=200, input_tokens=5, output_tokens=3)
-
-
-def failure(batch_id: str, line_no: int) -> LineResult:
-    line = error_line(batch_id, line_no, f"a{line_no}", code="engine_failure", message="no")
-    return LineResult(line_no=line_no, line=line, status_code=None)
-
-
-def flush(session: Session, claim: ClaimedChunk, results: list[LineResult], *, flush_no: int = 0) -> None:
-    leasing.flush(session, claim, results, flush_no=flush_no, lease=LEASE)
-    session.commit()
-
-
-def run_to_end(
-    session: Session, batch: Batch, *, failing: frozenset[int] = frozenset(), blank: frozenset[int] = frozenset()
-) -> None:
-    """Answer every line, the last chunk first, and move the batch to finalizing."""
-    for claim in reversed(claim_all(session)):
-        todo = (
-            set(range(claim.first_line, claim.first_line + claim.num_lines))
-            - leasing.lines_done(session, claim)
-            - blank
-        )
-        make = [failure(batch.id, line) if line in failing else answer(batch.id, line) for line in sorted(todo)]
-        flush(session, claim, make)
-        leasing.complete(session, claim)
-    sweeps.finish_ready(session)
-    session.commit()
-
-
 def read(session: Session, storage: Storage, file_id: str | None) -> list[dict[str, Any]]:
     assert file_id is not None
     file = session.get_one(File, file_id)
@@ -95,9 +49,6 @@ def read(session: Session, storage: Storage, file_id: str | None) -> list[dict[s
 
 def custom_ids(lines: list[dict[str, Any]]) -> list[str]:
     return [line["custom_id"] for line in lines]
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_finished_batch_has_its_lines_in_input_order(
@@ -285,87 +236,6 @@ def test_counts_that_disagree_with_the_results_stop_the_batch(session: Session, 
     session.execute(text("DELETE FROM result WHERE line_no = 2"))
     with pytest.raises(CountsDisagreeError, match="counts 4 completed"):
         finalise(batch)
-
-
-# --- pages -----------------------------------------------------------------------------------------------------------
-
-
-def page_ids(page: ResultsPage) -> list[str]:
-    return [json.loads(line)["custom_id"] for line in page.content.splitlines()]
-
-
-def test_a_line_that_finishes_late_is_on_a_later_page(session: Session, run: Run) -> None:
-    batch = run(8)
-    first, second = claim_all(session)
-    flush(session, second, [answer(batch.id, 6)])
-    page = read_finished_lines(session, batch)
-    assert (page_ids(page), page.after, page.has_more) == (["a6"], 1, False)
-    flush(session, first, [answer(batch.id, 0)])
-    page = read_finished_lines(session, batch, after=page.after)
-    assert (page_ids(page), page.after) == (["a0"], 2)
-    assert read_finished_lines(session, batch, after=2) == ResultsPage(content=b"", after=2, has_more=False)
-
-
-def test_pages_of_any_size_give_every_line_once(session: Session, run: Run) -> None:
-    batch = run(10)
-    run_to_end(session, batch, failing=frozenset({4}))
-    found: list[str] = []
-    after, has_more = 0, True
-    while has_more:
-        page = read_finished_lines(session, batch, after=after, limit=3)
-        found, after, has_more = [*found, *page_ids(page)], page.after, page.has_more
-    assert sorted(found) == sorted(f"a{index}" for index in range(10))
-    assert after == 10
-
-
-def test_a_page_ends_after_the_line_that_passes_its_size(session: Session, run: Run) -> None:
-    batch = run(4)
-    (claim,) = claim_all(session)
-    flush(session, claim, [answer(batch.id, line_no, padding="x" * (MAX_PAGE_BYTES * 2 // 3)) for line_no in range(4)])
-    page = read_finished_lines(session, batch)
-    assert (page_ids(page), page.after, page.has_more) == (["a0", "a1"], 2, True)
-    assert page_ids(read_finished_lines(session, batch, after=2)) == ["a2", "a3"]
-
-
-def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
-    session: Session, maker: sessionmaker[Session], run: Run
-) -> None:
-    """The first flush is open while the second comes: the second waits, so its number cannot be seen first."""
-    batch = run(8)
-    first, second = claim_all(session)
-    slow = maker()
-    leasing.flush(slow, first, [answer(batch.id, 0)], flush_no=0, lease=LEASE)
-
-    def flush_second() -> None:
-        with maker.begin() as own:
-            leasing.flush(own, second, [answer(batch.id, 4)], flush_no=0, lease=LEASE)
-
-    thread = threading.Thread(target=flush_second)
-    thread.start()
-    thread.join(timeout=0.2)
-    assert read_finished_lines(session, batch).after == 0
-    slow.commit()
-    slow.close()
-    thread.join()
-    session.commit()
-    assert page_ids(read_finished_lines(session, batch)) == ["a0", "a4"]
-
-
-def test_results_whose_retention_has_ended_are_gone_and_not_empty(
-    session: Session, maker: sessionmaker[Session], run: Run, finalise: Finalise
-) -> None:
-    batch = run(4)
-    run_to_end(session, batch, failing=frozenset({1}))
-    finalise(batch)
-    empty = run(["no line"])
-    session.commit()
-    retention.drop_days(maker, retention=timedelta(days=-1))
-    for after in (0, 3):
-        with pytest.raises(GoneError, match=f"{batch.output_file_id}.*{batch.error_file_id}") as caught:
-            read_finished_lines(session, batch, after=after)
-        assert caught.value.code == "results_expired"
-    assert read_finished_lines(session, batch, after=4).content == b"", "its reader has everything"
-    assert read_finished_lines(session, empty).content == b""
 
 
 def test_nothing_is_left_open_behind_a_finished_batch(session: Session, run: Run, finalise: Finalise) -> None:
