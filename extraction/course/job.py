@@ -15,7 +15,7 @@ from extraction.fields.groups import Group, answer_tokens, groups
 from extraction.fields.paths import Path as FieldPath
 from extraction.fields.schema import FieldSchema
 from extraction.passages.cutting import Count
-from extraction.passes.asking_again import CONTRADICTED
+from extraction.passes.asking_again import CONTRADICTED, CUT
 from extraction.passes.examples import Example
 from extraction.passes.excerpts import LEAST_ROOM, Excerpt, Showing, Window
 from extraction.passes.hunter import hunter_request
@@ -96,9 +96,14 @@ class ExtractJob:
         return self._request(text, self.doubted(group, doubts), doubts=doubts)
 
     def doubted(self, group: int, paths: Mapping[FieldPath, str]) -> Group:
-        """Return a group's leaves at these paths as a group."""
+        """Return a group's leaves at these paths as a group.
+
+        Last comes the one that the first answer was cut in: should the second run on there, too, it has the others.
+        """
         whole = self.groups[group]
-        return whole.restrict([leaf for leaf in whole.leaves if leaf.path in paths])
+        asked = whole.restrict([leaf for leaf in whole.leaves if leaf.path in paths])
+        cut_at = next((path for path, reason in paths.items() if reason == CUT), None)
+        return asked if cut_at is None else asked.ending_with(cut_at)
 
     def line(self, document: int, group: int, request: Request) -> bytes:
         """Return the line that puts a request to the model."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from extraction.errors import SchemaError
@@ -52,6 +53,15 @@ class Group:
         items = {path[:end] for path in wanted for end, part in enumerate(path, 1) if part == ITEM}
         kept = tuple(leaf for leaf in self.leaves if leaf.path in wanted or (leaf.key and leaf.path[:-1] in items))
         return Group(leaves=kept, containers=self.containers)
+
+    def ending_with(self, path: Path) -> Group:
+        """Return the same leaves with that of a path last, before it those that share the most of its path."""
+        ordered = sorted(self.leaves, key=lambda leaf: _num_shared(leaf.path, path))
+        return Group(leaves=tuple(ordered), containers=self.containers)
+
+
+def _num_shared(path: Path, other: Path) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False)))
 
 
 def groups(

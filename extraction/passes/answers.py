@@ -42,7 +42,9 @@ def read_answer(text: str, group: Group, *, quotes: bool = True) -> Answer:
         if gaps == {_Gap.UNREADABLE}:
             unreadable.append(leaf.path)
     readings.sort(key=lambda reading: reading.answer_start)
-    return Answer(readings=tuple(readings), missing=tuple(missing), unreadable=tuple(unreadable))
+    is_cut = root is not None and not root.is_whole  # in the order of the leaves: a grammar keeps that
+    cut_at = next((path for path in missing if path not in unreadable), None) if is_cut else None
+    return Answer(readings=tuple(readings), missing=tuple(missing), unreadable=tuple(unreadable), cut_at=cut_at)
 
 
 def _readings(node: Node | None, place: Place, path: Path, leaf: Leaf, *, quotes: bool) -> Iterator[Reading | _Gap]:

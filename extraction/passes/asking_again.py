@@ -13,6 +13,7 @@ from extraction.passes.findings import Agreement, Answer, Finding
 from extraction.passes.validators import Violation
 
 MISSING = "the answer ended before it"
+CUT = "the answer ran on in it until it was cut"
 UNREADABLE = "it could not be read as a value of its kind, or is too long a number"
 UNGROUNDED = "the value was not found in the document"
 CONTRADICTED = "a second reading found another value there"
@@ -27,6 +28,8 @@ def doubts(
     """Return the leaves of a group to be asked again, each with the first reason: what `hunter_request` tells."""
     leaves = {leaf.path: leaf for leaf in group.leaves}
     found = dict.fromkeys(answer.missing, MISSING) | dict.fromkeys(answer.unreadable, UNREADABLE)
+    if answer.cut_at is not None:
+        found[answer.cut_at] = CUT
     for finding in findings:
         if finding.value is not None and leaves[finding.path].ground and not finding.spans:
             found.setdefault(finding.path, UNGROUNDED)

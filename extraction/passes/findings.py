@@ -45,6 +45,8 @@ class Answer:
     """Leaves that it does not answer, or whose array it does not end: to be asked again."""
     unreadable: tuple[Path, ...] = ()
     """Of those, leaves that it answers with what has no one meaning as a value of theirs."""
+    cut_at: Path | None = None
+    """Of those, the leaf within which it ends; None where it is whole, or ends elsewhere."""
 
 
 class Agreement(StrEnum):

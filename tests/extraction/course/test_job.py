@@ -1,0 +1,43 @@
+"""What is asked of a document again, and in which order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from extraction.course import job
+from extraction.course.answers import LineResult
+from extraction.course.document import record_of, whole_reading
+from extraction.documents.limits import Limits
+from extraction.documents.parsing import parse
+from extraction.passes.asking_again import CUT, MISSING
+from extraction.passes.document_reading import DocumentReading
+
+TEXT = {"type": "string"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "object", "properties": {"x": TEXT, "y": TEXT, "z": TEXT}}, "b": TEXT},
+}
+JOB = job.plan(json.dumps(SCHEMA).encode(), quotes=False, params={}, max_fields=25)
+DOCUMENT = parse(b"one two three four", "a.txt", Limits())
+CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
+
+
+def test_the_field_in_which_an_answer_ran_on_is_asked_again_behind_the_others() -> None:
+    reading = whole_reading(JOB, JOB.showing(DOCUMENT), [CUT_ANSWER], {})
+    assert isinstance(reading, DocumentReading)
+    doubts = reading.doubts()[0]
+    assert doubts == {("a", "y"): CUT, ("a", "z"): MISSING, ("b",): MISSING}
+    assert [leaf.path for leaf in JOB.doubted(0, doubts).leaves] == [("b",), ("a", "z"), ("a", "y")]
+    request = JOB.again_request(0, "one two", doubts)
+    properties = request.response_format["json_schema"]["schema"]["properties"]
+    assert (list(properties), list(properties["a"]["properties"])) == (["b", "a"], ["z", "y"])
+
+
+def test_a_second_answer_that_runs_on_there_too_has_all_the_others() -> None:
+    again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
+    found: dict[str, Any] = record_of(
+        JOB, DOCUMENT, name="a.txt", sha256="", first=[CUT_ANSWER], again={0: again}, usage={}
+    )
+    assert found["fields"] == {"a": {"x": "one", "y": None, "z": "three"}, "b": "four"}
+    assert [each["path"] for each in found["evidence"] if each["review"] and each["value"] is None] == ["a.y"]
