@@ -132,7 +132,8 @@ class ExtractJob:
 
     def _longest(self, group: int, text: str, count: Count, *, again: bool = True) -> int:
         """Return the tokens of the longest prompt for a group: with every doubt, if it may be asked `again`."""
-        doubts = dict.fromkeys((leaf.path for leaf in self.groups[group].leaves), CONTRADICTED)
+        # Each with a reason of its own, as of a validator: one that several share is told once.
+        doubts = {leaf.path: f"{CONTRADICTED} {number}" for number, leaf in enumerate(self.groups[group].leaves)}
         first = self.again_request(group, text, doubts) if again else self.first_request(group, text)
         prompts = [
             [message["content"] for message in one.messages] for one in (first, self.list_request(group, text)) if one

@@ -15,7 +15,7 @@ from extraction.fields.expressions import Expression
 from extraction.fields.leaf import Leaf
 from extraction.fields.paths import ITEM, Path
 from extraction.fields.reading import read_schema
-from extraction.fields.shapes import Container, plain_schema
+from extraction.fields.shapes import Container, record_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class FieldSchema:
 
     def output_schema(self) -> dict[str, Any]:
         """Return the JSON schema of `fields` in a record: as it was given, and every leaf may be null."""
-        return plain_schema(self.leaves, self.containers)
+        return record_schema(self.leaves, self.containers)
 
 
 def _json(text: str | bytes) -> Mapping[str, Any]:

@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extraction.fields.leaf import Leaf
+from extraction.fields.leaf import Leaf, LeafType
+from extraction.fields.numbers import LARGEST
 from extraction.fields.paths import ITEM, Path
 
 MAX_QUOTE_CHARACTERS = 300
 """A longer one is no quote of a value, and a model that does not stop would fill its tokens with it."""
+
+_LARGEST_ASKED = LARGEST - 1
+"""A longer number is read as none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +29,14 @@ class Container:
     max_items: int | None = None
 
 
+def record_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
+    """Return the schema of a record's fields: as it was given, and each may be null."""
+    return _shape((), leaves, containers, lambda leaf: _or_null(_value_schema(leaf)))
+
+
 def plain_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
     """Return the schema of an answer whose leaves are values or null."""
-    return _shape((), leaves, containers, lambda leaf: _or_null(_value_schema(leaf)))
+    return _shape((), leaves, containers, lambda leaf: _or_null(_asked_schema(leaf)))
 
 
 def quoted_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
@@ -54,12 +63,23 @@ def _shape(
     return {"type": "object", "properties": inner, "required": list(inner), "additionalProperties": False}
 
 
+def _asked_schema(leaf: Leaf) -> dict[str, Any]:
+    """Return that of a value as it may be answered: a number has an end, and so has an answer that would run on."""
+    schema = _value_schema(leaf)
+    if leaf.enum is not None or leaf.type not in (LeafType.INTEGER, LeafType.NUMBER):
+        return schema
+    has_least = "minimum" in schema or "exclusiveMinimum" in schema
+    has_most = "maximum" in schema or "exclusiveMaximum" in schema
+    least = {} if has_least else {"minimum": -_LARGEST_ASKED}
+    return schema | least | ({} if has_most else {"maximum": _LARGEST_ASKED})
+
+
 def _value_schema(leaf: Leaf) -> dict[str, Any]:
     return {"enum": list(leaf.enum)} if leaf.enum is not None else dict(leaf.schema)
 
 
 def _quoted(leaf: Leaf) -> dict[str, Any]:
-    properties = {"value": _value_schema(leaf), "quote": {"type": "string", "maxLength": MAX_QUOTE_CHARACTERS}}
+    properties = {"value": _asked_schema(leaf), "quote": {"type": "string", "maxLength": MAX_QUOTE_CHARACTERS}}
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

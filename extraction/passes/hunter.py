@@ -31,7 +31,7 @@ def hunter_request(
     """Return the request for one group of one document; `doubts` say why leaves are asked again."""
     task = _QUOTED if quotes else _PLAIN
     if doubts:
-        told = "; ".join(f"{spell(path)}: {reason}" for path, reason in doubts.items())
+        told = "; ".join(f"{', '.join(map(spell, paths))}: {reason}" for reason, paths in _by_reason(doubts).items())
         task = f"A first answer was doubtful ({told}). Look again. {task}"
     return request(
         document_text,
@@ -41,6 +41,14 @@ def hunter_request(
         name="fields",
         schema=group.quoted_schema() if quotes else group.plain_schema(),
     )
+
+
+def _by_reason(doubts: Mapping[Path, str]) -> dict[str, list[Path]]:
+    """Return the leaves of each reason, which is told once: after a cut many share one."""
+    found: dict[str, list[Path]] = {}
+    for path, reason in doubts.items():
+        found.setdefault(reason, []).append(path)
+    return found
 
 
 def shared_part(group: Group, examples: Sequence[Example], *, quotes: bool) -> str:

@@ -63,3 +63,22 @@ def test_some_leaves_of_a_group_bring_the_keys_of_their_items() -> None:
     (group,) = groups(schema)
     some = group.restrict([schema.leaf(("lines", "*", "amount")), schema.leaf(("net",))])
     assert [leaf.path for leaf in some.leaves] == [("lines", "*", "article"), ("lines", "*", "amount"), ("net",)]
+
+
+def test_a_number_that_runs_on_has_an_end_in_what_is_asked_and_none_in_what_is_put_out() -> None:
+    fields = {
+        "free": {"type": "integer"},
+        "rate": {"type": "number"},
+        "some": {"type": "integer", "exclusiveMinimum": 3, "maximum": 9},
+        "few": {"type": "integer", "enum": [1, 2]},
+    }
+    schema = FieldSchema.parse({"type": "object", "properties": fields})
+    (group,) = groups(schema)
+    asked = {name: one["anyOf"][0] for name, one in group.plain_schema()["properties"].items() if "anyOf" in one}
+    most = 10**18 - 1
+    assert asked["free"] == {"type": "integer", "minimum": -most, "maximum": most}
+    assert asked["rate"] == {"type": "number", "minimum": -most, "maximum": most}
+    assert asked["some"] == fields["some"]
+    assert group.plain_schema()["properties"]["few"] == {"enum": [1, 2, None]}
+    assert schema.output_schema()["properties"]["free"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    check_grammar(StructuredOutput(json=group.quoted_schema()))

@@ -59,8 +59,9 @@ def job(*, max_tokens: int, schema: object = SCHEMA, max_fields: int = 25) -> Ex
 
 
 def longest_prompt(asked: ExtractJob, text: str) -> int:
-    """Return the tokens of the question that doubts every leaf of the first group."""
-    doubts = dict.fromkeys((leaf.path for leaf in asked.groups[0].leaves), "a second reading found another value there")
+    """Return the tokens of the question that doubts every leaf of the first group, each for a reason of its own."""
+    told = "a second reading found another value there"
+    doubts = {leaf.path: f"{told} {number}" for number, leaf in enumerate(asked.groups[0].leaves)}
     return sum(count(message["content"]) for message in asked.again_request(0, text, doubts).messages)
 
 

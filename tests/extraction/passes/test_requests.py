@@ -10,7 +10,7 @@ import pytest
 from engine.grammars.grammar import check_grammar
 from engine.structured import StructuredOutput
 from extraction.fields.groups import groups
-from extraction.fields.paths import spell
+from extraction.fields.paths import Path, spell
 from extraction.fields.schema import FieldSchema
 from extraction.passes.answers import read_answer
 from extraction.passes.examples import FROM_AN_EXAMPLE, Example, without_example_values
@@ -136,3 +136,9 @@ def test_a_value_of_an_example_that_the_document_has_too_stays() -> None:
     answer = read_answer(json.dumps({"total": {"value": 42, "quote": "42.00"}}), GROUP)
     found = ground_readings(answer.readings, GROUP, "the total is 42.00 here, too")
     assert [each.value for each in without_example_values(found, [EXAMPLE], GROUP)] == [42]
+
+
+def test_a_reason_that_many_leaves_share_is_told_once() -> None:
+    doubts: dict[Path, str] = {("number",): "it was cut", ("net",): "it is nowhere", ("total",): "it was cut"}
+    task = hunter_request("text", GROUP, doubts=doubts).messages[-1]["content"]
+    assert "(number, total: it was cut; net: it is nowhere)" in task
