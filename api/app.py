@@ -9,6 +9,12 @@ import anyio
 from fastapi import FastAPI
 
 from api import files, health, models, quota, usage
+from api.admin import budgets as admin_budgets
+from api.admin import keys as admin_keys
+from api.admin import log as admin_log
+from api.admin import models as admin_models
+from api.admin import tenants as admin_tenants
+from api.admin import workers as admin_workers
 from api.batches import changing, creating, decisions, estimates, events, retries, routes
 from api.batches.looks import BatchLooks
 from api.dashboard.live import OpenPages
@@ -97,7 +103,8 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     batches = (creating, routes, changing, retries, decisions, events, estimates)
     nightly = (previews, definitions, schedules, runs)
     extracting = (collections, documents, page_images, reviewed, reviews, extractions)
-    for module in (files, uploads, *batches, *nightly, *extracting, models, usage, quota, health):
+    administering = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
+    for module in (files, uploads, *batches, *nightly, *extracting, models, usage, quota, health, *administering):
         app.include_router(module.router)
     for webhook_module in (webhook_routes, webhook_deliveries):
         app.include_router(webhook_module.router)

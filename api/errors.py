@@ -20,6 +20,7 @@ from starlette.types import Scope
 
 from api.fields import UNKNOWN_PARAMETERS
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
+from jobs.accounts.keys import masked
 from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError
 from jobs.lines.endpoints import ENDPOINTS, LineKind, paths_of
 
@@ -192,4 +193,4 @@ def _shortened(value: object) -> str:
 def shown_request(scope: Scope) -> tuple[str, str, str | None]:
     """Name a request in the log: its method, path and id."""
     request_id = scope.get("state", {}).get("request_id")
-    return scope["method"], scope["path"], request_id
+    return scope["method"], masked(scope["path"]), request_id

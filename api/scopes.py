@@ -35,7 +35,17 @@ _SUBMIT = (  # what changes something, and what has the service work: estimates 
     *("createWebhookEndpoint", "updateWebhookEndpoint", "deleteWebhookEndpoint", "rotateWebhookSecret"),
     *("testWebhookEndpoint", "replayWebhookDelivery"),
 )
-SCOPES: Mapping[str, Scope] = dict.fromkeys(_READ, Scope.READ) | dict.fromkeys(_SUBMIT, Scope.SUBMIT)
+_ADMIN = (
+    *("listTenants", "createTenant", "retrieveTenant", "changeTenant", "disableTenant", "enableTenant", "deleteTenant"),
+    *("listOperatorKeys", "createOperatorKey", "listKeys", "createKey", "rotateKey", "revokeKey"),
+    *("listBudgets", "setBudget", "removeBudget", "listKnownModels", "addModel", "setPrices", "removeModel"),
+    *("listWorkers", "drainWorker", "resumeWorker", "readAdminLog"),
+)
+SCOPES: Mapping[str, Scope] = {
+    **dict.fromkeys(_READ, Scope.READ),
+    **dict.fromkeys(_SUBMIT, Scope.SUBMIT),
+    **dict.fromkeys(_ADMIN, Scope.ADMIN),
+}
 """By operation id."""
 
 

@@ -1,4 +1,4 @@
-"""The transaction of a request that acts for a tenant: begun once it is known who asks, committed before the answer."""
+"""The transaction of a request that has a key: begun once it is known who asks, committed before the answer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import Depends
 from sqlalchemy.orm import Session
 
-from api.auth import TenantDep
+from api.auth import CallerDep
 from api.services import ServicesDep
 from jobs.database import transaction
 
 
-async def hold_session_slot(services: ServicesDep, _tenant: TenantDep) -> AsyncIterator[None]:
+async def hold_session_slot(services: ServicesDep, _caller: CallerDep) -> AsyncIterator[None]:
     """Wait for a slot after signing in, which takes one of its own: else all could wait for a second one."""
     async with services.session_slots:
         yield

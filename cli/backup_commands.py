@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin_commands import DataDirOption, storage_url
+from cli.admin.transactions import DataDirOption, storage_url
 from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:

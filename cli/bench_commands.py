@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cli.admin_commands import DataDirOption, admin_transaction
+from cli.admin.transactions import DataDirOption, admin_transaction
 from jobs.errors import InputError
 
 app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=True)

@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from cli import (
-    admin_commands,
     backup_commands,
     batch_commands,
     bench_commands,
@@ -24,6 +23,10 @@ from cli import (
     run_command,
     up_command,
 )
+from cli.admin import database as database_commands
+from cli.admin import keys as key_commands
+from cli.admin import log as log_commands
+from cli.admin import tenants as tenant_commands
 from cli.extracting import group as extract_group
 from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install
@@ -58,9 +61,13 @@ app.add_typer(webhook_commands.app, name="webhooks")
 usage_commands.register(app)
 pipeline_commands.register(app)
 roles.register(app)
-admin_commands.register(app)
-backup_commands.register(admin_commands.db_app)
-move_command.register(admin_commands.db_app)
+app.add_typer(database_commands.db_app, name="db")
+backup_commands.register(database_commands.db_app)
+move_command.register(database_commands.db_app)
+app.command()(database_commands.audit)
+app.add_typer(tenant_commands.app, name="tenants")
+app.add_typer(key_commands.app, name="keys")
+app.add_typer(log_commands.app, name="admin")
 app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")
 app.add_typer(store_commands.app, name="stores")

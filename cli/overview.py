@@ -13,7 +13,7 @@ SECTIONS = {
     "On this machine": ("up", "run", "map", "extract"),
     "What runs": ("status", "top", "logs", "doctor"),
     "On a server": ("batch", "files", "extractions", "pipelines", "schedules", "runs", "webhooks", "usage", "quota"),
-    "Administration": ("tenants", "keys", "budgets", "models", "stores", "db", "audit"),
+    "Administration": ("tenants", "keys", "budgets", "models", "stores", "admin", "db", "audit"),
     "Roles": ("api", "control", "dispatch", "worker", "prepare"),
     "Measurements": ("bench",),
 }

@@ -140,7 +140,10 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     In a database of our own, leases of workers that were killed with us are given back at once.
     """
     from jobs import served_models
-    from jobs.accounts import keys, tenants
+    from jobs.accounts.keys import authenticate
+    from jobs.accounts.tenants import find_tenant
+    from jobs.administration import keys, tenants
+    from jobs.administration.log import Actor, Admin
     from jobs.batches import lost_leases
     from jobs.database import connect, sessions, transaction, upgrade
     from jobs.states import AskedPriority
@@ -152,15 +155,14 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
             if is_ours:
                 lost_leases.return_leases(session)
             served_models.put_model(session, model.name, model.path)
+            admin = Admin(session=session, actor=Actor.of_process())
             try:
-                tenant = tenants.find_tenant(session, FIRST_TENANT)
+                tenant = find_tenant(session, FIRST_TENANT)
             except NotFoundError:
-                tenant = tenants.create_tenant(session, FIRST_TENANT, best_priority=AskedPriority.URGENT)
+                tenant = tenants.create(admin, FIRST_TENANT, best_priority=AskedPriority.URGENT)
             secret = _known_key(data_dir)
-            if secret is None or not _opens(
-                secret, lambda key: keys.authenticate(session, key).owner().id == tenant.id
-            ):
-                _, secret = keys.create_key(session, tenant.id)
+            if secret is None or not _opens(secret, lambda key: authenticate(session, key).owner().id == tenant.id):
+                _, secret = keys.create(admin, tenant.id)
                 write_secret(data_dir.key_file, secret)
         return secret
     finally:

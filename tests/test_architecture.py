@@ -127,7 +127,7 @@ FLOORS = {
         ["batches", "audit", "day_record", "diagnosis", "history", "metrics", "overview", "retention"],
         ["graphs"],
         ["pipelines"],
-        ["extractions"],
+        ["administration", "extractions"],
         ["indexes"],
     ],
     "api": [

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.logs import LineBudget
-from jobs.accounts.keys import hint_of
+from jobs.accounts.keys import hint_of, masked
 
 MAX_PATH_CHARACTERS = 200
 CLIENT_WENT_AWAY = 499
@@ -92,7 +92,7 @@ def _fields_of(scope: Scope) -> dict[str, Any]:
         "key_id": state.get("key_id"),
         "peer": None if peer is None else f"{peer[0]}:{peer[1]}",
         "method": scope["method"][:20],
-        "path": scope["path"][:MAX_PATH_CHARACTERS],
+        "path": masked(scope["path"])[:MAX_PATH_CHARACTERS],
         "route": getattr(scope.get("route"), "path", None),
     }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.admin_commands import DataDirOption, admin_transaction
+from cli.admin.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def add(
     Batches may name it at once where its files are on this machine and can be read, else once a worker has loaded it.
     """
     from cli.served_model import is_readable_here
-    from jobs import served_models
+    from jobs.administration import models
 
     is_offered = is_readable_here(path) or unchecked
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
-    with admin_transaction(data_dir) as session:
-        served_models.add_model(session, name, path, is_checked=is_offered, serves=_kind_of(path), **prices)
+    with administration(data_dir) as admin:
+        models.add(admin, name, path, is_checked=is_offered, serves=_kind_of(path), **prices)
     print(f"added {name}" if is_offered else f"added {name}; batches may name it once a worker has loaded it")
 
 
@@ -85,15 +85,15 @@ def set_(
     data_dir: DataDirOption = None,
 ) -> None:
     """Set prices of a model; work that is taken up later is billed with them, past bills stay."""
-    from jobs import served_models
+    from jobs.administration import models
 
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
     if not prices:
         raise InputError(
             "no price is given. Give --input-price, --output-price or another one; `models list` shows them."
         )
-    with admin_transaction(data_dir) as session:
-        shown = dict(zip(_PRICE_HEADER, _shown_prices(served_models.set_prices(session, name, **prices)), strict=True))
+    with administration(data_dir) as admin:
+        shown = dict(zip(_PRICE_HEADER, _shown_prices(models.set_prices(admin, name, **prices)), strict=True))
     print(
         f"{name}: input {shown['input']}, cached input {shown['cached input']}, output {shown['output']} "
         f"{_currency()} per million tokens; urgent × {shown['urgent ×']}, bulk × {shown['bulk ×']}"
@@ -163,10 +163,10 @@ def pull(
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="The name requests use.")], data_dir: DataDirOption = None) -> None:
     """Take a model away, once no worker serves it and no open batch names it; bills stay."""
-    from jobs import served_models
+    from jobs.administration import models
 
-    with admin_transaction(data_dir) as session:
-        served_models.remove_model(session, name)
+    with administration(data_dir) as admin:
+        models.remove(admin, name)
     print(f"removed {name}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.admin_commands import DataDirOption, admin_transaction
+from cli.admin.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 
 app = typer.Typer(help="Stores that operators register for a tenant's pipelines.", no_args_is_help=True)
@@ -32,12 +32,12 @@ def add(
 ) -> None:
     """Open a folder or bucket to a tenant's pipelines; they reach no other."""
     from jobs.accounts import tenants
-    from jobs.pipelines import stores
+    from jobs.administration import stores
 
     options = dict(_pair(each) for each in option or [])
-    with admin_transaction(data_dir) as session:
-        owner = tenants.find_tenant(session, tenant)
-        stores.add_store(session, owner.id, name, url, options=options, is_writable=writable)
+    with administration(data_dir) as admin:
+        owner = tenants.find_tenant(admin.session, tenant)
+        stores.add(admin, owner.id, name, url, options=options, is_writable=writable)
     print(f"store {name} of {tenant}: {url}, for {'reading and writing' if writable else 'reading'}")
 
 
@@ -58,10 +58,10 @@ def list_(tenant: Tenant, data_dir: DataDirOption = None) -> None:
 def remove(tenant: Tenant, name: Annotated[str, typer.Argument()], data_dir: DataDirOption = None) -> None:
     """Take a store from a tenant: its runs that need it fail. What is in it stays."""
     from jobs.accounts import tenants
-    from jobs.pipelines import stores
+    from jobs.administration import stores
 
-    with admin_transaction(data_dir) as session:
-        stores.remove_store(session, tenants.find_tenant(session, tenant).id, name)
+    with administration(data_dir) as admin:
+        stores.remove(admin, tenants.find_tenant(admin.session, tenant).id, name)
     print(f"removed {name}")
 
 

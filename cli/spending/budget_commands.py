@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin_commands import DataDirOption, admin_transaction
+from cli.admin.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 from jobs.states import BudgetUnit, BudgetWindow
 
@@ -33,13 +33,14 @@ def set_(
     There is one for each tenant or key, unit and window; set again, it gets the new limit.
     """
     from jobs.accounts import tenants, window_budgets
+    from jobs.administration import budgets
 
     unit, limit = _limit(tokens, money)
     wanted = window_budgets.NewBudget(
         unit=unit, window=window, limit=limit, time_zone=time_zone, key_id=key, warn_percent=warn_at
     )
-    with admin_transaction(data_dir) as session:
-        found = window_budgets.set_budget(session, tenants.find_tenant(session, tenant).id, wanted)
+    with administration(data_dir) as admin:
+        found = budgets.put(admin, tenants.find_tenant(admin.session, tenant).id, wanted)
     _print([(tenant, found)])
 
 
@@ -60,10 +61,10 @@ def list_(
 @app.command()
 def remove(budget_id: Annotated[str, typer.Argument(metavar="BUDGET_ID")], data_dir: DataDirOption = None) -> None:
     """Remove a budget; lines that wait for it go on."""
-    from jobs.accounts import window_budgets
+    from jobs.administration import budgets
 
-    with admin_transaction(data_dir) as session:
-        window_budgets.remove_budget(session, budget_id)
+    with administration(data_dir) as admin:
+        budgets.remove(admin, budget_id)
     print(f"removed {budget_id}")
 
 

@@ -6,6 +6,7 @@ Secrets are 256 random bits, and only their SHA-256 is kept. Knows no request.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ MAX_OVERLAP = timedelta(days=30)
 _SECRET_BYTES = 32
 _KEY_CHARACTERS = len(KEY_PREFIX) + 43  # 32 bytes in base64
 _HINT_CHARACTERS = 10  # of a key, shown in lists: the prefix and 7 of its random characters
+_SECRETS = re.compile(rf"({KEY_PREFIX}[\w-]{{7}})[\w-]{{36}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,14 @@ def list_keys(session: Session, tenant_id: str | None) -> Sequence[ApiKey]:
     """Return a tenant's keys, or the operators', revoked ones included, oldest first."""
     query = select(ApiKey).where(ApiKey.tenant_id.is_not_distinct_from(tenant_id))
     return session.scalars(query.order_by(ApiKey.created_at, ApiKey.id)).all()
+
+
+def get_key(session: Session, key_id: str) -> ApiKey:
+    """Return a key by its id. Raises NotFoundError."""
+    key = session.get(ApiKey, key_id)
+    if key is None:
+        raise NotFoundError("there is no key with this id; lists of keys show the ids")
+    return key
 
 
 def find_key(session: Session, key: str) -> ApiKey:
@@ -239,6 +249,11 @@ def hint_of(secret: str) -> str | None:
     """Return the characters of a key that lists show; None for what cannot be a key, and may be another secret."""
     is_key = secret.startswith(KEY_PREFIX) and len(secret) >= _KEY_CHARACTERS
     return secret[:_HINT_CHARACTERS] if is_key else None
+
+
+def masked(text: str) -> str:
+    """Return a text with what lists show of each key in it: somebody may have put one into a path."""
+    return _SECRETS.sub(r"\1…", text)
 
 
 def hash_key(secret: str) -> str:

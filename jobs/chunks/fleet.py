@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy import Interval, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.errors import NotFoundError
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState
 from jobs.tables import Batch, Model, Worker
@@ -42,19 +44,44 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
     session.execute(unchecked.values(checked_at=func.clock_timestamp()))
 
 
-def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> bool:
-    """Note that the worker lives, and what its engine last said; False where it was forgotten: `register` it again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a worker learns from its heartbeat."""
+
+    is_known: bool
+    """False where it was forgotten: `register` it again."""
+    is_draining: bool
+    """An operator wants it to claim nothing more."""
+
+
+def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> Beat:
+    """Note that the worker lives, and what its engine last said."""
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
     if engine_stats is not None:
         values["engine_stats"] = dict(engine_stats)
     here = (Worker.id == worker_id) & Worker.stopped_at.is_(None)
-    beaten = update(Worker).where(here).values(values).returning(Worker.id)
-    return session.scalar(beaten) is not None
+    beaten = session.execute(update(Worker).where(here).values(values).returning(Worker.draining_at)).one_or_none()
+    return Beat(is_known=beaten is not None, is_draining=beaten is not None and beaten.draining_at is not None)
 
 
 def stop(session: Session, worker_id: str) -> None:
     """Note that the worker has ended on purpose."""
     session.execute(update(Worker).where(Worker.id == worker_id).values(stopped_at=func.clock_timestamp()))
+
+
+def find_worker(session: Session, worker_id: str) -> Worker:
+    """Return a worker that has not ended. Raises NotFoundError."""
+    worker = session.get(Worker, worker_id)
+    if worker is None or worker.stopped_at is not None:
+        raise NotFoundError(f"there is no worker {worker_id[:80]!r}; `tokenmill status` shows those there are")
+    return worker
+
+
+def set_draining(session: Session, worker: Worker, *, is_draining: bool) -> None:
+    """Have a worker claim nothing more from its next heartbeat on, or again; the first time holds."""
+    if is_draining != (worker.draining_at is not None):
+        worker.draining_at = session.scalar(select(func.now())) if is_draining else None
+        session.flush()
 
 
 def live_workers(session: Session, *, model: str | None = None, within: timedelta = LIVE_WITHIN) -> Sequence[Worker]:
@@ -116,7 +143,7 @@ _HELD = "held AS (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'le
 _FREE_SLOTS = f"""(
     SELECT coalesce(sum(greatest(0, worker.max_chunks - coalesce(held.num, 0))), 0)
     FROM worker LEFT JOIN held ON held.worker_id = worker.id
-    WHERE worker.model = {{model}} AND {_LIVE}
+    WHERE worker.model = {{model}} AND worker.draining_at IS NULL AND {_LIVE}
 )"""
 _UNANSWERED = """(
     SELECT count(*) FROM chunk

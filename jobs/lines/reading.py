@@ -42,8 +42,6 @@ class InputLine:
     model: str
     body: dict[str, Any]
     """Parsed, and not yet checked by `jobs.lines.bodies`."""
-    context: dict[str, Any] | None = None
-    """Which passages stand in its prompt, where the service has put some there: its answer says it."""
 
 
 class LineProblem(InputError):
@@ -149,11 +147,10 @@ def split_lines(content: bytes, *, first_line: int = 0, byte_start: int = 0) -> 
     return [*splitter.feed(content), *splitter.finish()]
 
 
-def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = False) -> InputLine:
+def parse_line(raw: bytes, *, line_no: int, endpoint: str) -> InputLine:
     """Read one request line. Raises LineProblem with the code of the first thing that is wrong.
 
-    Keys beside custom_id, method, url and body are the user's own and have no meaning here; but for `context` where the
-    line `is_filled`: then the service has written it.
+    Keys beside custom_id, method, url and body are the user's own and have no meaning here.
     """
     try:
         line = orjson.loads(raw)
@@ -167,8 +164,7 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = Fal
     if isinstance(custom_id, str) and isinstance(body, dict) and isinstance(model, str):
         fits = line.get("method") == "POST" and line.get("url") == endpoint
         if custom_id and model and fits:
-            put_in = line.get("context") if is_filled else None
-            return InputLine(line_no=line_no, custom_id=custom_id, model=model, body=body, context=put_in)
+            return InputLine(line_no=line_no, custom_id=custom_id, model=model, body=body)
     raise _problem_of(line, line_no=line_no, endpoint=endpoint)
 
 

@@ -31,7 +31,7 @@ def insert_due_runs(session: Session, *, now: datetime | None = None) -> int:
         select(Schedule)
         .join(Tenant, Tenant.id == Schedule.tenant_id)
         .where(Schedule.due_at <= (now or func.now()), Schedule.paused_at.is_(None), Schedule.deleted_at.is_(None))
-        .where(Tenant.deleted_at.is_(None))
+        .where(Tenant.deleted_at.is_(None), Tenant.disabled_at.is_(None))
         .order_by(Schedule.due_at)
         .limit(_SCHEDULES_AT_ONCE)
         .with_for_update(of=Schedule, skip_locked=True, key_share=True)

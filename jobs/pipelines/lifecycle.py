@@ -257,7 +257,7 @@ _COUNT_FAILURE = text("""
 _TO_START = text("""
     SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id
     FROM run JOIN tenant ON tenant.id = run.tenant_id
-    WHERE run.state = 'queued' AND tenant.deleted_at IS NULL AND NOT EXISTS (
+    WHERE run.state = 'queued' AND tenant.deleted_at IS NULL AND tenant.disabled_at IS NULL AND NOT EXISTS (
         SELECT FROM run AS other WHERE other.pipeline_id = run.pipeline_id AND other.state IN ('running', 'cancelling')
     )
     ORDER BY run.pipeline_id, run.scheduled_for, run.id LIMIT :limit

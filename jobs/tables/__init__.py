@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from jobs.tables.accounts import ApiKey, Budget, CookieSecret, Tenant, WindowBudget
 from jobs.tables.base import Base
-from jobs.tables.batches import Batch, BatchStage, InputCount
+from jobs.tables.batches import Batch, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
 from jobs.tables.extractions import Collection, CollectionDocument, Extraction, ExtractionStage, Review
 from jobs.tables.files import File, Upload, UploadPart
@@ -24,14 +24,14 @@ from jobs.tables.serving import (
     ServingRate,
     Worker,
 )
-from jobs.tables.upkeep import Chore, Deletion, SchemaFloor, Uptime
+from jobs.tables.upkeep import AdminEntry, Chore, Deletion, SchemaFloor, Uptime
 from jobs.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
+    "AdminEntry",
     "ApiKey",
     "Base",
     "Batch",
-    "BatchStage",
     "Budget",
     "Checkpoint",
     "Chore",

@@ -46,6 +46,7 @@ class Worker(Base):
     started_at: Mapped[datetime] = created_at()
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
+    draining_at: Mapped[datetime | None]  # since when an operator wants it to claim nothing more
 
 
 class FairShare(Base):

@@ -1,13 +1,29 @@
-"""What one process does for all, what was deleted, and who runs on these tables."""
+"""What one process does for all, what operators changed, what was deleted, and who runs on these tables."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import CheckConstraint, Identity, SmallInteger
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.tables.base import Base, created_at
+
+
+class AdminEntry(Base):
+    """A change that an operator made; append-only: triggers refuse all but inserts. `jobs.administration.log`."""
+
+    __tablename__ = "admin_log"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    at: Mapped[datetime] = created_at()
+    actor: Mapped[str]  # `user:` and a name of the operating system's, or `key:` and a key's id
+    action: Mapped[str]
+    subject: Mapped[str]  # id or name of what was changed
+    tenant_id: Mapped[str | None]  # whose it is; null: nobody's
+    before: Mapped[dict[str, Any] | None]  # of what is changed; null: it was not there
+    after: Mapped[dict[str, Any] | None]  # null: it is gone
 
 
 class Chore(Base):

@@ -63,6 +63,14 @@ REQUESTS = {
     "ClaimBody",
     "DecisionBody",
     "CalibrationBody",
+    "CreateTenantBody",
+    "ChangeTenantBody",
+    "DisableTenantBody",
+    "CreateKeyBody",
+    "RotateKeyBody",
+    "BudgetBody",
+    "PricesBody",
+    "AddModelBody",
 }
 MORE_FORMS = {"readUsage": ["text/csv"]}
 

@@ -143,6 +143,12 @@ def test_a_failed_sign_in_is_written_without_the_secret(
     assert role.key not in role.log.read_text()
 
 
+def test_a_key_in_a_path_is_written_as_lists_show_it(role: Role) -> None:
+    answer = httpx.delete(f"{role.url}/v1/admin/keys/{role.key}", headers={"Authorization": f"Bearer {role.key}"})
+    assert role.entry_of(answer)["path"] == f"/v1/admin/keys/{role.key[:10]}…"
+    assert role.key not in role.log.read_text()
+
+
 def test_a_flood_of_strangers_does_not_fill_the_log(role: Role) -> None:
     before = len(role.entries())
     with httpx.Client(base_url=role.url) as stranger:

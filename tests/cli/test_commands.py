@@ -265,7 +265,7 @@ def test_tenants_and_models_are_listed(database: str, api_key: str) -> None:
     admin = {"TOKENMILL_DATABASE_URL": database}
     run("tenants", "create", "small", "--budget", "1000", "--weight", "0.5", **admin)
     rows = [line.split("\t")[1:] for line in run("tenants", "list", **admin).stdout.splitlines()]
-    assert ["small", "0.5", "normal", "1000", "0", "0", "0", "0"] in rows
+    assert ["small", "0.5", "normal", "1000", "0", "0", "0", "0", ""] in rows
     listed = run("models", "list", **admin).stdout
     chats = "/v1/chat/completions /v1/completions"
     assert f"tiny\t/models/tiny\tno worker\t0.00\t0.00\t0.00\t1\t1\tUSD\t{chats}\n" in listed

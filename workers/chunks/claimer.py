@@ -67,6 +67,7 @@ class Claimer:
         self._open: set[tuple[int, int]] = set()  # chunks and the fences under which they run here
         self._hints: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
         self._wake = threading.Event()
+        self._is_paused = False
         self._thread = threading.Thread(target=self._claim_until_drained, name="claim", daemon=True)
         self._executor = ThreadPoolExecutor(settings.worker_chunks + MOST_ABOVE, thread_name_prefix="chunk")
 
@@ -78,6 +79,13 @@ class Claimer:
     def start(self) -> None:
         """Begin to claim."""
         self._thread.start()
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Claim nothing until told otherwise, or claim again; what runs goes on. Hints wait."""
+        if is_paused != self._is_paused:
+            log.info("claiming %s worker_id=%s", "paused" if is_paused else "resumed", self._worker_id)
+            self._is_paused = is_paused
+            self._wake.set()
 
     def follow_hint(self, chunk_id: int) -> None:
         """Have a chunk claimed, or the next one in turn where it is gone; return at once when the worker drains.
@@ -113,7 +121,7 @@ class Claimer:
     def _claim_one(self) -> bool:
         """Claim a chunk if a slot may take one, and have it run; return whether there was one."""
         wanted = self._slots.wanted
-        if not wanted.all_classes:
+        if self._is_paused or not wanted.all_classes:
             return False
         try:
             claim = self._claim(wanted)

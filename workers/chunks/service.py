@@ -138,8 +138,10 @@ class ChunkService:
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
                 with transaction(self._hold_sessions) as session:
-                    if not fleet.heartbeat(session, self._worker_id, engine_stats=self._runner.metrics()):
+                    beat = fleet.heartbeat(session, self._worker_id, engine_stats=self._runner.metrics())
+                    if not beat.is_known:
                         self._register(session)  # its machine slept for so long that it was forgotten
+                self._claimer.pause(is_paused=beat.is_draining)
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)
             except Exception:

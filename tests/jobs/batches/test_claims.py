@@ -345,7 +345,7 @@ def test_a_tenant_deleted_in_the_middle_leaves_nothing(case: Case, tenant: Tenan
 
     def delete() -> None:
         with stage.maker.begin() as session:
-            deletion.delete_tenant(session, session.get_one(Tenant, tenant.id))
+            deletion.delete_tenant(session, session.get_one(Tenant, tenant.id), by="operator")
         deletion.delete_left(stage.maker)
 
     assert stage.work(delete) is (None if outcome is BatchState.IN_PROGRESS else outcome)

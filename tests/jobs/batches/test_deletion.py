@@ -219,7 +219,7 @@ def test_a_deleted_tenant_loses_everything_but_its_bill_and_others_nothing(
     theirs, batch = ended(tenant_id=other.id), ended()
     _, secret = keys.create_key(session, tenant.id)
     running, theirs_running = run(2), run(2, tenant_id=other.id)
-    deletion.delete_tenant(session, tenant)
+    deletion.delete_tenant(session, tenant, by="operator")
     session.commit()
     with pytest.raises(AuthenticationError):
         keys.authenticate(session, secret)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from jobs import metrics
 from jobs.accounts import budgets, tenants
 from jobs.chunks import fleet
+from jobs.errors import NotFoundError
 from jobs.states import ChunkState
 from jobs.tables import Batch, Worker
 from jobs.telemetry.meters import HistogramSample, Sample
@@ -54,6 +55,20 @@ def test_a_heartbeat_without_news_keeps_the_last_stats(session: Session) -> None
     fleet.heartbeat(session, "w", engine_stats={"num_running": 2})
     fleet.heartbeat(session, "w")
     assert fleet.live_workers(session)[0].engine_stats == {"num_running": 2}
+
+
+def test_a_draining_worker_learns_it_from_its_heartbeat_and_is_sent_no_hints(session: Session) -> None:
+    register(session, "w")
+    worker, free = fleet.find_worker(session, "w"), fleet.hint_allowance(session, "m")
+    assert fleet.heartbeat(session, "w") == fleet.Beat(is_known=True, is_draining=False)
+    fleet.set_draining(session, worker, is_draining=True)
+    assert fleet.heartbeat(session, "w") == fleet.Beat(is_known=True, is_draining=True)
+    assert (free > 0, fleet.hint_allowance(session, "m")) == (True, 0)
+    fleet.set_draining(session, worker, is_draining=False)
+    assert (fleet.heartbeat(session, "w").is_draining, fleet.hint_allowance(session, "m")) == (False, free)
+    assert fleet.heartbeat(session, "nobody") == fleet.Beat(is_known=False, is_draining=False)
+    with pytest.raises(NotFoundError, match="no worker 'nobody'"):
+        fleet.find_worker(session, "nobody")
 
 
 def test_a_worker_that_starts_again_under_its_id_is_live_again(session: Session) -> None:

@@ -124,7 +124,7 @@ def test_a_cancelled_batch_is_one_event_once_it_has_ended(
 def test_a_deleted_tenant_has_no_endpoints(session: Session, tenant: Tenant) -> None:
     add_endpoint(session, tenant.id)
     emit(session, tenant.id, EventType.BATCH_FAILED, {"id": "batch_1"})
-    deletion.delete_tenant(session, tenant)
+    deletion.delete_tenant(session, tenant, by="operator")
     session.commit()
     assert noted(session) == []
     assert session.scalars(select(WebhookEndpoint)).all() == []

@@ -397,3 +397,23 @@ def test_a_worker_that_was_forgotten_announces_itself_again(
     with maker.begin() as session:
         session.execute(text("DELETE FROM worker"))
     watch.until("SELECT model, max_chunks, max_model_len > 0 FROM worker", [("demo", 1, True)])
+
+
+def test_a_drained_worker_claims_nothing_until_it_is_resumed(
+    make_service: MakeService, submit_valid: Submit, lines: Callable[[int], list[Any]], watch: Watch, maker: Any
+) -> None:
+    def set_draining(moment: str) -> None:
+        with maker.begin() as session:
+            session.execute(text(f"UPDATE worker SET draining_at = {moment}"))
+        for _ in range(2):  # heartbeats: the first may have begun before
+            with maker.begin() as session:
+                session.execute(text("UPDATE worker SET heartbeat_at = 'epoch'"))
+            watch.until("SELECT heartbeat_at > 'epoch' FROM worker", [(True,)])
+
+    make_service(2, claim_alone_seconds=0.01).start()
+    set_draining("now()")
+    submit_valid(lines(2))
+    set_draining("now()")
+    assert watch.rows(STATES) == [("ready", 2)]
+    set_draining("NULL")
+    watch.until(STATES, [("done", 2)])

@@ -1,0 +1,107 @@
+"""The admin log: who changed what, when, from what to what. Rows are only ever added; triggers of the table see to it.
+
+Knows no change itself; it is written in the transaction that makes the change. It is kept as long as the database:
+one row a change, with no secret and nothing that a tenant wrote but names.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import deletions
+from jobs.tables import AdminEntry
+
+Shown = Mapping[str, Any]
+"""What the log shows of a thing: values that JSON can have, moments and decimals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who changes something."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def of_key(cls, key_id: str) -> Actor:
+        return cls(kind="key", name=key_id)
+
+    @classmethod
+    def of_process(cls) -> Actor:
+        """Return the user that the operating system runs this process for, whatever its environment says."""
+        user_id = os.getuid()
+        try:
+            return cls(kind="user", name=pwd.getpwuid(user_id).pw_name)
+        except KeyError:  # a container's user that no file names
+            return cls(kind="user", name=str(user_id))
+
+    @property
+    def as_deleter(self) -> str:
+        """Return the name by which `jobs.deletions` knows who deleted something."""
+        return self.name if self.kind == "key" else deletions.OPERATOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admin:
+    """An operator at work: in which transaction, and who it is."""
+
+    session: Session
+    actor: Actor
+
+    def note(
+        self,
+        action: str,
+        subject: str,
+        *,
+        tenant_id: str | None,
+        before: Shown | None = None,
+        after: Shown | None = None,
+    ) -> None:
+        """Write an entry; `before` None: it was made, `after` None: it is gone."""
+        entry = AdminEntry(
+            actor=f"{self.actor.kind}:{self.actor.name}",
+            action=action,
+            subject=subject,
+            tenant_id=tenant_id,
+            before=None if before is None else _as_json(before),
+            after=None if after is None else _as_json(after),
+        )
+        self.session.add(entry)
+        self.session.flush()
+
+    @contextmanager
+    def noting(self, action: str, subject: str, *, tenant_id: str | None, look: Callable[[], Shown]) -> Iterator[None]:
+        """Note what a block changes of what `look` shows, and nothing where that is nothing."""
+        before = look()
+        yield
+        after = look()
+        changed = [name for name in after if before[name] != after[name]]
+        if changed:
+            old, new = ({name: shown[name] for name in changed} for shown in (before, after))
+            self.note(action, subject, tenant_id=tenant_id, before=old, after=new)
+
+
+def _as_json(shown: Shown) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in shown.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def entries(session: Session, *, before_id: int | None = None, limit: int) -> Sequence[AdminEntry]:
+    """Return up to `limit` entries, the newest first; `before_id`: those that are older than this one."""
+    query = select(AdminEntry).order_by(AdminEntry.id.desc()).limit(limit)
+    return session.scalars(query if before_id is None else query.where(AdminEntry.id < before_id)).all()

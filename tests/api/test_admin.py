@@ -1,0 +1,150 @@
+"""`/v1/admin`: what operators change over HTTP, and that tenants come nowhere near it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.orm import Session
+
+from jobs.accounts.keys import create_key
+from jobs.chunks import fleet
+
+Made = dict[str, Any]
+
+
+@pytest.fixture
+def operator(deployment: Any) -> Iterator[httpx.Client]:
+    with Session(deployment.engine) as session, session.begin():
+        _, secret = create_key(session, None)
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=f"{deployment.url}/v1/admin", headers=headers, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def tenant(operator: httpx.Client, request: pytest.FixtureRequest) -> Made:
+    made: Made = operator.post("/tenants", json={"name": request.node.name}).raise_for_status().json()
+    return made
+
+
+def as_tenant(deployment: Any, secret: str) -> httpx.Client:
+    return httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+
+
+def test_a_tenant_is_made_changed_disabled_enabled_and_deleted(operator: httpx.Client, tenant: Made) -> None:
+    url = f"/tenants/{tenant['id']}"
+    assert (tenant["token_budget"]["limit"], tenant["best_priority"], tenant["disabled_at"]) == (None, "normal", None)
+    wanted = {"limit_tokens": 900, "limits": {"files": 5}, "retention_days": 7, "best_priority": "urgent"}
+    changed = operator.patch(url, json=wanted).raise_for_status().json()
+    assert changed["token_budget"]["limit"] == 900
+    assert (changed["limits"]["files"], changed["limits"]["uploads"]) == (5, None)
+    assert (changed["retention_days"], changed["best_priority"], changed["may_overflow"]) == (7, "urgent", False)
+    again = operator.patch(url, json={"limits": {"files": None}, "limit_tokens": None}).json()
+    assert (again["limits"]["files"], again["token_budget"]["limit"], again["retention_days"]) == (None, None, 7)
+    assert operator.post(f"{url}/disable").json()["disabled_at"] is not None
+    assert operator.post(f"{url}/disable", json={"cancel_batches": True}).status_code == 200
+    assert operator.post(f"{url}/enable").json()["disabled_at"] is None
+    assert operator.get(f"/tenants/{tenant['name']}").json()["id"] == tenant["id"]
+    assert operator.delete(url).json() == {"id": tenant["id"], "object": "tenant.deleted", "deleted": True}
+    assert operator.get(url).status_code == 404
+    assert tenant["id"] not in [each["id"] for each in operator.get("/tenants").json()["data"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({}, "Nothing to change is given"),
+        ({"limits": {"coffee": 1}}, "There is no limit 'coffee'; there are requests_per_minute"),
+        ({"limit_tokens": -1}, "limit_tokens"),
+        ({"wieght": 2}, "Unknown parameter: 'wieght'"),
+    ],
+)
+def test_a_wrong_change_says_what_is_allowed(
+    operator: httpx.Client, tenant: Made, body: dict[str, Any], sentence: str
+) -> None:
+    refused = operator.patch(f"/tenants/{tenant['id']}", json=body)
+    assert refused.status_code == 400
+    assert sentence in refused.json()["error"]["message"]
+
+
+def test_a_key_is_made_used_rotated_and_revoked(deployment: Any, operator: httpx.Client, tenant: Made) -> None:
+    url = f"/tenants/{tenant['id']}/keys"
+    wanted = {"name": "report", "scopes": ["read"], "expires_in_seconds": 3600}
+    key = operator.post(url, json=wanted).raise_for_status().json()
+    assert (key["name"], key["scopes"], key["tenant_id"]) == ("report", ["read"], tenant["id"])
+    assert abs(key["expires_at"] - time.time() - 3600) < 300
+    with as_tenant(deployment, key["secret"]) as report:
+        assert report.get("/v1/batches").status_code == 200
+        assert report.post("/v1/batches", json={}).json()["error"]["code"] == "insufficient_scope"
+        rotated = operator.post(f"/keys/{key['id']}/rotate", json={"overlap_seconds": 0}).json()
+        assert report.get("/v1/batches").status_code == 401
+    (listed,) = operator.get(url).json()["data"]
+    assert listed["last_used_at"] is not None
+    assert listed.keys() == rotated.keys() - {"secret"}
+    assert operator.delete(f"/keys/{key['id']}").json()["revoked_at"] is not None
+    assert operator.post(f"/keys/{key['id']}/rotate").status_code == 409
+
+
+def test_an_operators_key_makes_another_and_it_is_refused_as_soon_as_it_is_revoked(
+    deployment: Any, operator: httpx.Client
+) -> None:
+    key = operator.post("/keys", json={"name": "second"}).json()
+    assert (key["scopes"], key["tenant_id"]) == (["admin"], None)
+    with as_tenant(deployment, key["secret"]) as second:
+        assert second.get("/v1/admin/tenants").status_code == 200
+        assert second.get("/v1/batches").json()["error"]["code"] == "insufficient_scope"
+        operator.delete(f"/keys/{key['id']}")
+        assert second.get("/v1/admin/tenants").status_code == 401
+    assert operator.post("/keys", json={"scopes": ["read"]}).status_code == 400
+
+
+def test_budgets_and_models_are_set_and_removed(operator: httpx.Client, tenant: Made) -> None:
+    url = f"/tenants/{tenant['id']}/budgets"
+    body = {"unit": "micros", "limit": 2_500_000, "window": "month", "time_zone": "Europe/Berlin"}
+    made = operator.post(url, json=body).raise_for_status().json()
+    assert (made["limit"], made["unit"], made["window"]) == (2_500_000, "micros", "month")
+    assert [each["id"] for each in operator.get(url).json()["data"]] == [None, made["id"]]
+    assert operator.delete(f"/budgets/{made['id']}").json()["deleted"]
+    assert operator.delete(f"/budgets/{made['id']}").status_code == 404
+    model = {"name": "team/model", "path": "team/model", "input_price_micros": 7}
+    assert operator.post("/models", json=model).json()["is_offered"] is False
+    assert operator.post("/models", json=model).status_code == 409
+    priced = operator.patch("/models/team/model", json={"output_price_micros": 9}).json()
+    assert (priced["input_price_micros"], priced["output_price_micros"]) == (7, 9)
+    assert operator.patch("/models/team/model", json={}).status_code == 400
+    assert operator.delete("/models/team/model").json()["deleted"]
+
+
+def test_a_worker_is_drained_and_goes_on(deployment: Any, operator: httpx.Client) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        fleet.register(session, worker_id="worker_a", model="org/tiny", max_chunks=2, max_model_len=64)
+    drained = operator.post("/workers/worker_a/drain").json()
+    assert drained["draining_since"] is not None
+    assert [each["id"] for each in operator.get("/workers").json()["data"]] == ["worker_a"]
+    assert operator.post("/workers/worker_a/resume").json()["draining_since"] is None
+    assert operator.post("/workers/nobody/drain").status_code == 404
+
+
+def test_the_log_has_every_change_with_the_key_that_made_it_and_no_secret(operator: httpx.Client, tenant: Made) -> None:
+    secret = operator.post(f"/tenants/{tenant['id']}/keys").json()["secret"]
+    operator.patch(f"/tenants/{tenant['id']}", json={"limit_tokens": 5})
+    page = operator.get("/log", params={"limit": 3}).json()
+    assert [entry["action"] for entry in page["data"]] == ["tenant.change", "key.create", "tenant.create"]
+    assert {entry["tenant_id"] for entry in page["data"]} == {tenant["id"]}
+    assert (page["data"][0]["before"], page["data"][0]["after"]) == ({"limit_tokens": None}, {"limit_tokens": 5})
+    (own,) = {entry["actor"] for entry in page["data"]}
+    assert own.removeprefix("key:") in [key["id"] for key in operator.get("/keys").json()["data"]]
+    assert secret[:10] not in json.dumps(page)
+    assert operator.get("/log", params={"after": page["data"][0]["id"], "limit": 1}).json()["data"] == page["data"][1:2]
+
+
+def test_no_key_of_a_tenant_opens_any_of_it(deployment: Any) -> None:
+    with as_tenant(deployment, deployment.new_key()) as stranger:
+        for path in ("tenants", "keys", "models", "workers", "log"):
+            refused = stranger.get(f"/v1/admin/{path}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")

@@ -1,0 +1,99 @@
+"""`tokenmill keys`, `tenants disable` and `admin log`, as an operator types them, on a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from jobs.errors import ConflictError, InputError, NotFoundError
+
+Tokenmill = Callable[..., Result]
+
+
+@pytest.fixture
+def tokenmill(database_url: str) -> Tokenmill:
+    def run(*arguments: str) -> Result:
+        variables = {"TOKENMILL_DATABASE_URL": database_url}
+        return CliRunner().invoke(app, arguments, env=variables, catch_exceptions=False)
+
+    run("tenants", "create", "acme")
+    return run
+
+
+def table(result: Result) -> list[dict[str, str]]:
+    header, *rows = [line.split("\t") for line in result.stdout.splitlines()]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_a_key_has_a_name_scopes_and_an_end_and_is_rotated_and_revoked(tokenmill: Tokenmill) -> None:
+    asked = ("--scope", "read", "--name", "report", "--expires", "90d")
+    first = tokenmill("keys", "create", "acme", *asked).stdout.strip()
+    (listed,) = table(tokenmill("keys", "list", "acme"))
+    assert (listed["key"], listed["name"], listed["scopes"]) == (f"{first[:10]}…", "report", "read")
+    assert listed["expires"] > listed["created"]
+    assert (listed["last used"], listed["revoked"]) == ("", "")
+    rotated = tokenmill("keys", "rotate", first, "--overlap", "12h")
+    assert rotated.stdout.startswith("tm-")
+    assert rotated.stderr.startswith(f"{listed['id']}: the secret before works until 20")
+    at_once = tokenmill("keys", "rotate", listed["id"], "--overlap", "0")
+    assert at_once.stderr == f"{listed['id']}: the secret before has stopped\n"
+    assert tokenmill("keys", "revoke", listed["id"]).stdout == f"revoked {listed['id']}\n"
+    with pytest.raises(ConflictError, match="was revoked"):
+        tokenmill("keys", "rotate", listed["id"])
+
+
+def test_an_operators_key_is_of_no_tenant(tokenmill: Tokenmill) -> None:
+    tokenmill("keys", "create", "--operator", "--name", "dashboard")
+    (listed,) = table(tokenmill("keys", "list", "--operator"))
+    assert (listed["name"], listed["scopes"]) == ("dashboard", "admin")
+    assert table(tokenmill("keys", "list", "acme")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("create",), "either a TENANT or --operator"),
+        (("create", "acme", "--operator"), "either a TENANT or --operator"),
+        (("list",), "either a TENANT or --operator"),
+        (("create", "acme", "--scope", "admin"), "a tenant's key may have submit and read"),
+        (("create", "--operator", "--scope", "read"), "an operator's key has admin"),
+        (("create", "acme", "--expires", "90"), "--expires is '90'; give a number with m, h or d"),
+        (("create", "acme", "--expires", "0"), "lifetime"),
+        (("create", "acme", "--name", " "), "the key's name"),
+    ],
+)
+def test_a_wrong_key_command_says_what_is_allowed(
+    tokenmill: Tokenmill, arguments: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        tokenmill("keys", *arguments)
+
+
+def test_a_tenant_is_disabled_and_enabled(tokenmill: Tokenmill) -> None:
+    assert tokenmill("tenants", "disable", "acme").stdout == "disabled acme; what was accepted runs on\n"
+    (listed,) = table(tokenmill("tenants", "list"))
+    assert listed["disabled"].startswith("20")
+    assert tokenmill("tenants", "disable", "acme", "--cancel").stdout == "disabled acme and cancelled 0 batches\n"
+    assert tokenmill("tenants", "enable", "acme").stdout == "enabled acme\n"
+    assert table(tokenmill("tenants", "list"))[0]["disabled"] == ""
+    with pytest.raises(NotFoundError, match="no tenant 'nobody'"):
+        tokenmill("tenants", "disable", "nobody")
+
+
+def test_the_admin_log_names_the_user_and_shows_the_newest_change_first(tokenmill: Tokenmill) -> None:
+    secret = tokenmill("keys", "create", "acme").stdout.strip()
+    tokenmill("tenants", "budget", "acme", "700")
+    newest, key, tenant = table(tokenmill("admin", "log"))
+    assert {row["by"] for row in (newest, key, tenant)} == {f"user:{pwd.getpwuid(os.getuid()).pw_name}"}
+    assert [row["action"] for row in (newest, key, tenant)] == ["tenant.change", "key.create", "tenant.create"]
+    assert json.loads(newest["before"]) == {"limit_tokens": None}
+    assert json.loads(newest["after"]) == {"limit_tokens": 700}
+    assert key["before"] == ""
+    assert secret[:10] not in key["after"]
+    assert table(tokenmill("admin", "log", "--limit", "1", "--before", newest["id"])) == [key]
