@@ -18,6 +18,7 @@ from typing import Protocol
 from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
+from engine.process.silence import LongestSilence
 from engine.scheduling.decisions import outcome
 from engine.scheduling.request import NewRequest
 
@@ -32,7 +33,7 @@ _PROBE_TOKENS = 16
 WEDGED_SECONDS = 30.0
 """An engine silent for so long is ended and started again, unless it was about as silent before: see STEPS_SILENT."""
 STEPS_SILENT = 5
-"""How many times its longest silence so far an engine may be silent: a step may be a long prefill on a slow device."""
+"""How many times its longest silence of late an engine may be silent: a step may be a long prefill on a slow device."""
 PATIENCE_GROWTH = 4
 """How many times as long it may be after each death without a finished request: its first slow step may be its slowest,
 and one that is ended in it every time would get nowhere."""
@@ -123,7 +124,7 @@ class EngineHost:
         self._num_fruitless_deaths = 0  # since a request has finished
         self._is_restarting = False  # the new engine is not to be talked to before it is ready
         self._last_progress = monotonic()
-        self._longest_silence = 0.0
+        self._longest_silence = LongestSilence()
         self._stats = EngineStats()
         self._closing = threading.Event()
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
@@ -161,7 +162,7 @@ class EngineHost:
     @property
     def _patience_seconds(self) -> float:
         unseen = WEDGED_SECONDS * PATIENCE_GROWTH**self._num_fruitless_deaths
-        return max(unseen, STEPS_SILENT * self._longest_silence)
+        return max(unseen, STEPS_SILENT * self._longest_silence.at(self._monotonic()))
 
     def next_request_id(self) -> int:
         """Return an id that no other request has."""
@@ -249,7 +250,7 @@ class EngineHost:
                 continue
             if progress is not None:
                 now = self._monotonic()
-                self._longest_silence = max(self._longest_silence, now - self._last_progress)
+                self._longest_silence.note(now - self._last_progress, now=now)
                 self._last_progress = now
                 self._stats = progress.stats
                 self._log_decisions(progress.decisions)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from engine.errors import EngineDied
+from engine.process.silence import REMEMBERED_SECONDS, LongestSilence
 from engine.scheduling.request import NewRequest
 from tests.workers.engine_host.builders import FakeEngine, Recorder, submit
 from workers.engine_host import WEDGED_SECONDS, EngineHost
@@ -30,6 +31,14 @@ class Silence:
         lives = self.engine.generations
         while len(lives) < 2 or (with_requests and not lives[1]):
             threading.Event().wait(0.01)
+
+    def be_silent(self, seconds: float) -> None:
+        """Let a request have its answer after so long."""
+        recorder = Recorder()
+        submit(self.host, 3, recorder)
+        self.seconds += seconds
+        self.engine.work()
+        recorder.wait()
 
     def assert_answered(self) -> None:
         self.engine.work()
@@ -70,6 +79,17 @@ def test_an_engine_may_be_silent_for_five_times_its_slowest_step(silence: MakeSi
     assert not stage.host.is_wedged
     stage.seconds += 1
     stage.wait_for_another_life()
+
+
+def test_one_long_freeze_does_not_make_the_wait_for_the_next_one_long_for_ever(silence: MakeSilence) -> None:
+    stage = silence()
+    stage.be_silent(WEDGED_SECONDS - 1)
+    stage.seconds += 4 * WEDGED_SECONDS
+    assert not stage.host.is_wedged
+    while stage.seconds < 2 * REMEMBERED_SECONDS + 5 * WEDGED_SECONDS:
+        stage.be_silent(5)
+    stage.seconds += WEDGED_SECONDS + 1
+    assert stage.host.is_wedged
 
 
 def test_an_engine_whose_first_step_is_its_slowest_gets_through_it_in_another_life(silence: MakeSilence) -> None:
@@ -115,3 +135,15 @@ def test_an_engine_that_reads_nothing_is_ended_though_somebody_waits_to_hand_it_
     submitting.join(10)
     assert not submitting.is_alive()
     stage.assert_answered()
+
+
+def test_a_silence_counts_for_one_span_and_the_next() -> None:
+    longest = LongestSilence()
+    assert longest.at(0) == 0
+    longest.note(7, now=10)
+    longest.note(3, now=20)
+    assert longest.at(REMEMBERED_SECONDS - 1) == 7
+    longest.note(5, now=REMEMBERED_SECONDS + 1)
+    assert longest.at(2 * REMEMBERED_SECONDS - 1) == 7
+    assert longest.at(2 * REMEMBERED_SECONDS) == 5
+    assert longest.at(4 * REMEMBERED_SECONDS) == 0
