@@ -16,7 +16,14 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, Engine, Result, TextClause, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    InvalidatePoolError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -25,16 +32,20 @@ from jobs.errors import InputError, ServiceError
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 
 # A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
-# it; a forgotten transaction holds its locks at most 5 min. Statements themselves may be long (those that make the
-# chunks of a large batch ready are). None is compiled: a Postgres with LLVM does that to what looks for the next chunk
-# once it expects it to read much, at every claim and tick anew, which takes far longer than to run it.
+# it. Statements themselves may be long (those that make the chunks of a large batch ready are). None is compiled: a
+# Postgres with LLVM does that to what looks for the next chunk once it expects it to read much, at every claim and tick
+# anew, which takes far longer than to run it.
 _SESSION_SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "5s",
-    "idle_in_transaction_session_timeout": "5min",
     "client_min_messages": "warning",
     "jit": "off",
 }
+_IDLE_SECONDS = 300
+"""A forgotten transaction holds its locks for so long at most."""
+BRIEF_SECONDS = 10
+"""For roles whose transactions are statements and nothing between them: one that is stopped in the middle, its machine
+frozen or cut off, keeps the others of its tenant from nothing for longer, and their leases live meanwhile."""
 RESTED_SECONDS = 1.0
 """A connection that has rested for so long is asked whether it lives before it is used. To ask at each use is a
 round trip for each transaction; one that breaks in less costs its transaction, which is then tried again."""
@@ -48,17 +59,19 @@ _CONNECT_ARGS: dict[str, Any] = {
     "keepalives_count": 3,
     "application_name": "tokenmill",
 }
-# SQLSTATEs of a server that is going down, starting or full: not the caller's fault, worth another try.
-_UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200"})
+# SQLSTATEs of a server that is going down, starting or full, or that took us for stopped in a transaction: not the
+# caller's fault, worth another try.
+_UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "25P03"})
 _CANCELED_STATE = "57014"
 # Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 
 
-def connect(database_url: str, *, connections: int = 4) -> Engine:
+def connect(database_url: str, *, connections: int = 4, idle_seconds: int = _IDLE_SECONDS) -> Engine:
     """Return an engine for a libpq-style URL (`postgresql://` or `postgres://`); connects at the first use.
 
-    At most `connections` are open; waiting for one ends after 10 s. Parameters in the URL win over our defaults.
+    At most `connections` are open; waiting for one ends after 10 s. Postgres ends a transaction that asks nothing for
+    `idle_seconds`. Parameters in the URL win over our defaults.
     A pooler in transaction mode may stand between. Raises InputError where the URL is not one of Postgres.
     """
     url = parse_url(database_url)
@@ -71,7 +84,8 @@ def connect(database_url: str, *, connections: int = 4) -> Engine:
         pool_timeout=10,
         hide_parameters=True,  # what tenants wrote must not reach the log with an error
     )
-    own = {name: value for name, value in _SESSION_SETTINGS.items() if name not in str(url.query.get("options", ""))}
+    settings = {**_SESSION_SETTINGS, "idle_in_transaction_session_timeout": f"{idle_seconds}s"}
+    own = {name: value for name, value in settings.items() if name not in str(url.query.get("options", ""))}
     event.listen(engine, "connect", partial(_set_up, own))
     event.listen(engine, "begin", partial(_begin_pooled, own))
     event.listen(engine, "checkin", _note_rest)
@@ -190,7 +204,7 @@ def reported_as_service_error(url: URL) -> Iterator[None]:
         raise ServiceError(
             f"every connection to Postgres at {_address(url)} is in use; try again, or run more API processes"
         ) from None
-    except (OperationalError, InterfaceError) as error:
+    except (OperationalError, InterfaceError, InternalError) as error:
         if _sqlstate(error) in _CONTENDED_STATES:
             raise ServiceError(f"Postgres gave up this transaction to let others pass{_cause(error)}; retry") from error
         if not is_connection_problem(error):

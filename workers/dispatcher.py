@@ -25,7 +25,7 @@ from jobs.batches import due, following, sweeps
 from jobs.batches.due import Due
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
 from jobs.chunks import fleet, ready_queues, waiting
-from jobs.database import autocommit, connect, sessions, transaction, try_advisory_lock
+from jobs.database import BRIEF_SECONDS, autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
 from jobs.overview import plots
@@ -303,6 +303,6 @@ def main(settings: Settings) -> None:
     traces = start_traces(settings.traces_url, role="dispatcher", share_of_lines=settings.traces_lines)
     hints = HintSender(make_app(settings.redis_url))
     log.info("dispatcher started")
-    maker, storage = sessions(connect(settings.database_url)), Storage.of(settings)
+    maker, storage = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS)), Storage.of(settings)
     Dispatcher(maker, storage, hints=hints, settings=settings, meters=meters, traces=traces).run(stop)
     log.info("dispatcher stopped")

@@ -21,7 +21,7 @@ from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
 from jobs import served_models
-from jobs.database import connect, sessions, transaction
+from jobs.database import BRIEF_SECONDS, connect, sessions, transaction
 from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind
@@ -64,8 +64,8 @@ def main(
     NotFoundError for an unknown model, InputError where its folder, tokenizer or template cannot be read, and registers
     nothing then.
     """
-    maker = sessions(connect(settings.database_url))
-    hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
+    maker = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
+    hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS, idle_seconds=BRIEF_SECONDS))
     if path is None:
         before_database()
     # Resolved once: an engine that starts again has the same files, whatever a hub has by then.

@@ -61,6 +61,23 @@ def test_downgrading_leaves_an_empty_schema(database_url: str) -> None:
     assert names == ["alembic_version"]
 
 
+def test_who_is_stopped_in_a_transaction_holds_its_locks_no_longer_than_it_may_be_idle(database_url: str) -> None:
+    lock = text("SELECT pg_advisory_xact_lock(1)")
+    stopped, other = (database.connect(database_url, idle_seconds=seconds) for seconds in (1, 300))
+
+    def be_stopped_for_long() -> None:
+        with database.transaction(database.sessions(stopped)) as session:
+            session.execute(lock)
+            with database.transaction(database.sessions(other)) as waiting:
+                waiting.execute(lock)  # which fails after 5 s
+            session.execute(text("SELECT 1"))
+
+    with pytest.raises(ServiceError):  # as for any that breaks: it is tried again
+        be_stopped_for_long()
+    stopped.dispose()
+    other.dispose()
+
+
 def test_only_a_connection_that_has_rested_is_asked_whether_it_lives(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
