@@ -144,3 +144,17 @@ def queue(context: typer.Context) -> None:
     from benchmarks.work_queue.command import main
 
     raise typer.Exit(main(context.args))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def chaos(context: typer.Context) -> None:
+    """Kill, stop and cut off the parts of a stack of its own, and prove that nothing is lost, repeated or billed twice.
+
+    `tokenmill bench chaos --help` lists its options.
+    """
+    from benchmarks.chaos.command import parse, run
+    from cli.embedded.launcher import BenchLauncher
+    from jobs.settings import load_settings
+
+    arguments = parse(context.args)
+    raise typer.Exit(run(arguments, BenchLauncher, lease_seconds=load_settings().lease_seconds))

@@ -1,0 +1,90 @@
+"""What a batch's files must hold: every line once, with the answer that its prompt has, or with why it was not run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+ENDPOINT = "/v1/completions"
+_MOST_LISTED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """The lines of one batch: a prompt of each is its number's and no other line's."""
+
+    name: str
+    num: int
+    model: str
+
+    def content(self) -> bytes:
+        """Return the input file."""
+        return "".join(f"{json.dumps(self._line(number))}\n" for number in range(self.num)).encode()
+
+    def prompt(self, number: int) -> str:
+        return f"line {number} of {self.name}"
+
+    def custom_id(self, number: int) -> str:
+        return f"{self.name}-{number}"
+
+    def _line(self, number: int) -> dict[str, object]:
+        body = {"model": self.model, "prompt": self.prompt(number), "max_tokens": 64}
+        return {"custom_id": self.custom_id(number), "method": "POST", "url": ENDPOINT, "body": body}
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What the files of a batch hold."""
+
+    num_answers: int = 0
+    num_tokens: tuple[int, int] = (0, 0)
+    """Of prompts and answers, as the answers say themselves."""
+    num_not_run: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def check_files(
+    lines: Lines, output: bytes, errors: bytes, *, not_run: str | None, count_tokens: Callable[[str], int]
+) -> Found:
+    """Compare both files with what they must hold; `not_run` is the code of lines that an early end left out, if any.
+
+    The answer to a prompt is the prompt and the end: it has one token more than the prompt's `count_tokens`.
+    """
+    found = Found()
+    problems: list[str] = []
+    seen: Counter[str] = Counter()
+    numbers = {lines.custom_id(number): number for number in range(lines.num)}
+    for row in _rows(output):
+        seen[row["custom_id"]] += 1
+        number = numbers.get(row["custom_id"])
+        if number is None:
+            problems.append(f"{row['custom_id']} was never asked")
+            continue
+        body = row["response"]["body"]
+        prompt = lines.prompt(number)
+        usage = (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"])
+        if body["choices"][0]["text"] != prompt:
+            problems.append(f"{row['custom_id']} is answered {body['choices'][0]['text']!r}")
+        if usage != (count_tokens(prompt), count_tokens(prompt) + 1):
+            problems.append(f"{row['custom_id']} is said to have taken {usage} tokens")
+        found.num_answers += 1
+        found.num_tokens = (found.num_tokens[0] + usage[0], found.num_tokens[1] + usage[1])
+    for row in _rows(errors):
+        seen[row["custom_id"]] += 1
+        code = row["error"]["code"] if row["error"] else f"status {row['response']['status_code']}"
+        found.num_not_run += 1
+        if code != not_run:
+            problems.append(f"{row['custom_id']} failed: {code}")
+    problems += [f"{custom_id} is there {num} times" for custom_id, num in seen.items() if num > 1]
+    problems += [f"{custom_id} is lost" for custom_id in numbers if custom_id not in seen]
+    found.problems = problems[:_MOST_LISTED]
+    if len(problems) > _MOST_LISTED:
+        found.problems.append(f"and {len(problems) - _MOST_LISTED} more")
+    return found
+
+
+def _rows(content: bytes) -> Iterator[dict[str, Any]]:
+    return map(json.loads, content.splitlines())

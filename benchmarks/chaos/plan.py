@@ -1,0 +1,51 @@
+"""Which faults come when: drawn from a seed, each kind spread over the whole time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+TROUBLE_SECONDS = 20.0
+"""Of one trouble of the object store."""
+OUTAGE_SECONDS = 60.0
+"""Of one outage of Valkey."""
+BLOCK_SECONDS = 4.0
+"""For which connections that are not cut pass nothing on."""
+
+
+class Kind(StrEnum):
+    """What is done to the stack."""
+
+    WORKER_KILL = "worker killed"
+    WORKER_STOP = "worker stopped past its lease"
+    ENGINE_KILL = "engine killed"
+    ENGINE_FREEZE = "engine frozen"
+    VALKEY_LOSS = "Valkey killed and its data lost"
+    VALKEY_OUTAGE = "Valkey away for 60 s"
+    POSTGRES_CRASH = "Postgres crashed"
+    CONNECTIONS = "connections broken"
+    ROLE_KILL = "API, control worker or dispatcher killed"
+    STORE_TROUBLE = "object store in trouble"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PlannedFault:
+    """A fault, so many seconds after the start."""
+
+    at_seconds: float
+    kind: Kind
+    number: int
+    """Among those of its kind: how it is done follows from it."""
+
+
+def plan_faults(counts: Mapping[Kind, int], *, seconds: float, seed: int) -> list[PlannedFault]:
+    """Return the faults in their order: each of n of a kind in its own nth of the time."""
+    rng = random.Random(seed)
+    return sorted(fault for kind in Kind for fault in _of_kind(kind, counts.get(kind, 0), seconds, rng))
+
+
+def _of_kind(kind: Kind, num: int, seconds: float, rng: random.Random) -> Iterator[PlannedFault]:
+    for number in range(num):
+        yield PlannedFault((number + rng.random()) / num * seconds, kind, number)
