@@ -57,6 +57,8 @@ class AnswerMaker:
             ],
             usage=usage,
         )
+        if run.prepared.context is not None:
+            body["context"] = run.prepared.context
         is_truncated = any(choice.finish_reason == FinishReason.LENGTH for _, choice in pairs)
         return Answer(body=body, usage=usage, is_truncated=is_truncated)
 

@@ -63,6 +63,8 @@ class PreparedLine:
     """Those of each prompt, None where the line gave one for all."""
     max_model_len: int
     """The model's context, prompt and answer together."""
+    context: Mapping[str, Any] | None = None
+    """Which passages stand in the prompt, as the answer says it."""
 
     def params_of(self, prompt_index: int) -> SamplingParams:
         """Return how tokens are chosen for one prompt: `params`, which have the first one's seed, with its own."""
@@ -149,6 +151,7 @@ class PromptMaker:
             calls=calls,
             seeds=seeds,
             max_model_len=self._max_model_len,
+            context=line.context,
         )
         _check_prompt_scores(prepared)
         return prepared
@@ -163,7 +166,7 @@ class PromptMaker:
         room: Callable[[], AbstractContextManager[None]],
     ) -> tuple[int, int]:
         """Return the tokens of a line's prompts, and the most of its answers, each as long as its limit or, where it
-        has none, as `default_max_tokens` and the context allow.
+        has none, as `default_max_tokens` and the context allow. Passages that it wants count with the most they have.
 
         Raises what `prepare` raises, but for a grammar that cannot be kept: none is compiled.
         """
@@ -173,7 +176,9 @@ class PromptMaker:
         given = request.sampling.max_tokens
         most = default_max_tokens if given is None else given
         answers = sum(min(most, self._max_model_len - len(prompt)) for prompt in prompts)
-        return sum(map(len, prompts)), request.sampling.n * answers
+        wanted = request.context if isinstance(request, ChatRequest) else None
+        passages = 0 if wanted is None else wanted.most_tokens
+        return sum(map(len, prompts)) + passages, request.sampling.n * answers
 
     def _checked_prompts(
         self, request: Request, is_wanted: Callable[[], bool], room: Callable[[], AbstractContextManager[None]]

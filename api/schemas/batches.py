@@ -92,6 +92,8 @@ class BatchObject(ListedObject):
     """The batch whose failed lines these are."""
     after: str | None
     """The batch that has to be completed before this one starts."""
+    filled_file_id: str | None
+    """The input as it is run, with the passages that its lines' `context` asked for in their prompts."""
     cost_micros: int
     """Micro-units of currency: the exact sum of what was billed, rounded."""
     cost: str
@@ -104,9 +106,9 @@ class BatchObject(ListedObject):
     running_lines: int | None
     """How many lines workers have, and have not finished, while it is in progress; seen every few seconds."""
     waits_for: str | None
-    """What it waits for while it is in progress, as a sentence: a worker that serves its model; room in the tenant's
-    budgets, with the numbers, the moment when one begins anew, and `waiting_budget` at the beginning; or the work that
-    is before it, and how fast that is done."""
+    """What it waits for, as a sentence. While it is validating: another batch, or the passages of its prompts. While it
+    is in progress: a worker that serves its model; room in the tenant's budgets, with the numbers, the moment when one
+    begins anew, and `waiting_budget` at the beginning; or the work that is before it, and how fast that is done."""
     budget_warning: str | None
     """While it has not ended: a budget that it is charged to and of which as much is spent as its operator warns at."""
 
@@ -117,7 +119,7 @@ class BatchObject(ListedObject):
             endpoint=batch.endpoint,
             model=batch.model,
             errors=_errors_of(batch),
-            input_file_id=batch.input_file_id,
+            input_file_id=batch.source_file_id or batch.input_file_id,
             completion_window=batch.completion_window,
             status=batch.state,
             output_file_id=batch.output_file_id,
@@ -144,6 +146,7 @@ class BatchObject(ListedObject):
             uncovered_lines=batch.uncovered_lines,
             retry_of=batch.retry_of,
             after=batch.after_batch_id,
+            filled_file_id=None if batch.source_file_id is None else batch.input_file_id,
             cost_micros=prices.cost_micros(batch),
             cost=in_currency(prices.cost_picos(batch)),
             currency=currency,

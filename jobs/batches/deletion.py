@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sqlalchemy import Select, func, null, select, update
+from sqlalchemy import Select, case, func, null, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files
 from jobs.accounts.keys import revoke_keys
 from jobs.batches import lifecycle
+from jobs.batches.retrieval.stages import is_stage, kept_stages
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ConflictError, NotFoundError
@@ -28,8 +29,9 @@ _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
     """Delete a batch that has ended, with its results and its output and error file; return their objects' keys.
 
-    The objects may be deleted once this is committed. Its input stays: other batches may read it. Raises
-    NotFoundError, or ConflictError where the batch has not ended.
+    The objects may be deleted once this is committed. The input that its owner gave stays: other batches may read it.
+    What was found for its prompts goes with it. Raises NotFoundError, or ConflictError where the batch, or one that
+    looked for passages for it, has not ended.
     """
     batch = lifecycle.get_batch(session, tenant_id, batch_id)
     session.refresh(batch)
@@ -39,6 +41,7 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
             f"Cannot delete a batch with status '{batch.state}'. Cancel it or wait for its end, then delete it.",
             code="batch_not_deletable",
         )
+    keys = _delete_stages(session, tenant_id, batch_id, by=by)
     outputs = _lock_outputs(session, batch_id)
     locked = lifecycle.lock_batch(session, batch_id)
     if locked is None or locked.deleted_at is not None:
@@ -48,12 +51,20 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
     emptied = {"request_metadata": null(), "errors": null(), "idempotency_key": None, "deleted_at": func.now()}
     session.execute(update(Batch).where(Batch.id == batch_id).values(emptied))
     deletions.record(session, Deleted.BATCH, [(batch_id, tenant_id)], by=by)
-    return [file.object_key for file in outputs]
+    return keys + [file.object_key for file in outputs]
+
+
+def _delete_stages(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
+    """Delete the batches that have looked for a batch's passages; return the keys of what they have put out."""
+    found = kept_stages(session, batch_id)
+    return [key for stage in found for key in delete_batch(session, tenant_id, stage.id, by=by)]
 
 
 def _lock_outputs(session: Session, batch_id: str) -> list[File]:
-    """Lock the files of a batch before the batch itself, as whoever deletes one of them does."""
-    named = session.execute(select(Batch.output_file_id, Batch.error_file_id).where(Batch.id == batch_id)).one()
+    """Lock the files that were made for a batch before the batch itself, as whoever deletes one of them does."""
+    made_input = case((Batch.source_file_id.is_not(None) | is_stage(), Batch.input_file_id))
+    columns = Batch.output_file_id, Batch.error_file_id, made_input
+    named = session.execute(select(*columns).where(Batch.id == batch_id)).one()
     is_kept = File.id.in_([file_id for file_id in named if file_id is not None]) & File.deleted_at.is_(None)
     query = select(File).where(is_kept).order_by(File.id).with_for_update()
     return list(session.scalars(query, execution_options={"populate_existing": True}))
@@ -103,5 +114,6 @@ def _delete_some(session: Session) -> int:
     num_cancelled = _cancel(session, theirs)
     ended = session.scalars(theirs.where(Batch.state.in_(_ENDED))).all()
     for batch in ended:
-        delete_batch(session, batch.tenant_id, batch.id, by=deletions.OPERATOR)
+        with suppress(NotFoundError, ConflictError):  # it went with another one, or a stage of it has not ended
+            delete_batch(session, batch.tenant_id, batch.id, by=deletions.OPERATOR)
     return num_cancelled + len(ended) + files.delete_all_of(session, gone, by=deletions.OPERATOR, limit=_BLOCK)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, aliased
 
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import NEVER_COMPLETES, move_batch
+from jobs.batches.retrieval import stages
 from jobs.batches.scan import whole_file_problem
 from jobs.states import BatchState
 from jobs.tables import Batch
@@ -24,10 +25,11 @@ _IS_WAITING = text("batch.state = 'validating' AND batch.after_batch_id IS NOT N
 
 
 def may_start() -> ColumnElement[bool]:
-    """Tell of a row of `batch` that what it starts after has completed, or that there is nothing."""
+    """Tell of a row of `batch` that what it starts after has completed, if there is something, and no stage is open."""
     earlier = aliased(Batch)
     is_over = (earlier.id == Batch.after_batch_id) & (earlier.state == BatchState.COMPLETED.value)
-    return Batch.after_batch_id.is_(None) | exists().where(is_over, earlier.deleted_at.is_(None))
+    has_its_turn = Batch.after_batch_id.is_(None) | exists().where(is_over, earlier.deleted_at.is_(None))
+    return has_its_turn & stages.are_over()
 
 
 def fail_followers(session: Session) -> list[str]:

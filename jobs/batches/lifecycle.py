@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import budgets
 from jobs.accounts.limits import Limits, check_priority, limits_of
 from jobs.batches import queue_limits
+from jobs.batches.retrieval.stages import open_stages
 from jobs.batches.submission import CreateBatch, check_file, check_request, parse_window
 from jobs.chunks import leasing
 from jobs.database import advisory_lock
@@ -68,12 +70,13 @@ def create_batch(
     earlier = find_repeated(session, tenant, wanted)
     if earlier is not None:
         return earlier
-    check_priority(tenant, wanted.priority)
+    if wanted.stage_of is None:
+        check_priority(tenant, wanted.priority)
+        queue_limits.check_queue(session, settings)
     if wanted.after is not None:
         _check_after(session, tenant.id, wanted.after)
     file = _share_input(session, tenant.id, wanted.input_file_id)
     check_file(file, settings)
-    queue_limits.check_queue(session, settings)
     spend(_estimated_tokens(file, wanted))
     return _insert(session, tenant, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
 
@@ -126,6 +129,9 @@ def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
         raise ConflictError(f"Cannot cancel a batch with status '{batch.state}'.", code="batch_not_cancellable")
     move_batch(session, batch, BatchState.CANCELLING)
     leasing.withdraw_open(session, batch.id)
+    for stage in open_stages(session, batch.id):
+        with suppress(ConflictError):  # it ends by itself
+            cancel_batch(session, tenant_id, stage.id)
     return batch
 
 
@@ -229,7 +235,8 @@ def _insert(
     ensure_result_partition(session, batch_day(now))
     tokens = _estimated_tokens(file, wanted)
     is_covered = budgets.reserve(session, tenant.id, tokens, key_id=key_id, may_overflow=tenant.may_overflow)
-    queue_limits.check_tenant(session, tenant.id, limits, tokens=tokens)  # under the lock of the budget
+    if wanted.stage_of is None:
+        queue_limits.check_tenant(session, tenant.id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
         id=new_id("batch"),
         tenant_id=tenant.id,

@@ -6,7 +6,8 @@ nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -18,7 +19,7 @@ from jobs.batches.submission import CreateBatch
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile, Purpose
 from jobs.lines.input_estimate import InputEstimator
 from jobs.settings import MIB, Settings
-from jobs.storage import Storage
+from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch, Tenant
 
 _WRITTEN_AT_ONCE = MIB
@@ -33,29 +34,59 @@ class Made:
     """False: an earlier try made it, and the object that was written for this one has no row."""
 
 
+class InputWriter:
+    """Writes lines into the object of an input. Made by `open_input`."""
+
+    def __init__(self, stream: ObjectWriter, estimator: InputEstimator) -> None:
+        self.size_bytes = 0
+        """Of the lines so far, each with its line end."""
+        self._stream = stream
+        self._estimator = estimator
+        self._block = bytearray()
+
+    def write(self, line: bytes) -> None:
+        """Write a line. Raises ServiceError."""
+        self._block += line + b"\n"
+        self.size_bytes += len(line) + 1
+        if len(self._block) >= _WRITTEN_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held. Raises ServiceError."""
+        block = bytes(self._block)
+        self._estimator.feed(block)
+        self._stream.write(block)
+        self._block.clear()
+
+    def new_file(self, object_key: str, *, filename: str) -> NewFile:
+        """Return what was written, once it is whole."""
+        return NewFile(
+            object_key=object_key,
+            filename=filename,
+            purpose=Purpose.BATCH,
+            size_bytes=self.size_bytes,
+            estimate=self._estimator.finish(),
+            expires_after_seconds=MAX_EXPIRY_SECONDS,
+        )
+
+
+@contextmanager
+def open_input(storage: Storage, object_key: str, *, settings: Settings) -> Iterator[InputWriter]:
+    """Open an object that no row names yet: whole when the block ends, and never there when the block raises."""
+    with storage.writer(object_key) as stream:
+        writer = InputWriter(stream, InputEstimator(default_max_tokens=settings.default_max_tokens))
+        yield writer
+        writer.flush()
+
+
 def write_input(
     storage: Storage, object_key: str, lines: Iterable[bytes], *, filename: str, settings: Settings
 ) -> NewFile:
     """Write lines into an object that no row names yet; where `lines` raise nothing appears. Raises ServiceError."""
-    estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
-    with storage.writer(object_key) as writer:
-        block = bytearray()
+    with open_input(storage, object_key, settings=settings) as writer:
         for line in lines:
-            block += line + b"\n"
-            if len(block) >= _WRITTEN_AT_ONCE:
-                estimator.feed(bytes(block))
-                writer.write(bytes(block))
-                block.clear()
-        estimator.feed(bytes(block))
-        writer.write(bytes(block))
-    return NewFile(
-        object_key=object_key,
-        filename=filename,
-        purpose=Purpose.BATCH,
-        size_bytes=writer.size_bytes,
-        estimate=estimator.finish(),
-        expires_after_seconds=MAX_EXPIRY_SECONDS,
-    )
+            writer.write(line)
+    return writer.new_file(object_key, filename=filename)
 
 
 def submit(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 from sqlalchemy.orm import Session
 
+from jobs.batches.retrieval.results import UNAVAILABLE
 from jobs.batches.submission import CreateBatch
 from jobs.errors import ConflictError, GoneError, NotFoundError
 from jobs.files import find_kept
@@ -23,7 +24,12 @@ from jobs.storage import Storage
 from jobs.tables import Batch
 
 _MAX_LINE_BYTES = 64 * MIB  # far above any setting: the lines were accepted once
-RUN_ERRORS = frozenset({"engine_failure", "insufficient_quota", "batch_expired", "batch_cancelled", "file_not_found"})
+RUN_ERRORS = frozenset(
+    {
+        *("engine_failure", "insufficient_quota", "batch_expired", "batch_cancelled", "file_not_found"),
+        UNAVAILABLE,
+    }
+)
 """What may become of a good line that gets no response. With any other code it was refused for what it is, and would
 fail the new batch too."""
 
@@ -83,8 +89,9 @@ def source_of(session: Session, batch: Batch) -> RetrySource:
     if batch.error_file_id is None:
         raise _nothing(batch)
     errors = find_kept(session, batch.tenant_id, batch.error_file_id)
-    content = find_kept(session, batch.tenant_id, batch.input_file_id)
-    for file, file_id, what in ((content, batch.input_file_id, "input"), (errors, batch.error_file_id, "error")):
+    given = batch.source_file_id or batch.input_file_id  # passages are looked for anew
+    content = find_kept(session, batch.tenant_id, given)
+    for file, file_id, what in ((content, given, "input"), (errors, batch.error_file_id, "error")):
         if file is None:
             raise GoneError(
                 f"The {what} file {file_id!r} of batch {batch.id!r} was deleted or has expired, so nobody knows its "

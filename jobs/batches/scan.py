@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from jobs.lines.endpoints import LineKind, kind_of, paths_of
+from jobs.lines.bodies import ChatRequest
+from jobs.lines.body_context import ContextRequest
+from jobs.lines.endpoints import BY_PATH, LineKind, Request, kind_of, paths_of
 from jobs.lines.identical import IdenticalLines
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.line_check import check_body
@@ -23,6 +25,7 @@ FILLING_LINES = 64
 SHORT_CHUNK_TOKENS = 16_384
 """A chunk goes on past FILLING_LINES while it is shorter than this, so that what each chunk costs is little beside its
 lines: three transactions (claim, progress, end), and the pause until the next one is under way."""
+
 PREPARE_LINES = 16
 """Of a chunk of documents: reading one takes from milliseconds to a minute, and it is what is done again when a worker
 dies. Each counts as one in the fair order, where others count by tokens."""
@@ -105,6 +108,16 @@ class ChunkPlanner:
         return is_short and num_lines < max_lines
 
 
+class Passages(Protocol):
+    """Takes every line of an input in order, as those are looked for and put in that lines want in their prompts."""
+
+    def skip(self, raw: RawLine) -> None:
+        """Pass over a line that is not run."""
+
+    def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> tuple[RawLine, Mapping[str, Any]]:
+        """Return a line as it is run, and its body. Raises LineProblem where it cannot be, which fails it alone."""
+
+
 @dataclass(slots=True)
 class Scan:
     """What is found while lines are read in order."""
@@ -116,18 +129,23 @@ class Scan:
     """The context of the models that a worker serves now."""
     kinds: Mapping[str, LineKind] = field(default_factory=dict)
     """What models answer that are offered, those for other endpoints, too."""
+    passages: Passages | None = None
+    """None: no line is changed."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
     num_problems: int = 0
     problem_bytes: int = 0  # of the bad lines
     num_copies: int = 0
+    num_contexts: int = 0  # of the good lines, those that want passages
+    num_unfilled: int = 0  # of these, those that there are none for
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
     _identical: IdenticalLines = field(default_factory=IdenticalLines)
 
     def __post_init__(self) -> None:
-        most = PREPARE_LINES if self._is_prepared else self.settings.chunk_lines
+        usual = PREPARE_LINES if self._is_prepared else self.settings.chunk_lines
+        most = BY_PATH[self.endpoint].max_chunk_lines or usual
         self.planner = ChunkPlanner(max_lines=most, max_tokens=self.settings.chunk_tokens)
 
     @property
@@ -140,16 +158,17 @@ class Scan:
         if self.num_requests > self.settings.max_batch_lines:
             return None  # the batch fails as a whole; only the count matters now
         try:
-            request, copy_of = self._checked(line)
+            request, asked = self._checked(line)
         except LineProblem as problem:
             self._note(problem, line)
             return problem
-        assert line.content is not None
-        tokens = 1
-        if not self._is_prepared:
-            tokens = estimate_tokens(line.content, request.body, default_max_tokens=self.settings.default_max_tokens)
-        self.planner.add(line, tokens, copy_of=copy_of)
-        self.num_copies += copy_of is not None
+        try:
+            line, body = self._filled(request, line, asked)
+        except LineProblem as problem:
+            self.num_unfilled += 1
+            self.planner.skip()
+            return problem
+        self._plan(line, body, copy_of=self._identical.add(request, line.content or b"", asked))
         return None
 
     def file_problem(self) -> dict[str, Any] | None:
@@ -162,16 +181,29 @@ class Scan:
             return whole_file_problem("too_many_tasks", message)
         return None
 
-    def _checked(self, line: RawLine) -> tuple[InputLine, int | None]:
-        """Return a good line's request, and the earlier line that it is a copy of."""
+    def _plan(self, line: RawLine, body: Mapping[str, Any], *, copy_of: int | None) -> None:
+        assert line.content is not None, "what is too long is a problem"
+        tokens = 1
+        if not self._is_prepared:
+            tokens = estimate_tokens(line.content, body, default_max_tokens=self.settings.default_max_tokens)
+        self.planner.add(line, tokens, copy_of=copy_of)
+        self.num_copies += copy_of is not None
+
+    def _filled(self, request: InputLine, line: RawLine, asked: Request) -> tuple[RawLine, Mapping[str, Any]]:
+        """Return a good line as it is run, and its body. Raises LineProblem where it has no passages."""
+        wanted = asked.context if isinstance(asked, ChatRequest) else None
+        self.num_contexts += wanted is not None
+        return (line, request.body) if self.passages is None else self.passages.fill(request, line, wanted)
+
+    def _checked(self, line: RawLine) -> tuple[InputLine, Request]:
+        """Return a good line, and what its body asks for."""
         if line.content is None:
             raise too_long_problem(line, max_line_bytes=self.settings.max_line_bytes)
         request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint)
         self._check_custom_id(request)
         self._check_model(request)
         context = self.contexts.get(request.model)
-        asked = check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
-        return request, self._identical.add(request, line.content, asked)
+        return request, check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
 
     def _check_custom_id(self, request: InputLine) -> None:
         first = self._ids.add(request.custom_id, request.line_no)
@@ -203,6 +235,8 @@ class Scan:
 
     def _note(self, problem: LineProblem, line: RawLine) -> None:
         self.planner.skip()
+        if self.passages is not None:
+            self.passages.skip(line)
         self.num_problems += 1
         self.problem_bytes += line.byte_end - line.byte_start
         if len(self.listed) < self.settings.max_listed_errors:

@@ -31,7 +31,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _NOT_IN_FINGERPRINT = frozenset(
     {
         *("idempotency_key", "retry_count", "made_from", "retry_of", "run_id", "cap_tokens", "cap_picos"),
-        *("is_ours", "trace_context"),
+        *("is_ours", "trace_context", "stage_of"),
     }
 )
 
@@ -56,6 +56,9 @@ class CreateBatch:
     """The id of the batch that has to be completed before this one starts."""
     run_id: str | None = None
     """The id of the run that makes it. Its metadata says so too, but that is its owner's, who may write it anywhere."""
+    stage_of: str | None = None
+    """The id of the batch that it does something for: that was accepted, so neither a right nor a full queue refuses
+    this one."""
     cap_tokens: int | None = None
     """The most that it may use, beside what its tenant has; None: as much as that."""
     cap_picos: int | None = None

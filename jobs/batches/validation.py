@@ -6,7 +6,8 @@ the object store is asked; the last one starts the batch, or fails it with nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -17,17 +18,29 @@ from jobs.batches import planned
 from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.planned import Plan
+from jobs.batches.retrieval import course
+from jobs.batches.retrieval.asking import Asking, Embedder
+from jobs.batches.retrieval.course import Retrieval
+from jobs.batches.retrieval.stages import stages_of
 from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
 from jobs.chunks import fairshare, fleet, ready_queues
 from jobs.claims.work import work_on
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
+from jobs.files import NewFile
 from jobs.lines.endpoints import kind_of
 from jobs.lines.reading import iter_lines
 from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, File
+
+EmbedderOf = Callable[[Session, str, str], Embedder | None]
+"""Take the ids of a tenant and an index; the rest as in `asking`."""
+
+
+def no_embedder(_session: Session, _tenant_id: str, _index_id: str) -> None:
+    """Return that no index has its queries embedded."""
 
 
 def validate_batch(
@@ -37,41 +50,42 @@ def validate_batch(
     *,
     settings: Settings,
     hold_sessions: sessionmaker[Session] | None = None,
+    embedder_of: EmbedderOf = no_embedder,
 ) -> BatchState | None:
     """Validate a batch and return the state it moved to; None where there was nothing to do (a repeated hint).
 
     With invalid_lines "skip", bad lines become error results, counted as failed and unbilled when the batch starts.
+    Where lines want passages it stays validating, with a stage begun, until they are found: then it is validated again.
     `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next begins anew.
     """
     return work_on(
         maker,
         VALIDATIONS,
         batch_id,
-        lambda work: _validate(work, storage, settings),
+        lambda work: _validate(work, storage, settings, embedder_of),
         settings=settings,
         hold_sessions=hold_sessions,
     )
 
 
-def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchState:
+def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of: EmbedderOf) -> BatchState | None:
     if work.claim.fence > 1:
         planned.drop(work)
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.id)
-        file = session.get_one(File, batch.input_file_id)
-        models = served_models.names_for(session, kind_of(batch.endpoint))
-        kinds, contexts = served_models.kinds_by_name(session), fleet.contexts(session)
-    scan = Scan(endpoint=batch.endpoint, models=models, kinds=kinds, settings=settings, contexts=contexts)
-    is_strict = batch.invalid_lines == InvalidLines.FAIL
-    allowed = _allowed_problems(file, settings)
+        stages = stages_of(session, batch.id)
+        scan = _scan_of(session, batch, settings)
+    if any(stage.is_open for stage in stages):
+        return None
     plan = Plan(work)
-    try:
-        _read_input(work, storage, file, scan=scan, plan=plan, allowed_problems=0 if is_strict else allowed)
-        problem = scan.file_problem() or (None if is_strict else too_many_problems(scan, allowed))
-    except NotFoundError as error:
-        problem = whole_file_problem("file_not_found", error.message)
-    if problem is None and not (is_strict and scan.num_problems):
-        started = _start(work, scan, plan)
+    with ExitStack() as closing:
+        retrieval = Retrieval(storage, closing, settings=settings)
+        scan.passages = retrieval.passages(batch, stages, _lookup(work, batch.tenant_id, embedder_of))
+        problem = _read_input(work, storage, batch, scan=scan, plan=plan)
+    if problem is None and not (scan.num_problems and batch.invalid_lines == InvalidLines.FAIL):
+        if _is_asking(scan):
+            return _ask(work, scan, settings)
+        started = _start(work, scan, plan, retrieval.new_input(batch.id))
         if started is not None:
             return started
         problem = whole_file_problem(
@@ -81,19 +95,62 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings) -> BatchSta
     return _fail(work, scan, [problem, *scan.listed] if problem else scan.listed)
 
 
+def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
+    return Scan(
+        endpoint=batch.endpoint,
+        models=served_models.names_for(session, kind_of(batch.endpoint)),
+        kinds=served_models.kinds_by_name(session),
+        settings=settings,
+        contexts=fleet.contexts(session),
+    )
+
+
+def _is_asking(scan: Scan) -> bool:
+    """Tell whether lines want passages that are not looked for yet: what is planned is for the time when they are."""
+    return isinstance(scan.passages, Asking) and scan.num_contexts > 0
+
+
+def _ask(work: BatchWork, scan: Scan, settings: Settings) -> BatchState:
+    assert isinstance(scan.passages, Asking), "there is something to be asked"
+    planned.drop(work)
+    course.begin(work, scan.passages.stages(), settings)
+    return BatchState.VALIDATING
+
+
+def _lookup(work: BatchWork, tenant_id: str, embedder_of: EmbedderOf) -> Callable[[str], Embedder | None]:
+    def find(index_id: str) -> Embedder | None:
+        with work.reading() as session:
+            return embedder_of(session, tenant_id, index_id)
+
+    return find
+
+
 def _allowed_problems(file: File, settings: Settings) -> int:
     """A bad line costs its tenant nothing and leaves an error of 200 bytes: good ones, which cost, must outweigh it."""
     return max(settings.max_invalid_lines, (file.num_requests or 0) // 10)
 
 
-def _read_input(
+def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, plan: Plan) -> dict[str, Any] | None:
+    """Have every line checked, and what comes of it planned; return what is wrong with the file as a whole."""
+    with work.reading() as session:
+        file = session.get_one(File, batch.input_file_id)
+    allowed = _allowed_problems(file, scan.settings)
+    is_strict = batch.invalid_lines == InvalidLines.FAIL
+    try:
+        _read_lines(work, storage, file, scan=scan, plan=plan, allowed_problems=0 if is_strict else allowed)
+    except NotFoundError as error:
+        return whole_file_problem("file_not_found", error.message)
+    return scan.file_problem() or (None if is_strict else too_many_problems(scan, allowed))
+
+
+def _read_lines(
     work: BatchWork, storage: Storage, file: File, *, scan: Scan, plan: Plan, allowed_problems: int
 ) -> None:
     """Have every line checked, and what comes of it planned as long as the batch may start."""
     pieces = work.checked(storage.iter_chunks(file.object_key))
     for line in iter_lines(pieces, max_line_bytes=scan.settings.max_line_bytes):
         problem = scan.check(line)
-        if scan.num_problems > allowed_problems:  # the batch fails, whatever comes
+        if _is_asking(scan) or scan.num_problems > allowed_problems:  # of the latter the batch fails, whatever comes
             scan.planner.pop_closed()
             continue
         if problem is not None:
@@ -117,6 +174,8 @@ def _note(session: Session, batch: Batch, scan: Scan) -> None:
     found = f"{scan.num_requests:,} lines, {scan.num_problems:,} of them refused"
     if scan.num_copies:
         found += f", {scan.num_copies:,} the same as earlier ones"
+    if scan.num_contexts:
+        found += f", {scan.num_contexts:,} with passages wanted and {scan.num_unfilled:,} of them without any"
     decisions.note(session, batch.id, Kind.VALIDATED, detail=found)
 
 
@@ -130,7 +189,7 @@ def _is_held(session: Session, scan: Scan) -> bool:
     return served_models.hold_model(session, scan.model, kind_of(scan.endpoint))
 
 
-def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
+def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -> BatchState | None:
     """Set the batch going; with no line to run it goes on to its files at once. None where its model is gone."""
     if scan.model is not None:
         # Before the chunks: whoever has open chunks already keeps the virtual time it has. And by itself: claims wait
@@ -142,7 +201,8 @@ def _start(work: BatchWork, scan: Scan, plan: Plan) -> BatchState | None:
             return None
         batch.model = scan.model
         batch.num_requests = scan.num_requests
-        batch.num_failed = scan.num_problems
+        batch.num_failed = scan.num_problems + scan.num_unfilled
+        course.use_input(session, batch, new_input)
         plan.publish(session, batch, scan.planner, model=scan.model)
         if scan.model is not None:  # some line can run
             ready_queues.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)

@@ -54,6 +54,8 @@ class ChunkRef:
 
     Of a part of a bisected chunk, those of the whole.
     """
+    is_filled: bool = field(metadata={"source": "(batch.source_file_id IS NOT NULL)"})
+    """Whether its lines say beside their bodies which passages we have put into them."""
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
 
     @property

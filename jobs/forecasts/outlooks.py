@@ -7,15 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fleet, waiting
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
-from jobs.tables import Batch
+from jobs.states import TERMINAL_BATCH_STATES, BatchState, StageKind
+from jobs.tables import Batch, BatchStage
 
+_ENDED = [state.value for state in TERMINAL_BATCH_STATES]
+_NO_ROOM = (
+    "The passages of its prompts are looked for as soon as your limits have room: for tokens to embed their queries, "
+    "or for more files. It is tried every 30 seconds."
+)
 KEPT_FOR = timedelta(minutes=10)
 """A forecast that is older says nothing: whoever made them is gone."""
 
@@ -42,7 +47,8 @@ def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") ->
         return {batch.id: Outlook() for batch in found}
     spending = _spending(session, open_ones[0].tenant_id, currency=currency)
     running = [batch for batch in open_ones if batch.state == BatchState.IN_PROGRESS]
-    told = _of_followers(session, open_ones) | (_of_running(session, running, spending) if running else {})
+    told = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
+    told |= _of_running(session, running, spending) if running else {}
     told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending) for batch in open_ones}
     return {batch.id: told.get(batch.id, Outlook()) for batch in found}
 
@@ -83,6 +89,30 @@ def _after(earlier_id: str | None, states: Mapping[str | None, str]) -> Outlook:
     if states[earlier_id] == BatchState.COMPLETED:
         return Outlook()
     return Outlook(waits_for=f"Starts once batch {earlier_id!r} is completed, which is {states[earlier_id]} now.")
+
+
+def _of_retrieving(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
+    """Say what batches wait for whose prompts are to have passages."""
+    validating = [batch.id for batch in found if batch.state == BatchState.VALIDATING]
+    if not validating:
+        return {}
+    has_no_room = Batch.claimed_by.is_(None) & (Batch.claimed_until > func.clock_timestamp())
+    without_room = session.scalars(select(Batch.id).where(Batch.id.in_(validating), has_no_room))
+    told = {batch_id: Outlook(waits_for=_NO_ROOM) for batch_id in without_room}
+    joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
+    is_open = BatchStage.batch_id.in_(validating), Batch.state.not_in(_ENDED)
+    rows = session.execute(joined.where(*is_open).order_by(BatchStage.number.desc())).all()
+    live = fleet.live_models(session) if rows else []
+    return told | {stage.batch_id: Outlook(waits_for=_retrieving(stage, batch, live)) for stage, batch in rows}
+
+
+def _retrieving(stage: BatchStage, batch: Batch, live: Sequence[str]) -> str:
+    done = f"{batch.num_completed + batch.num_failed:,} of {batch.num_requests:,} are done"
+    what = "The passages of its prompts are found"
+    if stage.kind == StageKind.EMBED:
+        what = f"The queries for the passages of its prompts are embedded with {stage.model!r}"
+    lacks = fleet.waits_for(batch, live)
+    return f"{what} by batch {batch.id!r}: {done}." + ("" if lacks is None else f" {lacks}")
 
 
 def _of_running(session: Session, running: Sequence[Batch], spending: _Spending) -> dict[str, Outlook]:

@@ -25,6 +25,7 @@ from jobs.lines.body_checks import (
     text,
     unsupported,
 )
+from jobs.lines.body_context import ContextRequest, check_placeholder, context, no_context
 from jobs.lines.body_messages import messages
 from jobs.lines.body_structure import ONE_OF_AS_ANY_OF, STRUCTURES, Structure, structure_of
 from jobs.lines.body_tools import ToolUse, tool_choice, tool_use_of, tools
@@ -48,6 +49,7 @@ class ChatRequest:
     sampling: Sampling
     structure: Structure | None = None
     tool_use: ToolUse | None = None
+    context: ContextRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
         sampling=_sampling(given, logprobs=_chat_logprobs(given)),
         structure=structure,
         tool_use=tool_use,
+        context=_context(given),
     )
 
 
@@ -120,6 +123,14 @@ def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, 
         if value is not None:
             given[name] = check(name, value)
     return given
+
+
+def _context(given: Mapping[str, Any]) -> ContextRequest | None:
+    """Return what passages a checked body asks for. Raises BodyError where it does not say where they go."""
+    found: ContextRequest | None = given.get("context")
+    if found is not None:
+        check_placeholder(given["messages"])
+    return found
 
 
 def _sampling(given: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
@@ -162,6 +173,7 @@ _SHARED: dict[str, Check] = {
 
 _CHAT: dict[str, Check] = _SHARED | {
     "messages": messages,
+    "context": context,
     "max_completion_tokens": Whole(1, MAX_TOKENS),
     "logprobs": flag,
     "top_logprobs": Whole(0, MAX_LOGPROBS),
@@ -188,6 +200,7 @@ _CHAT: dict[str, Check] = _SHARED | {
 
 _COMPLETION: dict[str, Check] = _SHARED | {
     "prompt": prompts,
+    "context": no_context,
     "max_tokens": Whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
     "logprobs": Whole(0, MAX_LOGPROBS),
     "best_of": Whole(1, MAX_N),

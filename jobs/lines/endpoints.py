@@ -28,9 +28,10 @@ from jobs.lines.document_bodies import (
     read_request,
 )
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT, EmbeddingRequest, embedding_request
+from jobs.lines.passage_bodies import FIND_ENDPOINT, FindRequest, find_request
 from jobs.lines.rerank_bodies import RERANK_ENDPOINT, RerankRequest, rerank_request
 
-Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | ReadRequest | GroundRequest
+Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | ReadRequest | GroundRequest | FindRequest
 
 
 class LineKind(StrEnum):
@@ -39,7 +40,7 @@ class LineKind(StrEnum):
     GENERATE = "generate"  # an engine, which answers with new tokens
     POOL = "pool"  # a model that answers with vectors
     RERANK = "rerank"  # a model that answers with scores of documents
-    PREPARE = "prepare"  # a worker without an engine: documents
+    PREPARE = "prepare"  # a worker without an engine: documents, and what is found in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,12 @@ class Endpoint:
     """Return what a line's body asks for, or raise BodyError."""
     is_public: bool = True
     """Whether users may submit batches of it; else the service alone makes them."""
+    max_chunk_lines: int | None = None
+    """Of a chunk; None: as usual for lines of their kind."""
 
+
+QUERY_LINES = 256
+"""Of a chunk: each takes milliseconds, so that what a chunk costs is little beside its lines."""
 
 _ALL = (
     Endpoint(path=CHAT_ENDPOINT, kind=LineKind.GENERATE, parse=chat_request),
@@ -61,6 +67,9 @@ _ALL = (
     Endpoint(path=RERANK_ENDPOINT, kind=LineKind.RERANK, parse=rerank_request),
     Endpoint(path=READ_ENDPOINT, kind=LineKind.PREPARE, parse=read_request, is_public=False),
     Endpoint(path=GROUND_ENDPOINT, kind=LineKind.PREPARE, parse=ground_request, is_public=False),
+    Endpoint(
+        path=FIND_ENDPOINT, kind=LineKind.PREPARE, parse=find_request, is_public=False, max_chunk_lines=QUERY_LINES
+    ),
 )
 BY_PATH: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _ALL}
 ENDPOINTS = tuple(endpoint.path for endpoint in _ALL if endpoint.is_public)

@@ -13,6 +13,7 @@ import orjson
 
 from jobs.lines.bodies import COMPLETION_MAX_TOKENS
 from jobs.lines.body_checks import MAX_N, MAX_TOKENS
+from jobs.lines.body_context import DEFAULT_TOKENS, DEFAULT_TOP_K, MAX_TOP_K, TOKENS_AROUND
 from jobs.lines.reading import LineSplitter, RawLine
 
 _MAX_HELD_BYTES = 8 * 1024 * 1024  # of one line; a longer one is only counted
@@ -35,7 +36,7 @@ class InputEstimate:
     """Prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and the calls of a history
     count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small vocabulary, or a script with
     few bytes per token, gives up to four times as many. Token id prompts are exact. A query counts with each of its
-    documents."""
+    documents, the passages of a context with its max_tokens."""
     estimated_output_tokens: int
     """The line's own limit times n times its prompts, the most that it may generate. Without a limit a completion
     generates at most 16; a chat may go on until the context ends, and counts with the default. Embeddings and scores
@@ -117,6 +118,7 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
         input_tokens, num_prompts = _tokens_of_bytes(len(line)), 1
     if _generates_nothing(body):
         return input_tokens, 0
+    input_tokens += _tokens_of_context(body.get("context"))
     limit = COMPLETION_MAX_TOKENS if "prompt" in body else default_max_tokens
     for name in ("max_tokens", "max_completion_tokens"):
         limit = _allowed(body.get(name), MAX_TOKENS, limit)
@@ -144,6 +146,14 @@ def _tokens_of_pairs(body: Mapping[str, Any]) -> tuple[int, int]:
     """Return (tokens, number of documents) of a query that is read with each document."""
     texts = [each if isinstance(each, str) else each["text"] for each in body["documents"]]
     return sum(map(_tokens_of, texts)) + len(texts) * (_tokens_of(body["query"]) + _TOKENS_PER_PROMPT), len(texts)
+
+
+def _tokens_of_context(context: Any) -> int:
+    """Return about how many tokens the passages may have that a line asks for."""
+    if not isinstance(context, dict):
+        return 0
+    top_k = _allowed(context.get("top_k"), MAX_TOP_K, DEFAULT_TOP_K)
+    return _allowed(context.get("max_tokens"), MAX_TOKENS, DEFAULT_TOKENS) + TOKENS_AROUND * top_k
 
 
 def _tokens_of_message(message: Mapping[str, Any]) -> int:

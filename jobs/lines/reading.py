@@ -42,6 +42,8 @@ class InputLine:
     model: str
     body: dict[str, Any]
     """Parsed, and not yet checked by `jobs.lines.bodies`."""
+    context: dict[str, Any] | None = None
+    """Which passages stand in its prompt, where the service has put some there: its answer says it."""
 
 
 class LineProblem(InputError):
@@ -147,10 +149,11 @@ def split_lines(content: bytes, *, first_line: int = 0, byte_start: int = 0) -> 
     return [*splitter.feed(content), *splitter.finish()]
 
 
-def parse_line(raw: bytes, *, line_no: int, endpoint: str) -> InputLine:
+def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = False) -> InputLine:
     """Read one request line. Raises LineProblem with the code of the first thing that is wrong.
 
-    Keys beside custom_id, method, url and body are the user's own and have no meaning here.
+    Keys beside custom_id, method, url and body are the user's own and have no meaning here; but for `context` where the
+    line `is_filled`: then the service has written it.
     """
     try:
         line = orjson.loads(raw)
@@ -164,7 +167,8 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str) -> InputLine:
     if isinstance(custom_id, str) and isinstance(body, dict) and isinstance(model, str):
         fits = line.get("method") == "POST" and line.get("url") == endpoint
         if custom_id and model and fits:
-            return InputLine(line_no=line_no, custom_id=custom_id, model=model, body=body)
+            put_in = line.get("context") if is_filled else None
+            return InputLine(line_no=line_no, custom_id=custom_id, model=model, body=body, context=put_in)
     raise _problem_of(line, line_no=line_no, endpoint=endpoint)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from jobs.tables.accounts import ApiKey, Budget, CookieSecret, Tenant, WindowBudget
 from jobs.tables.base import Base
-from jobs.tables.batches import Batch, InputCount
+from jobs.tables.batches import Batch, BatchStage, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
 from jobs.tables.extractions import Collection, CollectionDocument, Extraction, ExtractionStage, Review
 from jobs.tables.files import File, Upload, UploadPart
@@ -32,6 +32,7 @@ __all__ = [
     "ApiKey",
     "Base",
     "Batch",
+    "BatchStage",
     "Budget",
     "Checkpoint",
     "Chore",

@@ -6,10 +6,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Numeric, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Integer, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import AskedPriority, BatchState, CountState, InvalidLines, Priority, UncoveredLines
+from jobs.states import AskedPriority, BatchState, CountState, InvalidLines, Priority, StageKind, UncoveredLines
 from jobs.tables.base import Base, created_at, one_of
 
 
@@ -122,6 +122,21 @@ class Batch(Base):
     cap_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # the same of money
     trace_context: Mapped[str | None]  # of the request that created it, as W3C's traceparent; null: it is not traced
     run_id: Mapped[str | None]  # the run that made it, which may be forgotten by now; null: its owner did
+    # What its owner gave, where input_file_id names what was made of it with passages in the prompts.
+    source_file_id: Mapped[str | None]
+
+
+class BatchStage(Base):
+    """A batch that has to end before another one's lines can run, as it looks for the passages of their prompts."""
+
+    __tablename__ = "batch_stage"
+    __table_args__ = (Index(None, "stage_batch_id"), CheckConstraint(one_of("kind", StageKind), name="kind"))
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    model: Mapped[str | None]  # that embeds; null: what is done needs none
+    stage_batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
 
 
 class InputCount(Base):

@@ -118,7 +118,10 @@ class ChunkFeeder:
     def _feed_line(self, raw: RawLine, output: list[int]) -> None:
         assert raw.content is not None, "validation refused over-long lines"
         try:
-            line = reading.parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
+            claim = self._claim
+            line = reading.parse_line(
+                raw.content, line_no=raw.line_no, endpoint=claim.endpoint, is_filled=claim.is_filled
+            )
         except Exception as error:  # noqa: BLE001 - as below
             self._results.give_up(raw.line_no, reading.custom_id_of(raw.content), error)
             return

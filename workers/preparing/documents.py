@@ -18,19 +18,12 @@ from extraction.documents.document import DocumentSummary
 from extraction.documents.limits import Limits
 from extraction.errors import DocumentError, ExtractionError
 from jobs import read_documents
-from jobs.errors import InputError, NotFoundError, ServiceError
+from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.document_bodies import GroundRequest, ReadRequest
 from jobs.storage import Storage
+from workers.preparing.line_errors import LineError
 from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
-
-
-class LineError(InputError):
-    """Why a document gave no answer; `page` counts from 0, None where it is about none."""
-
-    def __init__(self, message: str, *, code: str, page: int | None = None) -> None:
-        super().__init__(message, code=code)
-        self.page = page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

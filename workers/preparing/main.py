@@ -7,8 +7,9 @@ import sys
 from extraction.documents.limits import Limits
 from jobs.database import connect, sessions
 from jobs.ids import new_id
+from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL
-from jobs.settings import Settings
+from jobs.settings import GIB, Settings
 from jobs.storage import Storage
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
@@ -16,12 +17,14 @@ from jobs.telemetry.declared import prepare_meters
 from workers.drain import Drain
 from workers.pool import serve_chunks
 from workers.preparing.documents import DocumentAnswers
+from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool
 from workers.preparing.run import PrepareParts
 from workers.preparing.runner import DocumentRunner
 from workers.preparing.sources import Sources
 
 _CONNECTIONS_BESIDE_READERS = 3  # for claims, and for the flushes of chunks
+_INDEX_BYTES = GIB  # of memory, of indexes that are searched again and again
 _HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
 
 
@@ -38,11 +41,13 @@ def main(settings: Settings) -> None:
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
     pool = ReaderPool(settings.prepare_processes, limits=limits)
     sources = Sources(sessions=maker, storage=storage, settings=settings)
+    passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=_INDEX_BYTES))
 
     def make_parts(parsers: str, drain: Drain) -> PrepareParts:
         return PrepareParts(
             pool=pool,
             answers=DocumentAnswers(sources=sources, storage=storage, parsers=parsers, limits=limits),
+            passages=passages,
             sessions=maker,
             hold_sessions=hold_maker,
             storage=storage,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError, ServiceError
 from jobs.lines.document_bodies import GroundRequest, ReadRequest
-from jobs.lines.endpoints import parse_request
+from jobs.lines.endpoints import Request, parse_request
+from jobs.lines.passage_bodies import FindRequest
 from jobs.lines.reading import RawLine, custom_id_of, parse_line
 from jobs.telemetry.declared import DOCUMENTS
 from workers.chunks.ends import ChunkEnds
@@ -19,6 +21,7 @@ from workers.chunks.lease import RETRY_SECONDS, Abandoned
 from workers.preparing import results
 from workers.preparing.documents import DocumentAnswers
 from workers.preparing.lines import DocumentLines, Ended
+from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool, Readers
 from workers.preparing.results import DocumentResults
 
@@ -29,6 +32,7 @@ class PrepareParts(Services):
 
     pool: ReaderPool
     answers: DocumentAnswers
+    passages: PassageAnswers
 
 
 class DocumentRun(HeldChunk):
@@ -97,8 +101,7 @@ class DocumentRun(HeldChunk):
         try:
             line = parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
             request = parse_request(self._claim.endpoint, line.body)
-            assert isinstance(request, ReadRequest | GroundRequest), "the queue has no others"
-            body = self._parts.answers.answer(request, tenant_id=self._claim.tenant_id, readers=readers)
+            body = self._body_of(request, readers)
             found, outcome = results.answered(batch_id, raw.line_no, line.custom_id, body), "answered"
         except ServiceError:
             raise
@@ -108,3 +111,10 @@ class DocumentRun(HeldChunk):
             found, outcome = results.fault(batch_id, raw.line_no, custom_id, error), "fault"
         self._parts.meters.count(DOCUMENTS, self._claim.endpoint.rpartition("/")[2], outcome)
         return found
+
+    def _body_of(self, request: Request, readers: Readers) -> dict[str, Any]:
+        tenant_id = self._claim.tenant_id
+        if isinstance(request, FindRequest):
+            return self._parts.passages.answer(request, tenant_id=tenant_id)
+        assert isinstance(request, ReadRequest | GroundRequest), "the queue has no others"
+        return self._parts.answers.answer(request, tenant_id=tenant_id, readers=readers)

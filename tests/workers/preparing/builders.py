@@ -17,6 +17,7 @@ from jobs.batches.submission import CreateBatch
 from jobs.batches.validation import validate_batch
 from jobs.chunks import leasing
 from jobs.files import NewFile, new_object_key
+from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -25,6 +26,7 @@ from jobs.telemetry.declared import prepare_meters
 from jobs.telemetry.traces import NO_TRACES
 from workers.drain import Drain
 from workers.preparing.documents import DocumentAnswers
+from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool
 from workers.preparing.run import DocumentRun, PrepareParts
 from workers.preparing.sources import Sources
@@ -107,6 +109,7 @@ class Preparer:
         parts = PrepareParts(
             pool=pool,
             answers=DocumentAnswers(sources=sources, storage=storage, parsers=parsers, limits=LIMITS),
+            passages=PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=1 << 20)),
             sessions=maker,
             hold_sessions=maker,
             storage=storage,

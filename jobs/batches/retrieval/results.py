@@ -1,0 +1,49 @@
+"""What a stage has answered to each of its lines, taken in the order of the lines: an answer, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.batches.ordered_results import OrderedResults
+from jobs.batches.retrieval.stages import Stage
+from jobs.storage import Storage
+
+UNAVAILABLE = "context_unavailable"
+"""The code of a line whose passages were not looked for, or are lost: the same line may have them another time."""
+
+INDEX_NOT_FOUND = "index_not_found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageError:
+    """Why a line of a stage has no answer."""
+
+    code: str
+    message: str
+
+
+class StageResults:
+    """The output and the error file of a stage, read side by side."""
+
+    def __init__(self, storage: Storage, stage: Stage) -> None:
+        self._answers = OrderedResults(storage, stage.output_key)
+        self._errors = OrderedResults(storage, stage.errors_key)
+        self._stage = stage
+
+    def take(self, custom_id: str) -> Mapping[str, Any] | StageError:
+        """Return the answer's body to a line, or its error; each line is asked for once, in order."""
+        answer = self._answers.take(custom_id)
+        if answer is not None:
+            body: Mapping[str, Any] = answer["response"]["body"]
+            return body
+        failed = self._errors.take(custom_id)
+        if failed is None:
+            why = self._stage.problem or "its results are gone"
+            return StageError(code=UNAVAILABLE, message=f"batch {self._stage.batch_id} is {self._stage.state}: {why}")
+        if failed["error"] is not None:
+            said = f"batch {self._stage.batch_id}: {failed['error']['message']}"
+            return StageError(code=UNAVAILABLE, message=said)
+        error = failed["response"]["body"]["error"]
+        return StageError(code=str(error["code"]), message=str(error["message"]))

@@ -1,0 +1,97 @@
+"""The body of a line that the service writes for itself: passages to be found for another line's prompt; its answer.
+
+Pure. Users send none of them, yet every field is checked: what is written today is read by a release of next month.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, refuse_unknown, text
+from jobs.lines.body_context import MAX_TOP_K, ContextRequest, ShownPassage
+from jobs.lines.document_bodies import PREPARE_MODEL
+
+FIND_ENDPOINT = "/v1/passages/find"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindRequest:
+    """A query of a tenant's index."""
+
+    index: str
+    query: str
+    max_tokens: int
+    top_k: int
+    vector: bytes | None = None
+    """Of the query, float32 in little endian; None: it is looked for by its words alone."""
+    error: Mapping[str, Any] | None = None
+    """With a code and a message: why the query has no vector, and so no answer."""
+
+
+def find_body(
+    wanted: ContextRequest, *, vector: str | None = None, error: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what `find_request` reads; the vector in base64, as an embedding model's answer has it."""
+    body: dict[str, Any] = {"model": PREPARE_MODEL, "index": wanted.index, "query": wanted.query}
+    body |= {"max_tokens": wanted.max_tokens, "top_k": wanted.top_k}
+    return body | {key: value for key, value in (("vector", vector), ("error", error)) if value is not None}
+
+
+def find_request(body: Mapping[str, Any]) -> FindRequest:
+    """Read the body of a line of FIND_ENDPOINT. Raises BodyError."""
+    given = _checked("body", {key: value for key, value in body.items() if key != "model"}, _FIND)
+    return FindRequest(**_required(given, "index", "query", "max_tokens", "top_k"))
+
+
+def shown_passages(answer: Mapping[str, Any]) -> list[ShownPassage]:
+    """Return the passages of an answer as a prompt shows them."""
+    return [ShownPassage(document=one["document"], shown=one["shown"]) for one in answer["passages"]]
+
+
+def citations(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an answer of the model says of its passages: all but what they say, by the numbers of its prompt."""
+    numbered = enumerate(answer["passages"], start=1)
+    passages = [
+        {"number": number} | {key: value for key, value in one.items() if key != "shown"} for number, one in numbered
+    ]
+    return {"index": answer["index"], "num_tokens": answer["num_tokens"], "passages": passages}
+
+
+def _checked(name: str, value: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    refuse_unknown(name, value, set(checks))
+    return {key: checks[key](key, one) for key, one in value.items() if one is not None}
+
+
+def _required(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    for name in names:
+        if name not in given:
+            raise BodyError(name, f"{name} is missing", code="missing_required_parameter")
+    return given
+
+
+def _error(name: str, value: Any) -> Mapping[str, Any]:
+    return _required(_checked(name, object_(name, value), {"code": text, "message": text}), "code", "message")
+
+
+def _vector(name: str, value: Any) -> bytes:
+    try:
+        found = base64.b64decode(text(name, value), validate=True)
+    except binascii.Error:
+        raise BodyError(name, f"{name} is no base64") from None
+    if not found or len(found) % 4:
+        raise BodyError(name, f"{name} has {len(found)} bytes; it must be float32 numbers")
+    return found
+
+
+_FIND: dict[str, Check] = {
+    "index": text,
+    "query": text,
+    "max_tokens": Whole(1, MAX_TOKENS),
+    "top_k": Whole(1, MAX_TOP_K),
+    "vector": _vector,
+    "error": _error,
+}

@@ -1,0 +1,154 @@
+"""What workers do of the stages of a batch, without index and encoder: passages by the words of a query."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import files
+from jobs.batches import sweeps
+from jobs.batches.finalisation import finalise_batch
+from jobs.batches.retrieval.asking import Embedder
+from jobs.batches.validation import validate_batch
+from jobs.chunks import leasing
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.recording import LineResult
+from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
+from jobs.lines.endpoints import parse_request
+from jobs.lines.output_lines import output_line
+from jobs.lines.passage_bodies import FIND_ENDPOINT, FindRequest
+from jobs.lines.responses import error_body
+from jobs.settings import Settings
+from jobs.states import BatchState
+from jobs.storage import Storage
+from jobs.tables import Batch, BatchStage
+
+LEASE = timedelta(seconds=60)
+EMBEDDING_MODEL = "minilm"
+
+
+class LineFailure(Exception):
+    """A line that is refused."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Finding:
+    """A tenant's indexes, and all that is done to its batches but for their own lines."""
+
+    maker: sessionmaker[Session]
+    storage: Storage
+    settings: Settings
+    passages: dict[str, dict[str, str]]
+    """Of each index, texts by the names of their documents."""
+    embedded: frozenset[str] = frozenset()
+    """Indexes whose queries become vectors."""
+    asked: list[FindRequest] = field(default_factory=list)
+    embedded_inputs: list[str] = field(default_factory=list)
+
+    def validate(self, batch_id: str) -> BatchState | None:
+        return validate_batch(self.maker, self.storage, batch_id, settings=self.settings, embedder_of=self._embedder_of)
+
+    def prepare(self, batch_id: str) -> BatchState | None:
+        """Validate a batch and work off its stages until it moves on."""
+        for _ in range(4):
+            state = self.validate(batch_id)
+            if state is not BatchState.VALIDATING:
+                return state
+            for stage in self.stages(batch_id):
+                self.work_off(stage.stage_batch_id)
+        raise AssertionError("it is still validating")
+
+    def stages(self, batch_id: str) -> list[BatchStage]:
+        with self.maker() as session:
+            mine = select(BatchStage).where(BatchStage.batch_id == batch_id).order_by(BatchStage.number)
+            return list(session.scalars(mine))
+
+    def work_off(self, batch_id: str) -> None:
+        """Answer a stage's lines and write its files."""
+        if self.validate(batch_id) is None:
+            return
+        with self.maker() as session:
+            query = text("SELECT id FROM chunk WHERE batch_id = :id AND state = 'ready' ORDER BY id")
+            chunk_ids = session.scalars(query, {"id": batch_id}).all()
+        for chunk_id in chunk_ids:
+            with self.maker.begin() as session:
+                claim = leasing.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
+            assert claim is not None
+            lines = [(raw.line_no, orjson.loads(raw.content or b"")) for raw in claim.split(claim.read(self.storage))]
+            results = [self._result(claim, line_no, line) for line_no, line in lines]
+            with self.maker.begin() as session:
+                leasing.flush(session, claim, results, flush_no=1, lease=LEASE)
+                leasing.complete(session, claim)
+        self.finalise(batch_id)
+
+    def finalise(self, batch_id: str) -> BatchState | None:
+        with self.maker.begin() as session:
+            sweeps.finish_ready(session)
+        return finalise_batch(self.maker, self.storage, batch_id, settings=self.settings)
+
+    def filled_lines(self, batch_id: str) -> list[dict[str, Any]]:
+        """Return the lines of a batch as they are run; a blank one is empty."""
+        return [orjson.loads(line) if line else {} for line in self.content(batch_id).splitlines()]
+
+    def content(self, batch_id: str) -> bytes:
+        """Return the input of a batch as it is run."""
+        with self.maker() as session:
+            batch = session.get_one(Batch, batch_id)
+            assert batch.source_file_id is not None, "nothing was put in"
+            key = files.get_file(session, batch.tenant_id, batch.input_file_id).object_key
+        return b"".join(self.storage.iter_chunks(key))
+
+    def errors(self, batch_id: str) -> dict[str, tuple[str, str]]:
+        """Return code and message of the lines that have an error for a result, by custom_id."""
+        with self.maker() as session:
+            query = text("SELECT line FROM result WHERE batch_id = :id AND is_error ORDER BY line_no")
+            lines = [orjson.loads(line) for line in session.scalars(query, {"id": batch_id})]
+        return {line["custom_id"]: (line["error"]["code"], line["error"]["message"]) for line in lines}
+
+    def _embedder_of(self, _session: Session, _tenant_id: str, index_id: str) -> Embedder | None:
+        return Embedder(model=EMBEDDING_MODEL, query_prefix="query: ") if index_id in self.embedded else None
+
+    def _result(self, claim: ClaimedChunk, line_no: int, line: Mapping[str, Any]) -> LineResult:
+        answer = self._embed if claim.endpoint == EMBEDDING_ENDPOINT else self._find
+        try:
+            body, status = answer(line["body"]), 200
+        except LineFailure as error:
+            body, status = error_body(str(error), code=error.code, param=None), 400
+        content = output_line(claim.batch_id, line_no, line["custom_id"], status_code=status, body=body)
+        tokens = 5 if status == 200 and claim.endpoint == EMBEDDING_ENDPOINT else 0
+        return LineResult(line_no=line_no, line=content, status_code=status, input_tokens=tokens)
+
+    def _embed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.embedded_inputs.append(body["input"])
+        if "too long" in body["input"]:
+            raise LineFailure("input has 900 tokens and 256 are read", "context_length_exceeded")
+        vector = base64.b64encode(struct.pack("<2f", 1.0, 0.5)).decode()
+        return {"object": "list", "data": [{"embedding": vector}]}
+
+    def _find(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        request = parse_request(FIND_ENDPOINT, body)
+        assert isinstance(request, FindRequest)
+        self.asked.append(request)
+        if request.error is not None:
+            raise LineFailure(request.error["message"], request.error["code"])
+        if request.index not in self.passages:
+            raise LineFailure(f"No index found with id {request.index!r}.", "index_not_found")
+        words = request.query.lower().split()
+        found = [
+            {"document": name, "document_id": f"document_{name}", "start": 0, "end": len(content), "shown": content}
+            for name, content in self.passages[request.index].items()
+            if any(word in content.lower() for word in words)
+        ]
+        return {"object": "passages", "index": request.index, "num_tokens": 7, "passages": found[: request.top_k]}
