@@ -155,7 +155,8 @@ HAS_READY = """(
 # longest, as many as `limit` and besides as there are tenants that something of below may set back: a hint, running
 # urgent work, work on this worker. Tenants whose urgent work counts as normal are read all: where they stand is
 # another class's to say. A tenant's urgent and normal work come together, as one may take the turns of the other.
-# OFFSET 0 keeps the index's order, so that LIMIT ends the probes.
+# OFFSET 0 keeps the index's order, so that LIMIT ends the probes. statement_timestamp(), as no index is looked into by
+# clock_timestamp(), which is another at each row.
 _IN_TURN = f"""
     wide AS (
         SELECT :limit + :num_present + (SELECT count(*) FROM hinted) + (SELECT count(*) FROM urgent) AS num
@@ -176,7 +177,7 @@ _IN_TURN = f"""
             SELECT tenant_id FROM (
                 SELECT model, priority, tenant_id, waiting_since FROM fair_share
                 WHERE model = :model AND priority = class.priority
-                    AND waiting_since <= clock_timestamp() - CAST(:ages AS interval)
+                    AND waiting_since <= statement_timestamp() - CAST(:ages AS interval)
                 ORDER BY waiting_since OFFSET 0
             ) AS share
             WHERE {HAS_READY.format("share")} ORDER BY waiting_since LIMIT (SELECT num FROM wide)
@@ -224,7 +225,8 @@ _ALL = """
     )
 """
 
-# The last LATERAL reads the head of each queue from the index of ready chunks.
+# The last LATERAL reads the head of each queue from the index of ready chunks. The others, with their LIMIT, keep the
+# planner from joining with all tenants: it expects half of them in `queue`.
 _READ = """
     WITH RECURSIVE hinted AS (
         SELECT priority, tenant_id, sum(estimated_tokens) AS tokens FROM chunk
@@ -249,12 +251,18 @@ _READ = """
         END AS room,
         coalesce(lower.virtual_time, 0) AS lower_virtual_time, lower.served_at AS lower_served_at
     FROM queue
-    JOIN tenant ON tenant.id = queue.tenant_id
     CROSS JOIN fetched
-    LEFT JOIN fair_share AS share
-        ON share.model = :model AND share.priority = queue.priority AND share.tenant_id = queue.tenant_id
-    LEFT JOIN fair_share AS lower
-        ON lower.model = :model AND lower.priority = 'normal' AND lower.tenant_id = queue.tenant_id
+    CROSS JOIN LATERAL (
+        SELECT weight, max_urgent_tokens FROM tenant WHERE id = queue.tenant_id LIMIT 1
+    ) AS tenant
+    LEFT JOIN LATERAL (
+        SELECT virtual_time, waiting_since, served_at FROM fair_share
+        WHERE model = :model AND priority = queue.priority AND tenant_id = queue.tenant_id LIMIT 1
+    ) AS share ON TRUE
+    LEFT JOIN LATERAL (
+        SELECT virtual_time, served_at FROM fair_share
+        WHERE model = :model AND priority = 'normal' AND tenant_id = queue.tenant_id LIMIT 1
+    ) AS lower ON TRUE
     LEFT JOIN urgent ON urgent.tenant_id = queue.tenant_id
     LEFT JOIN hinted ON hinted.priority = queue.priority AND hinted.tenant_id = queue.tenant_id
     CROSS JOIN LATERAL (

@@ -138,7 +138,7 @@ def _sampling(given: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
     min_tokens = given.get("min_tokens", 0)
     if max_tokens is not None and min_tokens > max_tokens:
         raise BodyError("min_tokens", f"min_tokens is {min_tokens}; it must not be above max_tokens, {max_tokens}")
-    values = {name: given[name] for name in CHECKS if name in given}
+    values = {name: value for name, value in given.items() if name in CHECKS}
     return Sampling(**values | {"max_tokens": max_tokens, "logprobs": logprobs})
 
 

@@ -79,6 +79,8 @@ def guided(kind: str) -> Check:
 
 def structure_of(given: Mapping[str, Any]) -> Structure | None:
     """Return the one structure among a body's checked parameters. Raises BodyError when there are two."""
+    if given.keys().isdisjoint(STRUCTURES):  # as of most lines
+        return None
     found = [(name, given[name]) for name in STRUCTURES if given.get(name) is not None]
     if len(found) > 1:
         raise BodyError(found[1][0], f"{found[0][0]} and {found[1][0]} are both given; give one of them")

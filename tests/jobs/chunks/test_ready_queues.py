@@ -207,3 +207,26 @@ def test_whose_turn_it_is_is_planned_once_for_a_connection(session: Session, mak
     ).all()
 
     assert [tuple(found) for found in plans] == [(0, 7)]
+
+
+def test_no_tenant_is_looked_at_whose_turn_cannot_be_next(
+    engine: Engine, session: Session, make_batch: Callable[..., Batch]
+) -> None:
+    crowd(session, make_batch(), 900, each=1, classes=["normal"])
+    session.execute(text("ANALYZE"))
+    read: list[str] = []
+
+    def explain(connection: Any, cursor: Any, statement: str, values: Any, *_: object) -> None:
+        if "AS hinted_tokens" in statement:
+            with connection.connection.driver_connection.cursor() as other:
+                read.extend(line for (line,) in other.execute(f"EXPLAIN {statement}", values))
+
+    event.listen(engine, "before_cursor_execute", explain)
+    try:
+        assert len(ready_queues.next_chunks(session, model="m", limit=1)) == 1
+    finally:
+        event.remove(engine, "before_cursor_execute", explain)
+
+    assert read
+    assert [line for line in read if "Seq Scan on tenant" in line] == []
+    assert [line for line in read if "Hash" in line and "Join" in line] == []
