@@ -5,6 +5,7 @@ python -m benchmarks.replay study --trace FILE.csv.gz --tenants FILE.csv.gz [--p
 python -m benchmarks.replay day DAY.jsonl [--workers 2] [--policy fair] [--weight acme=2] [--class acme=urgent]
 python -m benchmarks.replay eta --trace FILE.csv.gz [--batches 60] [--seconds 1800]
 python -m benchmarks.replay order [--trace FILE.csv.gz]
+python -m benchmarks.replay fleet [--workers 1000] [--tenants 10000] [--seed 0]
 python -m benchmarks.replay calibrate --model DIR [--workload FILE.jsonl]
 python -m benchmarks.replay validate --model DIR --workload FILE.jsonl [--calibration FILE.jsonl]
 """
@@ -22,7 +23,7 @@ from benchmarks import eta, study
 from benchmarks.arguments import add_engine_options, add_limits, engine_config, natural, positive
 from benchmarks.days import command
 from benchmarks.days.day import DayError
-from benchmarks.simulation import line_order
+from benchmarks.simulation import fleet, line_order
 from benchmarks.simulation.cost import LinearCost, MeasuredCost
 from benchmarks.traces import TraceError, read_trace, requests_of
 from benchmarks.workload import WorkloadError, WorkloadRequest, read_workload
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         "day": lambda given: command.run(given, cost=None if given.cost is None else _read_cost(given.cost)),
         "eta": _eta,
         "order": _order,
+        "fleet": _fleet,
         "calibrate": _calibrate,
         "validate": _validate,
     }
@@ -108,6 +110,12 @@ def _order(arguments: argparse.Namespace) -> None:
         print(line_order.longest_first_table(read_trace(arguments.trace)))
 
 
+def _fleet(arguments: argparse.Namespace) -> None:
+    workers = fleet.Fleet(num_workers=arguments.workers, num_tenants=arguments.tenants, seed=arguments.seed)
+    found = workers.run(seconds=arguments.seconds, window_seconds=fleet.WINDOW_SECONDS)
+    print(fleet.report(found, window_seconds=fleet.WINDOW_SECONDS))
+
+
 def _calibrate(arguments: argparse.Namespace) -> None:
     from benchmarks import calibration  # noqa: PLC0415 - loads torch
 
@@ -166,6 +174,11 @@ def _parser() -> argparse.ArgumentParser:
     ends.add_argument("--seconds", type=positive, default=1800.0, help="over which they come, in the second run")
     lines = commands.add_parser("order", help="compare orders of a batch's waiting lines in the simulator")
     lines.add_argument("--trace", type=Path, help="whose lengths are drawn from, for the longest first")
+    many = commands.add_parser("fleet", help="hand out chunks of thousands of tenants to a thousand workers")
+    many.add_argument("--workers", type=natural, default=1000)
+    many.add_argument("--tenants", type=natural, default=10_000)
+    many.add_argument("--seconds", type=positive, default=600.0, help="of virtual time")
+    many.add_argument("--seed", type=int, default=0)
     for replayed, speed_up in ((trace, 1.0), (both, study.SPEED_UP)):
         replayed.add_argument("--trace", type=Path, required=True)
         replayed.add_argument("--speed-up", type=positive, default=speed_up, help="how many times as dense it arrives")

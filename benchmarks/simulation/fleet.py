@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 
-from benchmarks.fairness import jain_index
+from benchmarks.simulation.shares import jain_index
 from benchmarks.simulation.simulated_batches import EPOCH
 from jobs.chunks.fair_order import Queue, QueuedChunk, order
 from jobs.states import Priority

@@ -11,6 +11,7 @@ import openai
 import psycopg
 
 from benchmarks.own_stack import OwnStack
+from benchmarks.simulation.shares import jain_index
 from benchmarks.validation import input_parts
 from jobs.accounts import keys, tenants
 from jobs.database import connect, sessions, transaction
@@ -53,12 +54,6 @@ def window_indexes(used: Sequence[Used], *, begin: float, end: float, window_sec
     num_windows = int((end - begin - window_seconds) / _STEP_SECONDS) + 1
     starts = [begin + number * _STEP_SECONDS for number in range(num_windows)]
     return [jain_index([each.between(start, start + window_seconds) for each in sums]) for start in starts]
-
-
-def jain_index(shares: Sequence[float]) -> float:
-    """Return 1 where all have the same and 1 / n where one has all (Jain, Chiu, Hawe, 1984); 1 where nobody has any."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 class _Sums:

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from benchmarks import validation
+from benchmarks.simulation.shares import jain_index
 from benchmarks.work_queue import claims
 from benchmarks.work_queue.command import main
-from benchmarks.work_queue.fairness import jain_index, window_indexes
+from benchmarks.work_queue.fairness import window_indexes
 from jobs.database import connect, sessions
 
 pytestmark = pytest.mark.long
