@@ -38,7 +38,7 @@ from extraction.fields.groups import Group, groups
 from extraction.fields.schema import FieldSchema
 from extraction.passes import asking_again
 from extraction.passes.hunter import hunter_request
-from extraction.passes.mapper import mapper_request
+from extraction.passes.second_reading import second_reading_request
 
 MAX_POSITIONS = 1024
 BATCH_SIZE = 16
@@ -89,7 +89,7 @@ def field_chat(index: int, *, seed: int) -> Chat:
 
 def _list_chat(asked: FieldRequest, *, is_free: bool) -> Chat:
     group = _group(tuple(asked.fields))
-    request = mapper_request(asked.text, group)
+    request = second_reading_request(asked.text, group)
     answer = list_text(asked, {leaf.kind for leaf in group.leaves if leaf.ground})
     form = StructuredOutput(json=request.response_format["json_schema"]["schema"])
     return [dict(message) for message in request.messages], answer, None if is_free else form

@@ -73,18 +73,18 @@ def write_first(job: ExtractJob, folder: ExtractFolder) -> bool:
     return _has_lines(folder.first.lines)
 
 
-def write_listed(job: ExtractJob, folder: ExtractFolder) -> bool:
+def write_second_reading(job: ExtractJob, folder: ExtractFolder) -> bool:
     """Write the lines that read documents another way, unless they are there; tell if there are any."""
-    if not folder.listed.lines.exists():
-        with folder.writing(folder.listed) as file:
+    if not folder.second_reading.lines.exists():
+        with folder.writing(folder.second_reading) as file:
             for number, one in folder.prepared():
                 if one.error is None:
                     showing = job.showing(folder.cache.load(one.sha256))
                     for group in range(len(job.groups)):
                         text = job.excerpt(group, showing).layout.text
-                        if (request := job.list_request(group, text)) is not None:
+                        if (request := job.second_request(group, text)) is not None:
                             file.write(job.line(number, group, request))
-    return _has_lines(folder.listed.lines)
+    return _has_lines(folder.second_reading.lines)
 
 
 def write_again(job: ExtractJob, folder: ExtractFolder) -> bool:
@@ -93,14 +93,15 @@ def write_again(job: ExtractJob, folder: ExtractFolder) -> bool:
         with (
             folder.writing(folder.again) as file,
             Results(folder.first.results) as first,
-            Results(folder.listed.results) as listed,
+            Results(folder.second_reading.results) as second,
         ):
             for number, one in folder.prepared():
                 if one.error is not None:
                     continue
                 answers = _first_answers(job, first, number=number)
-                showing, listings = job.showing(folder.cache.load(one.sha256)), _by_group(job, listed, number=number)
-                reading = first_reading(job, showing, answers, listings)
+                showing = job.showing(folder.cache.load(one.sha256))
+                second_readings = _by_group(job, second, number=number)
+                reading = first_reading(job, showing, answers, second_readings)
                 if isinstance(reading, DocumentReading):
                     for group, doubts in reading.doubts().items():
                         request = job.again_request(group, reading.first[group].shown.text, doubts)
@@ -116,7 +117,7 @@ def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
                 if one.error is not None:
                     continue
                 answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
-                reading = whole_reading(job, showing, answers.first, answers.again, answers.listings)
+                reading = whole_reading(job, showing, answers.first, answers.again, answers.second_readings)
                 if isinstance(reading, DocumentReading):
                     for group, shown in enumerate(covered_texts(job, showing, reading)):
                         file.write(job.line(number, group, job.first_request(group, shown.text)))
@@ -127,8 +128,8 @@ def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session, passes
     """Bring all answers into the folder."""
     if write_first(job, folder):
         session.run(folder.first)
-        if passes.second_reading and write_listed(job, folder):
-            session.run(folder.listed)
+        if passes.second_reading and write_second_reading(job, folder):
+            session.run(folder.second_reading)
     if passes.again and write_again(job, folder):
         session.run(folder.again)
     if passes.cover and write_covered(job, folder):
@@ -146,7 +147,7 @@ def records(job: ExtractJob, folder: ExtractFolder) -> Iterator[dict[str, Any]]:
 
 
 def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers: _Answers) -> dict[str, Any]:
-    behind = (answers.listings, answers.again, answers.covered)
+    behind = (answers.second_readings, answers.again, answers.covered)
     return record_of(
         job,
         folder.cache.load(prepared.sha256),
@@ -155,7 +156,7 @@ def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers:
         first=answers.first,
         again=answers.again,
         usage=usage_of([*answers.first, *(result for stage in behind for result in stage.values())]),
-        listings=answers.listings,
+        second_readings=answers.second_readings,
         covered=answers.covered,
     )
 
@@ -165,7 +166,7 @@ class _Answers:
     """What was answered about one document; all but the first by the number of the group."""
 
     first: list[LineResult]
-    listings: dict[int, LineResult]
+    second_readings: dict[int, LineResult]
     again: dict[int, LineResult]
     covered: dict[int, LineResult]
 
@@ -176,7 +177,7 @@ class _AllResults:
     def __init__(self, job: ExtractJob, folder: ExtractFolder) -> None:
         self._job = job
         self._closing = ExitStack()
-        stages = (folder.first, folder.listed, folder.again, folder.covered)
+        stages = (folder.first, folder.second_reading, folder.again, folder.covered)
         self._stages = [self._closing.enter_context(Results(stage.results)) for stage in stages]
 
     def __enter__(self) -> Self:
@@ -187,9 +188,12 @@ class _AllResults:
 
     def of(self, number: int) -> _Answers:
         first, *others = self._stages
-        listings, again, covered = (_by_group(self._job, stage, number=number) for stage in others)
+        second_readings, again, covered = (_by_group(self._job, stage, number=number) for stage in others)
         return _Answers(
-            first=_first_answers(self._job, first, number=number), listings=listings, again=again, covered=covered
+            first=_first_answers(self._job, first, number=number),
+            second_readings=second_readings,
+            again=again,
+            covered=covered,
         )
 
 

@@ -2,7 +2,8 @@
 
 context.json             how many tokens the model took when the run began, which decides what prompts show
 documents.jsonl          what each file is, and why some could not be read
-first/ listed/ again/ covered/   a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
+first/ second_reading/ again/ covered/
+                         a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
 stack/                   the data of the stack of its own, while it is unfinished
 """
 
@@ -48,8 +49,8 @@ class ExtractFolder:
         return self._stage("first")
 
     @property
-    def listed(self) -> Stage:
-        return self._stage("listed")
+    def second_reading(self) -> Stage:
+        return self._stage("second_reading")
 
     @property
     def again(self) -> Stage:
@@ -110,7 +111,7 @@ class ExtractFolder:
         """Note the outputs and what became of the documents, and free the disk."""
         noted = {str(path.absolute()): sha256_of(path) for path in outputs}
         self.run.write(replace(self.run.read(), outputs=noted, num_answered=num_done, failed=dict(failed)))
-        for stage in (self.first, self.listed, self.again, self.covered):
+        for stage in (self.first, self.second_reading, self.again, self.covered):
             shutil.rmtree(stage.run.root, ignore_errors=True)
         self.run.forget_stack()
         for note in (self.note, self.context_note):

@@ -17,15 +17,15 @@ from extraction.passes.document_reading import DocumentReading, GroupReading, re
 from extraction.passes.examples import without_example_values
 from extraction.passes.excerpts import Showing
 from extraction.passes.likeness import choose_examples
-from extraction.passes.mapper import read_listed, with_agreements
+from extraction.passes.second_reading import read_second, with_agreements
 from extraction.scoring.records import done_record, failed_record
 
-Listings = Mapping[int, LineResult]
+SecondReadings = Mapping[int, LineResult]
 """Second readings by the number of their group; one that failed tells nothing."""
 
 
 def first_reading(
-    job: ExtractJob, showing: Showing, first: Sequence[LineResult], listings: Listings | None = None
+    job: ExtractJob, showing: Showing, first: Sequence[LineResult], second_readings: SecondReadings | None = None
 ) -> DocumentReading | Mapping[str, Any]:
     """Return what a document was answered the first time, a result for each group; or the error of one of them."""
     read: list[GroupReading] = []
@@ -33,7 +33,7 @@ def first_reading(
         if result.error is not None:
             return result.error
         shown = job.excerpt(number, showing).layout
-        read.append(_agreeing(_read(job, result, group, shown), number, listings or {}))
+        read.append(_agreeing(_read(job, result, group, shown), number, second_readings or {}))
     return DocumentReading(schema=job.schema, first=tuple(read))
 
 
@@ -42,21 +42,21 @@ def whole_reading(
     showing: Showing,
     first: Sequence[LineResult],
     again: Mapping[int, LineResult],
-    listings: Listings | None = None,
+    second_readings: SecondReadings | None = None,
 ) -> DocumentReading | Mapping[str, Any]:
     """Return what a document was answered both times; or the error of one of the first answers.
 
     `again` are the second answers, by the number of their group. Where a second question failed, the first answer is
     all there is.
     """
-    reading = first_reading(job, showing, first, listings)
+    reading = first_reading(job, showing, first, second_readings)
     if not isinstance(reading, DocumentReading):
         return reading
     second = {
         group: _agreeing(
             _read(job, again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
             group,
-            listings or {},
+            second_readings or {},
         )
         for group, doubts in reading.doubts().items()
         if group in again and again[group].error is None
@@ -79,12 +79,12 @@ def record_of(
     first: Sequence[LineResult],
     again: Mapping[int, LineResult],
     usage: Mapping[str, int],
-    listings: Listings | None = None,
+    second_readings: SecondReadings | None = None,
     covered: Mapping[int, LineResult] | None = None,
 ) -> dict[str, Any]:
     """Return the record of a document; `covered` are the answers to `covered_texts`, by the number of their group."""
     showing = job.showing(document)
-    reading = whole_reading(job, showing, first, again, listings)
+    reading = whole_reading(job, showing, first, again, second_readings)
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)
     return done_record(
@@ -120,13 +120,13 @@ def _ranks(showing: Showing) -> Mapping[int, int]:
     return best
 
 
-def _agreeing(read: GroupReading, number: int, listings: Listings) -> GroupReading:
+def _agreeing(read: GroupReading, number: int, second_readings: SecondReadings) -> GroupReading:
     """Return a reading with what the second reading of its group says of it."""
-    listing = listings.get(number)
-    if listing is None or listing.error is not None:
+    second = second_readings.get(number)
+    if second is None or second.error is not None:
         return read
-    listed = read_listed(listing.text, read.shown.text)
-    return replace(read, findings=tuple(with_agreements(read.findings, listed, read.group)))
+    values = read_second(second.text, read.shown.text)
+    return replace(read, findings=tuple(with_agreements(read.findings, values, read.group)))
 
 
 def _read(job: ExtractJob, result: LineResult, group: Group, shown: LayoutText) -> GroupReading:

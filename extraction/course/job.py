@@ -20,8 +20,8 @@ from extraction.passes.examples import Example
 from extraction.passes.excerpts import LEAST_ROOM, Excerpt, Showing, Window
 from extraction.passes.hunter import hunter_request
 from extraction.passes.likeness import choose_examples
-from extraction.passes.mapper import listable, mapper_request
 from extraction.passes.prompts import Request, Shape, choose_shape
+from extraction.passes.second_reading import kinds_read, second_reading_request
 from extraction.scoring.calibration import Calibration
 
 ENDPOINT = "/v1/chat/completions"
@@ -82,12 +82,12 @@ class ExtractJob:
         """Return what asks a document for a group the first time; `text` is that of its excerpt."""
         return self._request(text, self.groups[group])
 
-    def list_request(self, group: int, text: str) -> Request | None:
+    def second_request(self, group: int, text: str) -> Request | None:
         """Return the second reading of a document beside a group's first; None where it could tell nothing."""
         whole = self.groups[group]
-        if not listable(whole):
+        if not kinds_read(whole):
             return None
-        return mapper_request(
+        return second_reading_request(
             text, whole, quotes=self.quotes, examples=choose_examples(text, self.examples), shape=self.shape
         )
 
@@ -136,7 +136,7 @@ class ExtractJob:
         doubts = {leaf.path: f"{CONTRADICTED} {number}" for number, leaf in enumerate(self.groups[group].leaves)}
         first = self.again_request(group, text, doubts) if again else self.first_request(group, text)
         prompts = [
-            [message["content"] for message in one.messages] for one in (first, self.list_request(group, text)) if one
+            [message["content"] for message in one.messages] for one in (first, self.second_request(group, text)) if one
         ]
         return max(sum(count(part) + _TOKENS_PER_MESSAGE for part in ("", *prompt)) for prompt in prompts)
 

@@ -16,8 +16,8 @@ from extraction.passes.answers import read_answer
 from extraction.passes.asking_again import CONTRADICTED, MISSING, UNGROUNDED, UNREADABLE, doubts, settle
 from extraction.passes.check_digits import is_iban, is_vat_id
 from extraction.passes.findings import Agreement, Finding, ground_readings, relocate
-from extraction.passes.mapper import read_listed, with_agreements
 from extraction.passes.merging import merge, record
+from extraction.passes.second_reading import read_second, with_agreements
 from extraction.passes.validators import violations
 from tests.extraction.fields.builders import INVOICE
 
@@ -75,7 +75,7 @@ def test_what_speaks_against_values_is_told_by_place() -> None:
 
 
 def test_a_second_reading_agrees_by_value_and_place() -> None:
-    listed = read_listed(
+    second = read_second(
         json.dumps(
             {
                 "values": [
@@ -89,9 +89,9 @@ def test_a_second_reading_agrees_by_value_and_place() -> None:
         )[:-20],
         TEXT,
     )
-    assert [each.kind for each in listed] == [Kind.TEXT, Kind.DATE, Kind.MONEY, Kind.MONEY]
+    assert [each.kind for each in second] == [Kind.TEXT, Kind.DATE, Kind.MONEY, Kind.MONEY]
     findings = found({"vendor": {"name": "Miller"}, "issued": "2024-03-05", "net": 119.0, "tax": 19.0, "due": None})
-    told = {spell(each.place): each.agreement for each in with_agreements(findings, listed, GROUP)}
+    told = {spell(each.place): each.agreement for each in with_agreements(findings, second, GROUP)}
     assert told == {
         "vendor.name": Agreement.AGREES,
         "issued": Agreement.AGREES,
@@ -110,13 +110,13 @@ def test_a_second_reading_may_have_another_value_there_or_the_same_elsewhere() -
     answer = read_answer(
         '{"count": {"value": 4, "quote": "4 items"}, "day": {"value": 3, "quote": "due 3 May"}}', group
     )
-    listed = read_listed(
+    second = read_second(
         '{"values": [{"kind": "number", "value": "5", "quote": "paid 4 items"},'
         ' {"kind": "number", "value": "3", "quote": "again 3 May"}]}',
         text,
     )
     findings = ground_readings(answer.readings, group, text)
-    told = [each.agreement for each in with_agreements(findings, listed, group)]
+    told = [each.agreement for each in with_agreements(findings, second, group)]
     assert told == [Agreement.DIFFERS, Agreement.ELSEWHERE]
 
 

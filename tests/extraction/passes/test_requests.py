@@ -16,8 +16,8 @@ from extraction.passes.answers import read_answer
 from extraction.passes.examples import FROM_AN_EXAMPLE, Example, without_example_values
 from extraction.passes.findings import ground_readings
 from extraction.passes.hunter import hunter_request
-from extraction.passes.mapper import mapper_request
 from extraction.passes.prompts import Request, Shape, choose_shape, fields_in_words
+from extraction.passes.second_reading import second_reading_request
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)
@@ -85,13 +85,15 @@ def test_many_groups_of_one_document_share_the_document() -> None:
 
 @pytest.mark.parametrize("shape", list(Shape))
 def test_both_passes_of_a_document_share_all_up_to_its_end(shape: Shape) -> None:
-    hunter, mapper = (ask(DOCUMENT, GROUP, shape=shape, examples=[EXAMPLE]) for ask in (hunter_request, mapper_request))
-    assert DOCUMENT + "\n</document>" in shared_beginning(hunter, mapper)
+    hunter, second = (
+        ask(DOCUMENT, GROUP, shape=shape, examples=[EXAMPLE]) for ask in (hunter_request, second_reading_request)
+    )
+    assert DOCUMENT + "\n</document>" in shared_beginning(hunter, second)
 
 
 def test_the_mapper_has_no_slots_and_asks_for_the_kinds_of_the_group() -> None:
     (group,) = groups(FieldSchema.parse({"type": "object", "properties": {"a": {"type": "string", "format": "date"}}}))
-    request = mapper_request(DOCUMENT, group)
+    request = second_reading_request(DOCUMENT, group)
     schema = request.response_format["json_schema"]["schema"]
     assert schema["properties"]["values"]["items"]["properties"]["kind"] == {"enum": ["date"]}
     check_grammar(StructuredOutput(json=schema))

@@ -16,8 +16,8 @@ from extraction.passes.asking_again import doubts, settle
 from extraction.passes.findings import Finding, ground_readings, relocate
 from extraction.passes.hunter import hunter_request
 from extraction.passes.logprobs import with_logprobs
-from extraction.passes.mapper import mapper_request, read_listed, with_agreements
 from extraction.passes.merging import merge, record
+from extraction.passes.second_reading import read_second, second_reading_request, with_agreements
 from extraction.passes.validators import violations
 from extraction.report.page import report
 from extraction.scoring.records import UNANSWERED, done_record, failed_record
@@ -89,14 +89,14 @@ def findings_of(answer: str) -> tuple[list[Finding], dict[Any, str]]:
     read = read_answer(answer, GROUP)
     findings = ground_readings(read.readings, GROUP, SHOWN)
     findings = with_logprobs(findings, GROUP, answer, logprobs_of(answer))
-    findings = with_agreements(findings, read_listed(LISTED, SHOWN), GROUP)
+    findings = with_agreements(findings, read_second(LISTED, SHOWN), GROUP)
     wrong = violations(SCHEMA, record(SCHEMA, merge(SCHEMA, [findings])))
     return findings, doubts(GROUP, read, findings, wrong)
 
 
 def through_all_passes() -> dict[str, Any]:
     assert TEXT in hunter_request(SHOWN, GROUP).messages[-1]["content"]
-    assert TEXT in mapper_request(SHOWN, GROUP).messages[-1]["content"]
+    assert TEXT in second_reading_request(SHOWN, GROUP).messages[-1]["content"]
     first, asked = findings_of(FIRST)
     again = ground_readings(
         read_answer(AGAIN, GROUP.restrict([SCHEMA.leaf(path) for path in asked])).readings, GROUP, SHOWN

@@ -31,7 +31,7 @@ _TOLD = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class SecondValue:
     """A value that the second reading found."""
 
     kind: Kind
@@ -39,12 +39,12 @@ class Listed:
     spans: tuple[Span, ...] = ()
 
 
-def listable(group: Group) -> list[Kind]:
-    """Return the kinds of a group's values that a second reading can list; none where all are concluded."""
+def kinds_read(group: Group) -> list[Kind]:
+    """Return the kinds of a group's values that a second reading can find; none where all are concluded."""
     return [kind for kind in _TOLD if any(leaf.kind is kind and leaf.ground for leaf in group.leaves)]
 
 
-def mapper_request(
+def second_reading_request(
     document_text: str,
     group: Group,
     *,
@@ -53,7 +53,7 @@ def mapper_request(
     shape: Shape = Shape.FIELDS_FIRST,
 ) -> Request:
     """Return the second reading's request beside the hunter's one with the same arguments."""
-    kinds = listable(group)
+    kinds = kinds_read(group)
     told = "; ".join(_TOLD[kind] for kind in kinds)
     shared = shared_part(group, examples, quotes=quotes) if shape is Shape.FIELDS_FIRST else ""
     task = (
@@ -74,7 +74,7 @@ def _schema(kinds: Sequence[Kind]) -> dict[str, Any]:
     return {"type": "object", "properties": {"values": values}, "required": ["values"], "additionalProperties": False}
 
 
-def read_listed(text: str, document_text: str) -> list[Listed]:
+def read_second(text: str, document_text: str) -> list[SecondValue]:
     """Return what a second reading lists, as far as it goes, with its places in the text that the prompt showed."""
     root = parse(text)
     values = root.value.get("values") if root is not None else None
@@ -82,7 +82,7 @@ def read_listed(text: str, document_text: str) -> list[Listed]:
     said = [item for node in items if (item := _item(node)) is not None]
     found = ground([Sought(value=value, kind=kind, quote=quote) for kind, value, quote in said], document_text)
     return [
-        Listed(kind=kind, value=value, spans=grounding.spans)
+        SecondValue(kind=kind, value=value, spans=grounding.spans)
         for (kind, value, _), grounding in zip(said, found, strict=True)
     ]
 
@@ -95,24 +95,24 @@ def _item(node: Node) -> tuple[Kind, str, str | None] | None:
     return Kind(kind), value, quote if isinstance(quote, str) else None
 
 
-def with_agreements(findings: Sequence[Finding], listed: Sequence[Listed], group: Group) -> list[Finding]:
+def with_agreements(findings: Sequence[Finding], second: Sequence[SecondValue], group: Group) -> list[Finding]:
     """Return findings with what a second reading says of them; the spans of both must be of the same text.
 
     Of null, and of what is concluded, it can say nothing.
     """
     leaves = {leaf.path: leaf for leaf in group.leaves}
-    return [replace(each, agreement=_agreement(each, leaves[each.path], listed)) for each in findings]
+    return [replace(each, agreement=_agreement(each, leaves[each.path], second)) for each in findings]
 
 
-def _agreement(finding: Finding, leaf: Leaf, listed: Sequence[Listed]) -> Agreement:
+def _agreement(finding: Finding, leaf: Leaf, second: Sequence[SecondValue]) -> Agreement:
     if finding.value is None or not leaf.ground:
         return Agreement.SILENT
-    same = [each for each in listed if _is_same(finding.value, each.value, leaf.kind)]
+    same = [each for each in second if _is_same(finding.value, each.value, leaf.kind)]
     if any(_meet(finding, each) for each in same) or (same and not finding.spans):
         return Agreement.AGREES
     if same:
         return Agreement.ELSEWHERE
-    rivals = [each for each in listed if each.kind is leaf.kind and _meet(finding, each)]
+    rivals = [each for each in second if each.kind is leaf.kind and _meet(finding, each)]
     return Agreement.DIFFERS if rivals else Agreement.SILENT
 
 
@@ -123,5 +123,5 @@ def _is_same(value: Any, said: str, kind: Kind) -> bool:
     return is_same(value, said, kind)
 
 
-def _meet(finding: Finding, listed: Listed) -> bool:
-    return any(one.overlaps(other) for one in finding.spans for other in listed.spans)
+def _meet(finding: Finding, second: SecondValue) -> bool:
+    return any(one.overlaps(other) for one in finding.spans for other in second.spans)
