@@ -9,11 +9,23 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from api.dashboard import signing_in
-from api.dashboard.pages import batch, batches, extractions, health, models, overview, pipelines, plots, submit, usage
+from api.dashboard.pages import (
+    batch,
+    batches,
+    extractions,
+    health,
+    models,
+    overview,
+    pipelines,
+    plots,
+    submit,
+    tenants,
+    usage,
+)
 
 _STATIC = Path(__file__).parent / "static"
 _KEPT = "public, max-age=3600"
-_PAGES = (overview, batches, batch, submit, models, pipelines, extractions, usage, health, plots)
+_PAGES = (overview, batches, batch, submit, models, pipelines, extractions, tenants, usage, health, plots)
 
 
 class _Static(StaticFiles):

@@ -123,7 +123,7 @@ def test_every_page_can_be_read_by_everybody(look: Appearance, browser: Browser,
     engine.dispose()
     pages = {
         stack.api_key: ["/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage"],
-        operator_key: ["/", "/batches", "/models", "/usage", "/health"],
+        operator_key: ["/", "/batches", "/models", "/tenants", "/log", "/usage", "/health"],
     }
     broken = []
     for key, paths in pages.items():

@@ -1,0 +1,69 @@
+"""`/tenants` and `/log`, for operators: who may use what, with which keys and budgets, and who changed that."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.fields import StrictModel
+from api.schemas.admin import KeyObject, TenantObject
+from api.schemas.quota import BudgetObject
+from api.services import ServicesDep
+from jobs.accounts import budgets, tenants, window_budgets
+from jobs.accounts.keys import list_keys
+from jobs.administration.log import entries
+from jobs.states import AskedPriority, Scope
+
+router = page_router()
+
+_ENTRIES = 50
+
+
+class LogQuery(StrictModel):
+    before: Annotated[int, Field(ge=1, lt=2**62)] | None = None
+
+
+@router.get("/tenants", name="showTenants")
+def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
+    viewer.caller.require(Scope.ADMIN)
+    found = tenants.list_tenants(session)
+    shown = [TenantObject.of(tenant, budgets.quota(session, tenant.id)) for tenant in found]
+    return render(request, viewer, "tenants.html", tenants=shown, classes=_CLASSES)
+
+
+@router.get("/tenants/{tenant_id}", name="showTenant")
+def show_one(
+    tenant_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
+) -> Response:
+    viewer.caller.require(Scope.ADMIN)
+    tenant = tenants.find_tenant(session, tenant_id)
+    quota = budgets.quota(session, tenant.id)
+    windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant.id)]
+    return render(
+        request,
+        viewer,
+        "tenant.html",
+        tenant=TenantObject.of(tenant, quota),
+        keys=[KeyObject.of(key) for key in list_keys(session, tenant.id)],
+        budgets=[BudgetObject.of(quota), *windows],
+        currency=services.settings.currency,
+        classes=_CLASSES,
+    )
+
+
+@router.get("/log", name="showAdminLog")
+def show_log(
+    request: Request, session: ReadingDep, *, viewer: ViewerDep, query: Annotated[LogQuery, Query()]
+) -> Response:
+    viewer.caller.require(Scope.ADMIN)
+    found = entries(session, before_id=query.before, limit=_ENTRIES + 1)
+    more = found[_ENTRIES - 1].id if len(found) > _ENTRIES else None
+    return render(request, viewer, "log.html", entries=found[:_ENTRIES], more=more)
+
+
+_CLASSES = [priority.value for priority in AskedPriority]

@@ -1,0 +1,63 @@
+"""Tenants, their keys and the admin log in a browser: an operator's alone, and by the API's own calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.api.browser import Browser
+
+Browse = Callable[[str | None], Browser]
+
+
+@pytest.fixture
+def operator(browse: Browse, operator_key: str) -> Browser:
+    return browse(operator_key)
+
+
+@pytest.fixture
+def tenant_id(operator: Browser, request: pytest.FixtureRequest) -> str:
+    wish = {"name": f"team <b> {request.node.name}", "weight": 2.5, "limit_tokens": 1000}
+    made = operator.call("POST", "/v1/admin/tenants", json=wish)
+    assert made.status_code == 200, made.text
+    return str(made.json()["id"])
+
+
+@pytest.mark.parametrize("path", ["/tenants", "/tenants/tenant_x", "/log"])
+def test_tenants_see_no_operators_pages(path: str, browse: Browse, deployment: Any) -> None:
+    refused = browse(deployment.new_key()).get(path)
+    assert (refused.status_code, "scope admin" in refused.text) == (403, True)
+
+
+def test_a_tenant_is_made_disabled_and_logged(operator: Browser, tenant_id: str) -> None:
+    assert f"/tenants/{tenant_id}" in operator.get("/tenants").text
+    page = operator.get(f"/tenants/{tenant_id}").text
+    assert ("team &lt;b&gt;" in page, "team <b>" in page, "1,000" in page) == (True, False, True)
+    operator.call("POST", f"/v1/admin/tenants/{tenant_id}/disable")
+    assert "disabled" in operator.get(f"/tenants/{tenant_id}").text
+    log = operator.get("/log").text
+    assert tenant_id in log or "team &lt;b&gt;" in log
+
+
+def test_the_log_goes_on_where_a_page_ends(operator: Browser, tenant_id: str) -> None:
+    token = {"x-csrf-token": operator.token()}
+    for limit in range(1, 60):
+        changed = operator.patch(f"/v1/admin/tenants/{tenant_id}", json={"limit_tokens": limit}, headers=token)
+        assert changed.status_code == 200, changed.text
+    older = re.search(r'href="(/log\?before=\d+)"', operator.get("/log").text)
+    assert older is not None
+    assert "limit_tokens" in operator.get(older[1]).text
+
+
+def test_a_key_that_is_made_signs_in_until_it_is_revoked(operator: Browser, tenant_id: str, browse: Browse) -> None:
+    made = operator.call("POST", f"/v1/admin/tenants/{tenant_id}/keys", json={"name": "laptop", "scopes": ["read"]})
+    key = made.json()
+    theirs = browse(key["secret"])
+    assert theirs.get("/batches").status_code == 200
+    page = operator.get(f"/tenants/{tenant_id}").text
+    assert ("laptop" in page, key["hint"] in page, key["secret"] in page) == (True, True, False)
+    operator.call("DELETE", f"/v1/admin/keys/{key['id']}")
+    assert theirs.get("/batches").status_code == 303

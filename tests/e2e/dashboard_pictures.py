@@ -1,0 +1,60 @@
+"""Write pictures of the dashboard's pages into docs/dashboard: `python -m tests.e2e.dashboard_pictures`.
+
+Of the service that TOKENMILL_BASE_URL and TOKENMILL_API_KEY name, as it is; with TOKENMILL_OPERATOR_KEY also of what
+operators see.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Browser
+
+from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, chromium, open_window
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "dashboard"
+PAGES = ("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage")
+OPERATOR_PAGES = ("/", "/models", "/tenants", "/log", "/health")
+_DRAWN_MILLISECONDS = 1500  # plots, and the first values of a stream
+
+
+def main() -> None:
+    """Write every page as somebody sees it at a desk, and the first ones of a phone in the dark."""
+    if CHROMIUM is None:
+        sys.exit(MISSING)
+    site = os.environ["TOKENMILL_BASE_URL"].removesuffix("/v1")
+    key, operator_key = os.environ["TOKENMILL_API_KEY"], os.environ.get("TOKENMILL_OPERATOR_KEY")
+    FOLDER.mkdir(exist_ok=True)
+    with chromium() as browser:
+        draw(browser, site, key, (*PAGES, *_details(site, key)), look=DESK)
+        draw(browser, site, key, PAGES[:2], look=PHONE, suffix="-phone")
+        if operator_key is not None:
+            draw(browser, site, operator_key, OPERATOR_PAGES, look=DESK, suffix="-operator")
+
+
+def draw(browser: Browser, site: str, key: str, paths: tuple[str, ...], *, look: Appearance, suffix: str = "") -> None:
+    """Write pages as they are seen with a key."""
+    window = open_window(browser, site, key, look)
+    for path in paths:
+        window.page.goto(path)
+        window.page.wait_for_timeout(_DRAWN_MILLISECONDS)
+        name = path.strip("/").split("/")
+        file = f"{name[0] or 'overview'}{'-one' if len(name) > 1 else ''}{suffix}.png"
+        window.page.screenshot(path=FOLDER / file, full_page=True)
+
+
+def _details(site: str, key: str) -> tuple[str, ...]:
+    """Return pages of one batch, one extraction and its review, of those that there are."""
+    with httpx.Client(base_url=f"{site}/v1", headers={"Authorization": f"Bearer {key}"}) as client:
+        batches = client.get("/batches").json()["data"]
+        extractions = client.get("/extractions").json()["data"]
+    failed = next((one for one in batches if one["request_counts"]["failed"]), None)
+    found = () if failed is None else (f"/batches/{failed['id']}",)
+    return found + tuple(f"/{page}/{one['id']}" for one in extractions[:1] for page in ("extractions", "reviews"))
+
+
+if __name__ == "__main__":
+    main()
