@@ -99,10 +99,10 @@ def test_the_database_is_waited_for_first_where_it_says_what_to_load(monkeypatch
 @pytest.mark.parametrize(
     ("options", "chat_template", "message"),
     [
-        ({"max_num_seqs": 4}, None, "is an encoder, which runs in float32 on the CPU without an engine"),
-        ({"device": "cuda"}, None, "is an encoder, which runs in float32 on the CPU without an engine"),
-        ({"dtype": "bfloat16"}, None, "is an encoder, which runs in float32 on the CPU without an engine"),
-        ({}, Path("chat.jinja"), "is an encoder and has no chats. Leave --chat-template out"),
+        ({"max_num_seqs": 4}, None, "embeds, in float32 on the CPU without an engine"),
+        ({"device": "cuda"}, None, "embeds, in float32 on the CPU without an engine"),
+        ({"dtype": "bfloat16"}, None, "embeds, in float32 on the CPU without an engine"),
+        ({}, Path("chat.jinja"), "embeds and has no chats. Leave --chat-template out"),
         ({"device": "cpu", "dtype": "float32"}, None, "has no modules.json to say how its encoder makes a vector"),
     ],
 )
