@@ -17,6 +17,10 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from engine.pooling.json_files import read_object
+from engine.pooling.purposes import ENCODERS
+from engine.pooling.recipe import Pooling, read_recipe
+
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Vectors]
 
@@ -25,14 +29,21 @@ _PADDED_BATCH = 32
 
 
 def find_peers(path: Path, *, num_threads: int, max_tokens: int) -> dict[str, Embed | str]:
-    """Return by name what makes normalized means of a folder's rows, or a reason why it cannot be had."""
+    """Return by name what makes normalized vectors of a folder's rows, or a reason why it cannot be had."""
+    onnxruntime: Embed | str = "left out: only encoders are exported"
+    if _is_encoder(path):
+        onnxruntime = _if_installed(
+            lambda: _by_onnxruntime(path, max_tokens, num_threads), "onnxruntime onnx onnxscript"
+        )
     return {
         "transformers": _by_transformers(path, max_tokens),
         "sentence-transformers": _if_installed(lambda: _by_sentence_transformers(path), "sentence-transformers"),
-        "onnxruntime": _if_installed(
-            lambda: _by_onnxruntime(path, max_tokens, num_threads), "onnxruntime onnx onnxscript"
-        ),
+        "onnxruntime": onnxruntime,
     }
+
+
+def _is_encoder(path: Path) -> bool:
+    return read_object(path / "config.json").get("model_type") in ENCODERS
 
 
 def _if_installed(find: Callable[[], Embed], packages: str) -> Embed | str:
@@ -105,8 +116,9 @@ def _export(path: Path, file: Path) -> None:
 
 
 def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, Any]], Any]) -> Embed:
-    """Return what embeds texts by length in padded batches, means under a mask, as all-MiniLM-L6-v2's card does."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    """Return what embeds texts by length in padded batches, pooled under a mask, as the models' cards do."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False, padding_side="right")
+    pooling, is_encoder = read_recipe(path, None).pooling, _is_encoder(path)
 
     def batches(texts: list[str]) -> Iterator[tuple[list[int], dict[str, Any]]]:
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
@@ -114,16 +126,25 @@ def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, An
             batch = order[start : start + _PADDED_BATCH]
             given = [texts[index] for index in batch]
             inputs = tokenizer(given, padding=True, truncation=True, max_length=max_tokens, return_tensors="np")
-            yield batch, {"token_type_ids": np.zeros_like(inputs["input_ids"])} | dict(inputs)
+            types = {"token_type_ids": np.zeros_like(inputs["input_ids"])} if is_encoder else {}
+            yield batch, types | dict(inputs)
 
     def embed(texts: list[str]) -> Vectors:
-        means: list[tuple[list[int], Vectors]] = []
-        for batch, inputs in batches(texts):
-            mask = inputs["attention_mask"][..., None]
-            means.append((batch, (rows(inputs) * mask).sum(1) / mask.sum(1)))
-        vectors = np.concatenate([own for _, own in means]).astype(np.float32)
-        order = np.argsort([index for batch, _ in means for index in batch])
+        pooled = [(batch, _pooled(rows(inputs), inputs["attention_mask"], pooling)) for batch, inputs in batches(texts)]
+        vectors = np.concatenate([own for _, own in pooled]).astype(np.float32)
+        order = np.argsort([index for batch, _ in pooled for index in batch])
         found: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[order]
         return found
 
     return embed
+
+
+def _pooled(rows: Any, mask: Any, pooling: Pooling) -> Any:
+    """Return [texts, hidden] of padded rows [texts, longest, hidden], the padding behind each text."""
+    match pooling:
+        case Pooling.CLS:
+            return rows[:, 0]
+        case Pooling.LAST_TOKEN:
+            return rows[np.arange(len(rows)), mask.sum(1) - 1]
+        case Pooling.MEAN:
+            return (rows * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)

@@ -105,7 +105,7 @@ def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction embeddings", description=__doc__)
-    parser.add_argument("--model", required=True, help="folder of an encoder with mean pooling, normalized")
+    parser.add_argument("--model", required=True, help="folder of a model that embeds, normalized")
     parser.add_argument("--texts", type=natural, default=400)
     parser.add_argument("--turns", type=natural, default=5)
     parser.add_argument("--num-threads", type=natural, default=2)

@@ -64,6 +64,18 @@ def test_sides_make_the_same_vectors_and_a_peer_that_is_missing_is_named(
 
 
 @pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.parametrize(("model_type", "pooling"), [("qwen3", "lasttoken"), ("bert", "cls")])
+def test_other_poolings_are_those_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model_type: str, pooling: str
+) -> None:
+    pads = {"qwen3": "<|endoftext|>", "bert": "[PAD]"}
+    found = make_folder(tmp_path, model_type, pooling=pooling)
+    found.write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pads[model_type]})
+    assert main(["embeddings", "--model", str(tmp_path), "--texts", "40", "--turns", "1", "--num-threads", "1"]) == 0
+    assert largest_difference(capsys.readouterr().out) < 1e-5
+
+
+@pytest.mark.usefixtures("_threads_as_before")
 @pytest.mark.parametrize("name", ["sentence_transformers", "onnxruntime"])
 def test_a_peer_that_is_installed_makes_the_same_vectors(
     folder: Folder, capsys: pytest.CaptureFixture[str], name: str
