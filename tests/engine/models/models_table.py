@@ -135,6 +135,10 @@ Xeon with 2 cores. How many times as fast `Embedder` was, medians of 3 turns:
 The first run shows, by processor time, what the work itself costs; in the second, peers also wait for their threads beside other work. An
 idle machine was not measured.
 
+A decoder that embeds, of Qwen3-Embedding-0.6B's widths with 4 of its 28 layers, random weights and 16 texts of 39 tokens on average, took 0.86 s of
+processor time, transformers 5.23 in padded batches 3.04 s: 3.5 times as much (medians of 3 turns, one thread, 2026-11-23, AMD EPYC with 2 cores beside
+other work, load 28). The largest difference of the vectors was 4·10⁻⁷.
+
 | what | is read |
 |---|---|
 | `model_type` | `bert`, `roberta`, `xlm-roberta`, with absolute positions; `modernbert`, with the windows and rotary bases of its layers; [`llama`, `mistral`, `qwen2`, `qwen3`](#our-own-decoder), with a head or without |
