@@ -107,9 +107,14 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '"request_counts":{"total":0,"completed":0,"failed":0,"truncated":0},"usage":{"input_tokens":0,"input_tokens_details":'
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
-        '"uncovered_lines":"wait","retry_of":null,"after":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
+        '"uncovered_lines":"wait","retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
         f'"eta":{SECONDS},"position":3,"running_lines":64,"waits_for":"w","budget_warning":null}}'
     )
+
+
+def test_a_batch_whose_prompts_were_filled_names_the_input_that_was_given_and_the_one_that_runs() -> None:
+    shown = BatchObject.of(a_batch(source_file_id="file_0"), Outlook(), currency="EUR")
+    assert (shown.input_file_id, shown.filled_file_id) == ("file_0", "file_1")
 
 
 def test_the_other_objects_are_sent_in_the_order_of_the_contract_with_nulls() -> None:
