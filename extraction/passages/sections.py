@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from extraction.documents.document import Heading
 from extraction.grounding.spans import Span
 
+_HEADING_SIGNS = "# \t"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
@@ -24,17 +26,26 @@ class Section:
 
 def sections(text: str, headings: Sequence[Heading]) -> Iterator[Section]:
     """Yield all of a text as sections, in its order."""
-    ends = [*(heading.start for heading in headings[1:]), len(text)] if headings else []
-    first = headings[0].start if headings else len(text)
+    before = [0, *(heading.end for heading in headings)]
+    starts = [_start(text, heading, after=end) for heading, end in zip(headings, before, strict=False)]
+    ends = [*starts[1:], len(text)] if headings else []
+    first = starts[0] if headings else len(text)
     if first > 0:
         yield Section(heading=Span(0, 0), body=Span(0, first))
     above: list[Heading] = []
-    for heading, end in zip(headings, ends, strict=True):
+    for heading, start, end in zip(headings, starts, ends, strict=True):
         above = [one for one in above if one.level < heading.level]
         outer = tuple(title for one in above if (title := _title(text, one)))
-        own = Span(heading.start, heading.end)
+        own = Span(start, heading.end)
         yield Section(heading=own, body=Span(own.end, end), outer=outer, title=_title(text, heading))
         above.append(heading)
+
+
+def _start(text: str, heading: Heading, *, after: int) -> int:
+    """Return where a heading begins with the signs that make it one in Markdown: they are no passage of their own."""
+    start = text.rfind("\n", 0, heading.start) + 1
+    is_marked = start >= after and not text[start : heading.start].strip(_HEADING_SIGNS)
+    return start if is_marked else heading.start
 
 
 def _title(text: str, heading: Heading) -> str:

@@ -108,3 +108,16 @@ def test_texts_cut_by_other_limits_have_another_version() -> None:
         for counts in (True, False)
     }
     assert len(versions) == 8
+
+
+def test_the_signs_of_a_heading_in_markdown_are_no_passage_of_their_own() -> None:
+    text = "# Boats\n\nthey float\n\n## Oars\n\nof wood"
+    headings = [
+        Heading(start=text.index(title), end=text.index(title) + len(title), level=level)
+        for title, level in (("Boats", 1), ("Oars", 2))
+    ]
+    found = Cutter(count=count, max_tokens=16).cut(text, headings)
+    assert [(one.headings, text[one.start : one.end]) for one in found] == [
+        ((), "# Boats\n\nthey float"),
+        (("Boats",), "## Oars\n\nof wood"),
+    ]
