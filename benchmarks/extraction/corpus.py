@@ -17,9 +17,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from benchmarks.arguments import natural
 from benchmarks.extraction.alignment import generated_text
@@ -31,7 +33,7 @@ from extraction.passages.passage import Passage
 from extraction.passes.excerpts import likely_tokens
 from extraction.retrieval.index import Index
 from extraction.retrieval.segment import Segment, build
-from extraction.retrieval.signature import Signature
+from extraction.retrieval.signature import EmbeddingSignature, Signature
 
 T = TypeVar("T")
 
@@ -63,6 +65,10 @@ class Costs:
     peak_mib: int
     """Of the largest worker."""
     milliseconds_a_question: float
+    """By words, and"""
+    milliseconds_by_both: float | None
+    """by words and vectors; None: no passage has one."""
+    vector_bytes: int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,10 +77,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--documents", type=natural, default=50_000)
     parser.add_argument("--processes", type=natural, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dimensions", type=int, default=0, help="of vectors, which are drawn; 0: none")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        costs = measure(Path(folder), arguments.documents, processes=arguments.processes, seed=arguments.seed)
+        costs = measure(
+            Path(folder),
+            arguments.documents,
+            processes=arguments.processes,
+            seed=arguments.seed,
+            dimensions=arguments.dimensions,
+        )
     if arguments.json:
         print(json.dumps(asdict(costs), indent=2))
         return 0
@@ -82,8 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(folder: Path, num_documents: int, *, processes: int, seed: int) -> Costs:
-    """Make documents below a folder, index them, and search."""
+def measure(folder: Path, num_documents: int, *, processes: int, seed: int, dimensions: int = 0) -> Costs:
+    """Make documents below a folder, index them, and search; vectors are drawn and cost nothing but memory."""
     shares = [range(first, min(first + _PER_SEGMENT, num_documents)) for first in range(0, num_documents, _PER_SEGMENT)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.starmap(_make, [(folder, share, seed) for share in shares], chunksize=1)
@@ -99,6 +112,7 @@ def measure(folder: Path, num_documents: int, *, processes: int, seed: int) -> C
     merged = Segment.merged(parts)
     size = len(merged.to_bytes())
     merging = time.process_time() - merging
+    embedded = _embedded(merged, dimensions, seed) if dimensions else None
     return Costs(
         num_documents=len(merged.documents),
         num_passages=merged.num_rows,
@@ -111,6 +125,8 @@ def measure(folder: Path, num_documents: int, *, processes: int, seed: int) -> C
         index_bytes=size,
         peak_mib=max(int(one["peak"]) for one in taken) >> 20,
         milliseconds_a_question=_search(Index([merged]), seed),
+        milliseconds_by_both=None if embedded is None else _search(Index([embedded]), seed, dimensions=dimensions),
+        vector_bytes=2 * dimensions * merged.num_rows,
     )
 
 
@@ -182,12 +198,25 @@ def _child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _search(index: Index, seed: int) -> float:
-    """Return the milliseconds of wall time that a question of eight words takes."""
+def _embedded(segment: Segment, dimensions: int, seed: int) -> Segment:
+    """Return a segment with vectors of length 1 that are drawn."""
+    drawn = np.random.default_rng(seed).standard_normal((segment.num_rows, dimensions), np.float32)
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    made = EmbeddingSignature(model_sha256="drawn", pooling="none", dimensions=dimensions)
+    signature = replace(segment.signature, embedding=made)
+    return replace(segment, signature=signature, vectors=drawn.astype(np.float16))
+
+
+def _search(index: Index, seed: int, *, dimensions: int = 0) -> float:
+    """Return the milliseconds of wall time that a question of eight words takes, one at a time."""
     draw = random.Random(f"{seed} questions")
     questions = [" ".join(generated_text(draw, 80).split()[:8]) for _ in range(_QUESTIONS)]
+    vectors = np.random.default_rng(seed + 1).standard_normal((_QUESTIONS, 1, dimensions), np.float32)
     started = time.perf_counter()
-    found = sum(bool(index.by_words(question, 10)) for question in questions)
+    if dimensions:
+        found = sum(bool(index.by_both([one], own, 10)[0]) for one, own in zip(questions, vectors, strict=True))
+    else:
+        found = sum(bool(index.by_words(question, 10)) for question in questions)
     assert found, "questions have words of the documents"
     return 1000 * (time.perf_counter() - started) / _QUESTIONS
 
@@ -206,7 +235,10 @@ def _print(costs: Costs, *, processes: int) -> None:
     ):
         hours = amount / costs.num_passages * documents * passages / 3600
         print(f"{name:<22}{amount:>10.1f} s{1000 * amount / count:>11.2f} ms{hours:>10.1f} core-h")
-    for name, size in (("stored documents", costs.document_bytes), ("index", costs.index_bytes)):
+    sizes = (("stored documents", costs.document_bytes), ("index", costs.index_bytes), ("vectors", costs.vector_bytes))
+    for name, size in sizes:
         gigabytes = size / costs.num_passages * documents * passages / 1e9
         print(f"{name:<22}{size / 1e6:>9.1f} MB{size / costs.num_passages:>12.0f} B{gigabytes:>14.1f} GB")
     print(f"{'a question':<22}{costs.milliseconds_a_question:>9.1f} ms")
+    if costs.milliseconds_by_both is not None:
+        print(f"{'and by its vector':<22}{costs.milliseconds_by_both:>9.1f} ms")
