@@ -22,6 +22,7 @@ from api.dashboard.site import install_dashboard
 from api.errors import install_error_handlers
 from api.extractions import collections, documents, extractions, page_images, reviewed, reviews
 from api.in_flight import InFlight
+from api.indexes import indexes, searches
 from api.middleware.layers import install_layers
 from api.middleware.tracing import TraceCreation
 from api.openapi import DescribedApp, failures
@@ -36,7 +37,9 @@ from api.store import RequestStore
 from api.webhooks import deliveries as webhook_deliveries
 from api.webhooks import routes as webhook_routes
 from jobs.database import connect, sessions
-from jobs.settings import Settings
+from jobs.indexes.known_vectors import KnownVectors
+from jobs.indexes.searching import Searcher
+from jobs.settings import MIB, Settings
 from jobs.telemetry.declared import API
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
@@ -65,6 +68,8 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
             rates=rates,
             in_flight=InFlight(),
             webhooks=webhooks,
+            searcher=Searcher(store.storage, max_bytes=settings.index_memory_mib * MIB),
+            known_vectors=KnownVectors(),
         )
         looks = app.state.looks = BatchLooks(app.state.services)
         open_pages = app.state.open_pages = OpenPages(app.state.services)
@@ -102,7 +107,7 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     install_layers(app, meters, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
     batches = (creating, routes, changing, retries, decisions, events, estimates)
     nightly = (previews, definitions, schedules, runs)
-    extracting = (collections, documents, page_images, reviewed, reviews, extractions)
+    extracting = (collections, documents, page_images, reviewed, reviews, extractions, indexes, searches)
     administering = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
     for module in (files, uploads, *batches, *nightly, *extracting, models, usage, quota, health, *administering):
         app.include_router(module.router)

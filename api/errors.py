@@ -29,8 +29,14 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_SECONDS = 2
 
 # The client sends 409, 429 and 5xx again by itself. These answers, but for RateLimitError, are facts that a second try
-# does not change.
-_FINAL_STATUSES = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
+# does not change, or name another way.
+_FINAL_STATUSES = frozenset(
+    {
+        HTTPStatus.CONFLICT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
 
 _HTTP_CODES = {
     HTTPStatus.BAD_REQUEST: "invalid_request",
@@ -80,6 +86,8 @@ def _headers_for(error: InputError) -> dict[str, str]:
         return _retry_after(error.retry_after_seconds)
     if error.status == HTTPStatus.UNAUTHORIZED:
         return {"www-authenticate": "Bearer"}
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:  # people may try again; a client by itself would not help
+        return {"x-should-retry": "false", **retry_later()}
     return {"x-should-retry": "false"} if error.status in _FINAL_STATUSES else {}
 
 

@@ -32,7 +32,8 @@ _DESCRIPTIONS = {
     416: "The range begins behind the file's last byte.",
     429: "Too many requests at a time, too much at once, or the tenant's token budget does not cover the work.",
     500: "A defect; the server's log has the cause under the request id.",
-    503: "Postgres or the object store is away.",
+    503: "Postgres or the object store is away, or what the request needs besides.",
+    504: "What the request waited for has not come in time.",
 }
 _FINAL = {"x-should-retry": "`false`: a repetition changes nothing."}
 _HEADERS = {
@@ -42,6 +43,7 @@ _HEADERS = {
     416: {"content-range": "`bytes */` and the file's size."},
     429: {"x-should-retry": "`true` with a `retry-after` where the same request may pass later, else `false`."},
     503: {"retry-after": "Seconds after which another try makes sense."},
+    504: _FINAL,
 }
 _REF = "#/components/schemas/{model}"
 _UNSENT = ("HTTPValidationError", "ValidationError")

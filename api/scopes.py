@@ -20,6 +20,7 @@ _READ = (
     *("listPipelines", "retrievePipeline", "listSchedules", "retrieveSchedule", "listRuns", "retrieveRun"),
     *("listCollections", "retrieveCollection", "listDocuments", "retrieveDocument", "retrievePageImage"),
     *("listExtractions", "retrieveExtraction", "listRecords", "listReviews", "summariseReviews", "listGold"),
+    *("listIndexes", "retrieveIndex", "searchIndex"),  # which asks for submit where a model embeds the question
     *("listWebhookEndpoints", "retrieveWebhookEndpoint", "listWebhookDeliveries", "listWebhookEventTypes"),
     *("listModels", "retrieveModel", "readUsage", "readQuota"),
 )
@@ -32,6 +33,7 @@ _SUBMIT = (  # what changes something, and what has the service work: estimates 
     *("createCollection", "deleteCollection", "addDocuments", "deleteDocument"),
     *("createExtraction", "cancelExtraction", "deleteExtraction", "calibrateExtraction"),
     *("claimReviews", "decideReview"),
+    *("createIndex", "deleteIndex"),
     *("createWebhookEndpoint", "updateWebhookEndpoint", "deleteWebhookEndpoint", "rotateWebhookSecret"),
     *("testWebhookEndpoint", "replayWebhookDelivery"),
 )

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.in_flight import InFlight
 from api.rate_limits import RateLimiter
 from api.store import RequestStore
+from jobs.indexes.known_vectors import KnownVectors
+from jobs.indexes.searching import Searcher
 from jobs.settings import Settings
 from jobs.telemetry.meters import Meters
 from jobs.webhooks.sending import Sender
@@ -41,6 +43,8 @@ class Services:
     rates: RateLimiter
     in_flight: InFlight
     webhooks: Sender
+    searcher: Searcher
+    known_vectors: KnownVectors
 
     def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
         """Wait for a tenant's turn to have a file made of what the store has, and hold it."""

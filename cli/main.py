@@ -30,6 +30,7 @@ from cli.admin import tenants as tenant_commands
 from cli.extracting import group as extract_group
 from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install
+from cli.indexes import commands as index_commands
 from cli.mapping import command as map_command
 from cli.models import commands as model_commands
 from cli.overview import Overview
@@ -54,6 +55,7 @@ run_command.register(app)
 map_command.register(app)
 extract_group.register(app)
 extraction_commands.register(app)
+index_commands.register(app)
 status_commands.register(app)
 app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")

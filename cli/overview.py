@@ -12,7 +12,10 @@ from typer.core import TyperGroup
 SECTIONS = {
     "On this machine": ("up", "run", "map", "extract"),
     "What runs": ("status", "top", "logs", "doctor"),
-    "On a server": ("batch", "files", "extractions", "pipelines", "schedules", "runs", "webhooks", "usage", "quota"),
+    "On a server": (
+        *("batch", "files", "extractions", "indexes", "pipelines", "schedules", "runs", "webhooks", "usage"),
+        "quota",
+    ),
     "Administration": ("tenants", "keys", "budgets", "models", "stores", "admin", "db", "audit"),
     "Roles": ("api", "control", "dispatch", "worker", "prepare"),
     "Measurements": ("bench",),

@@ -35,6 +35,7 @@ class Deleted(StrEnum):
     COLLECTION = "collection"
     DOCUMENT = "document"  # of a collection, with what was read of it
     EXTRACTION = "extraction"
+    INDEX = "index"  # of a collection
     OBJECT = "object"  # one in the store that no file names; its id is the key
 
 

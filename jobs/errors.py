@@ -10,7 +10,9 @@ TokenmillError
 │   ├── TooLargeError       a limit on size or count is passed                    413
 │   ├── LimitError          the tenant has as much at once as it may have         429
 │   ├── RateLimitError      too much at a time: the same call may pass a little later  429
-│   └── OverBudgetError     the tenant's token budget does not cover the work     429
+│   ├── OverBudgetError     the tenant's token budget does not cover the work     429
+│   ├── UnservedError       no worker answers what this needs just now            503
+│   └── LateError           what this waited for has not come in time             504
 ├── FencedOutError          another worker owns this chunk by now: roll back, stop its sequences
 └── ServiceError            Postgres, the broker or the object store is not usable  503
 
@@ -110,6 +112,16 @@ class OverBudgetError(InputError):
         self.spent = spent
         self.reserved = reserved
         self.needed = needed
+
+
+class UnservedError(InputError):
+    status = 503
+    code = "unserved"
+
+
+class LateError(InputError):
+    status = 504
+    code = "late"
 
 
 class FencedOutError(TokenmillError):

@@ -20,7 +20,7 @@ from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES, UploadState
-from jobs.tables import Batch, File, Tenant, Upload, UploadPart
+from jobs.tables import Batch, File, PassageIndex, Tenant, Upload, UploadPart
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
@@ -117,10 +117,15 @@ def check_stored_bytes(session: Session, tenant_id: str, limits: Limits, *, size
     _check_bytes(size_bytes, kept_files(session, tenant_id)[1], limits)
 
 
-def _check_bytes(size_bytes: int, stored: int, limits: Limits) -> None:
+def check_more_bytes(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int, of: str) -> None:
+    """Raise TooLargeError where `size_bytes` of something that is no file are more than a tenant may keep."""
+    _check_bytes(size_bytes, kept_files(session, tenant_id)[1], limits, of=of)
+
+
+def _check_bytes(size_bytes: int, stored: int, limits: Limits, *, of: str = "The file") -> None:
     if stored + size_bytes > limits.stored_bytes:
         raise TooLargeError(
-            f"The file has {size_bytes:,} bytes, your files have {stored:,}, and together {limits.stored_bytes:,} "
+            f"{of} has {size_bytes:,} bytes, what you keep has {stored:,}, and together {limits.stored_bytes:,} "
             "are allowed. Delete some, or let them expire.",
             param="file",
             code="stored_bytes_exceeded",
@@ -128,14 +133,19 @@ def _check_bytes(size_bytes: int, stored: int, limits: Limits) -> None:
 
 
 def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
-    """Return how many files a tenant keeps, those to be that come in parts included, and their bytes."""
+    """Return how many files a tenant keeps, those to be that come in parts included, and their bytes.
+
+    Indexes are no files, and have bytes.
+    """
     query = select(func.count(), func.coalesce(func.sum(File.size_bytes), 0))
     num_files, size = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
     is_pending = (Upload.tenant_id == tenant_id) & (Upload.state == literal_column(f"'{UploadState.PENDING}'"))
     num_pending = session.scalar(select(func.count()).select_from(Upload).where(is_pending)) or 0
     is_kept = (UploadPart.tenant_id == tenant_id) & UploadPart.deleted_at.is_(None)
     in_parts = session.scalar(select(func.sum(UploadPart.size_bytes)).where(is_kept)) or 0
-    return int(num_files) + num_pending, int(size) + int(in_parts)
+    is_index = (PassageIndex.tenant_id == tenant_id) & PassageIndex.deleted_at.is_(None)
+    in_indexes = session.scalar(select(func.sum(PassageIndex.size_bytes)).where(is_index)) or 0
+    return int(num_files) + num_pending, int(size) + int(in_parts) + int(in_indexes)
 
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:

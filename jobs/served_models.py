@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -10,6 +11,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from extraction.retrieval.signature import EmbeddingSignature
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
@@ -103,6 +105,48 @@ def note_kind(session: Session, name: str, serves: LineKind) -> None:
     if before != serves:
         _require_unused(session, name, then=f"have it serve {' and '.join(paths_of(serves))}, or choose another name")
         session.execute(update(Model).where(Model.name == name).values(serves=serves))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEmbedding:
+    """How a model makes its vectors: what is searched with one must have been made so."""
+
+    model_sha256: str
+    """Of all its files, the tokenizer's among them."""
+    tokenizer_sha256: str
+    pooling: str
+    dimensions: int
+    max_tokens: int
+    """Of a text."""
+
+
+def note_embedding(session: Session, name: str, made: ModelEmbedding) -> None:
+    """Note how a model makes its vectors, as the worker found that has its files."""
+    session.execute(update(Model).where(Model.name == name).values(embedding=asdict(made)))
+
+
+def embedding_of(model: Model) -> ModelEmbedding:
+    """Return how a model makes its vectors. Raises ConflictError where no worker has said it yet."""
+    if model.embedding is None:
+        raise ConflictError(
+            f"No worker has said yet how the model {model.name!r} makes its vectors; start one of this release "
+            "(`tokenmill worker`), then ask again.",
+            code="model_unknown",
+        )
+    return ModelEmbedding(**model.embedding)
+
+
+def require_same(session: Session, name: str, made: EmbeddingSignature) -> None:
+    """Raise ConflictError unless a model makes its vectors as they were made once."""
+    model = known_model(session, name)
+    now = None if model is None or model.embedding is None else embedding_of(model)
+    wanted = (made.model_sha256, made.pooling, made.dimensions)
+    if now is None or (now.model_sha256, now.pooling, now.dimensions) != wanted:
+        raise ConflictError(
+            f"The model {name!r} is another one than made the vectors of this index. Build the index anew, or search "
+            "it with mode=bm25.",
+            code="model_changed",
+        )
 
 
 def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Model:

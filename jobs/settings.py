@@ -123,6 +123,14 @@ class Settings(BaseSettings):
     tenant_open_extractions: int = Field(default=100, ge=0)
     """Extractions of a tenant that have not ended."""
 
+    tenant_indexes: int = Field(default=100, ge=0)
+    """Indexes of a tenant."""
+    index_passages: int = Field(default=300_000, gt=0)
+    """Passages of one index, at most: with vectors of 384 numbers that is 0.5 GB, in memory while it is searched."""
+    index_memory_mib: int = Field(default=1024, ge=0)
+    """Memory that indexes keep in each API process between searches, about; the one that is searched has what it needs.
+    """
+
     chunk_lines: int = Field(default=512, gt=0)
     """Requests that a worker leases at once, at most; 64 unless they are very short or long."""
     chunk_tokens: int = Field(default=131_072, gt=0)

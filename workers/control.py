@@ -30,8 +30,10 @@ from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.deletion import purge_documents, purge_extractions
+from jobs.indexes.advancing import Indexes
 from jobs.indexes.lifecycle import find_index
 from jobs.indexes.parts import parts_of
+from jobs.indexes.purging import purge_indexes, sweep_index_objects
 from jobs.pipelines.advancing import Runs
 from jobs.pipelines.runs.purging import purge_runs
 from jobs.retention import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
@@ -48,6 +50,7 @@ from workers import webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.turns.due_batches import MAX_BATCHES, DueBatches
 from workers.turns.extractions import extraction_turns
+from workers.turns.indexes import index_turns
 from workers.turns.runs import run_turns
 from workers.webhooks import WebhookSender
 
@@ -143,7 +146,10 @@ class Control:
             # Each lists the whole store, or looks at all that is kept: not each time, and one worker for all.
             "leftovers": lambda: self._in_turn(
                 "sweep",
-                lambda: sweep_objects(self._sessions, self._storage, age=age, unused=unused),
+                lambda: (
+                    sweep_objects(self._sessions, self._storage, age=age, unused=unused)
+                    + sweep_index_objects(self._sessions, self._storage, age=age)
+                ),
                 again=_SWEEP_AGAIN,
             ),
             "old batches": lambda: self._in_turn(
@@ -156,6 +162,7 @@ class Control:
             "old extractions": lambda: self._in_turn(
                 "forget extractions", lambda: purge_extractions(self._sessions, age=run_age), again=_ROLL_UP_AGAIN
             ),
+            "indexes": lambda: purge_indexes(self._sessions, self._storage),
             "decisions": lambda: self._in_turn(
                 "forget decisions", lambda: decisions.forget(self._sessions), again=_ROLL_UP_AGAIN
             ),
@@ -217,7 +224,7 @@ def main(settings: Settings) -> None:
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="control", share_of_lines=settings.traces_lines)
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    connections = MAX_BATCHES + 4 + webhooks.CONNECTIONS  # the looks for the next batch, run and extraction; the purge
+    connections = MAX_BATCHES + 5 + webhooks.CONNECTIONS  # the looks for the next of each kind; the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     control = Control(maker, Storage.of(settings), settings, hold_sessions=hold_sessions, meters=meters, traces=traces)
@@ -225,7 +232,7 @@ def main(settings: Settings) -> None:
 
     def do(batch: DueBatch) -> bool:
         is_done = control.do(batch)
-        for waiting in (sender, due_runs, due_extractions):
+        for waiting in (sender, due_runs, due_extractions, due_indexes):
             waiting.wake()  # it may have ended
         return is_done
 
@@ -237,18 +244,22 @@ def main(settings: Settings) -> None:
     extractions = Extractions(
         maker, Storage.of(settings), settings, hold_sessions=hold_sessions, is_stopping=stop.is_set
     )
+    indexes = Indexes(maker, Storage.of(settings), settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
     due_runs = run_turns(maker, advance=runs.advance, look_seconds=settings.claim_alone_seconds)
     due_extractions = extraction_turns(maker, advance=extractions.advance, look_seconds=settings.claim_alone_seconds)
+    due_indexes = index_turns(maker, advance=indexes.advance, look_seconds=settings.claim_alone_seconds)
     due.start()
     sender.start()
     due_runs.start()
     due_extractions.start()
+    due_indexes.start()
     threading.Thread(target=control.keep_purging, args=(stop,), name="purge", daemon=True).start()
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
     due.stop()
     sender.stop()
     due_extractions.stop()
+    due_indexes.stop()
     due_runs.stop()  # last: a store of a tenant that hangs is waited for
     sys.exit(exit_code)
 

@@ -63,6 +63,8 @@ class Embedder:
         _check_recipe(self._recipe, config)
         self.max_tokens = _max_tokens(self._recipe, config)
         self.dimensions = config.hidden_size
+        self.pooling = self._recipe.pooling
+        self.encoder_path = self._recipe.encoder_path
         self.vocab_size = config.vocab_size
         self._tokens = TextTokens(
             config.path,

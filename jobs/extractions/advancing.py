@@ -138,7 +138,7 @@ class Extractions(Advancer[Extraction]):
     def _note_read(self, work: ExtractionWork, standing: Standing) -> None:
         """Note of each document what reading it came to; done again it notes the same."""
         progress = self._lines_of(work, standing).progress()
-        found = ((one.document.id, _as_columns(one)) for one in progress if one.read is not None)
+        found = ((one.document.id, as_columns(one)) for one in progress if one.read is not None)
         while block := list(islice(found, _NOTED_AT_ONCE)):
             with work.writing() as (session, _extraction):
                 documents.note_read(session, block)
@@ -187,7 +187,8 @@ def _delete_provisional(session: Session, extraction: Extraction) -> None:
     files.mark_deleted(session, session.scalars(select(File).where(of_it).with_for_update()).all(), by=extraction.id)
 
 
-def _as_columns(one: DocumentProgress) -> dict[str, Any]:
+def as_columns(one: DocumentProgress) -> dict[str, Any]:
+    """Return what the row of a document is to say of reading it."""
     assert one.read is not None, "it was read, or tried to be"
     names = ("sha256", "object_key", "num_pages", "num_characters")
     if one.read.error is not None:

@@ -16,8 +16,8 @@ from jobs.extractions import documents
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.settings import Settings
-from jobs.states import TERMINAL_EXTRACTION_STATES
-from jobs.tables import Collection, Extraction
+from jobs.states import TERMINAL_EXTRACTION_STATES, TERMINAL_INDEX_STATES
+from jobs.tables import Collection, Extraction, PassageIndex
 
 
 def create_collection(
@@ -75,7 +75,7 @@ def list_collections(session: Session, tenant_id: str, *, after: str | None, lim
 def delete_collection(session: Session, tenant_id: str, collection_id: str, *, by: str) -> None:
     """Delete a collection, its documents and what was read of them; files and stores keep what they have.
 
-    Raises NotFoundError, or ConflictError while an extraction of it is under way.
+    Raises NotFoundError, or ConflictError while an extraction or an index of it is under way.
     """
     collection = lock_collection(session, tenant_id, collection_id)
     has_ended = Extraction.state.in_([state.value for state in TERMINAL_EXTRACTION_STATES])
@@ -87,8 +87,22 @@ def delete_collection(session: Session, tenant_id: str, collection_id: str, *, b
             "the collection.",
             code="collection_in_use",
         )
+    _require_no_open_index(session, collection_id)
     documents.delete_all(session, collection_id)
     collection.deleted_at = session.scalar(select(func.now()))
     collection.request_metadata = None
     collection.name = collection.id
     deletions.record(session, Deleted.COLLECTION, [(collection_id, tenant_id)], by=by)
+
+
+def _require_no_open_index(session: Session, collection_id: str) -> None:
+    is_open = PassageIndex.state.not_in([state.value for state in TERMINAL_INDEX_STATES])
+    index_id = session.scalar(
+        select(PassageIndex.id).where(PassageIndex.collection_id == collection_id, is_open).limit(1)
+    )
+    if index_id is not None:
+        raise ConflictError(
+            f"Index {index_id!r} of this collection is being built; delete it or wait for its end, then delete the "
+            "collection.",
+            code="collection_in_use",
+        )

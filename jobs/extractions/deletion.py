@@ -55,7 +55,8 @@ def purge_documents(maker: sessionmaker[Session], storage: Storage) -> int:
     """Delete what was read of deleted documents, but for what another one has, too; return how many are gone.
 
     Documents of deleted tenants go with these. A tenant keeps its texts while an extraction reads documents: their
-    rows say only later which texts they have. What the store refuses is tried again the next time.
+    rows say only later which texts they have; and while an index is built, which cuts them. What the store refuses is
+    tried again the next time.
     """
     with transaction(maker) as session:
         session.execute(_DELETE_OF_DELETED_TENANTS)
@@ -111,6 +112,9 @@ _DELETED = text("""
         SELECT FROM extraction JOIN collection_document AS unread USING (collection_id)
         WHERE extraction.tenant_id = collection_document.tenant_id AND extraction.state IN ('in_progress','cancelling')
             AND unread.object_key IS NULL AND unread.error IS NULL AND unread.deleted_at IS NULL
+    ) AND NOT EXISTS (
+        SELECT FROM passage_index AS index
+        WHERE index.tenant_id = collection_document.tenant_id AND index.state IN ('in_progress','cancelling')
     ) ORDER BY deleted_at LIMIT :limit
 """)
 

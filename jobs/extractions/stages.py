@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -10,8 +9,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs.batches import made_inputs
-from jobs.batches.submission import MAX_WINDOW, CreateBatch
+from jobs.batches.submission import CreateBatch
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
+from jobs.graphs.windows import window_left
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.settings import Settings
@@ -76,7 +76,7 @@ def _submit(session: Session, extraction: Extraction, stage: Stage, lines: NewFi
         input_file_id="",
         made_from=f"{stage} of {extraction.id}",
         endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
-        completion_window=_window_left(session, extraction, least_minutes=_LEAST_MINUTES.get(stage, 1)),
+        completion_window=window_left(session, extraction.expires_at, least_minutes=_LEAST_MINUTES.get(stage, 1)),
         metadata={"extraction_id": extraction.id, "stage": stage.value},
         output_expires_after_seconds=MAX_EXPIRY_SECONDS,
         priority=AskedPriority(extraction.priority),
@@ -84,12 +84,3 @@ def _submit(session: Session, extraction: Extraction, stage: Stage, lines: NewFi
         is_ours=True,
     )
     return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=extraction.api_key_id).batch
-
-
-def _window_left(session: Session, extraction: Extraction, *, least_minutes: int) -> str:
-    """Return what is left of the extraction's time, in minutes; a batch has one at least."""
-    now = session.scalar(select(func.clock_timestamp()))
-    assert now is not None
-    longest = int(MAX_WINDOW.total_seconds() // 60)
-    left = math.ceil((extraction.expires_at - now).total_seconds() / 60)
-    return f"{min(max(least_minutes, left), longest)}m"

@@ -23,13 +23,13 @@ from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, R
 from jobs.graphs.reasons import note_reason
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
-from jobs.tables import Batch, Extraction, Run
+from jobs.tables import Batch, Extraction, PassageIndex, Run
 
 log = logging.getLogger(__name__)
 
-Graph = TypeVar("Graph", bound=Extraction | Run)
+Graph = TypeVar("Graph", bound=Extraction | PassageIndex | Run)
 
-_CANCELLING = "cancelling"  # of runs and extractions
+_CANCELLING = "cancelling"  # of all of them
 _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
 _UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the {kind}'s id"

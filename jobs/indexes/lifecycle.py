@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from jobs import deletions
+from jobs.deletions import Deleted
 from jobs.errors import NotFoundError
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_INDEX_STATES, IndexState, require_move
@@ -39,6 +41,23 @@ def lock_index(session: Session, index_id: str) -> PassageIndex | None:
     """Return the index, fresh and locked until the transaction ends, or None."""
     query = select(PassageIndex).where(PassageIndex.id == index_id).with_for_update(key_share=True)
     return session.scalar(query, execution_options={"populate_existing": True})
+
+
+def delete_index(session: Session, tenant_id: str, index_id: str, *, by: str) -> None:
+    """Delete an index, be it built or not: nobody sees it from now on. Raises NotFoundError.
+
+    A batch that it waits for is cancelled, and `jobs.indexes.purging` deletes what it has. What was billed stays.
+    """
+    find_index(session, tenant_id, index_id)
+    index = lock_index(session, index_id)
+    if index is None or index.deleted_at is not None:
+        raise not_found(index_id)
+    if index.state == IndexState.IN_PROGRESS:
+        move(session, index, IndexState.CANCELLING)
+    index.deleted_at = session.scalar(select(func.now()))
+    index.idempotency_key = index.request_metadata = index.name = None
+    session.flush()
+    deletions.record(session, Deleted.INDEX, [(index_id, tenant_id)], by=by)
 
 
 def move(session: Session, index: PassageIndex, after: IndexState) -> None:

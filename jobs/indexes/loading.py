@@ -7,12 +7,12 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, replace
 
 from extraction.errors import RetrievalError
-from extraction.retrieval.archive import SIZES_BYTES, Archive, head_bytes, read_head
+from extraction.retrieval.archive import Archive
 from extraction.retrieval.columns import unpack
 from extraction.retrieval.index import Index
 from extraction.retrieval.signature import Signature
 from jobs.errors import NotFoundError, ServiceError
-from jobs.indexes.objects import vectors_key
+from jobs.indexes.objects import read_segment, vectors_key
 from jobs.indexes.parts import IndexParts
 from jobs.storage import Storage
 
@@ -99,8 +99,7 @@ def _loaded(storage: Storage, parts: IndexParts) -> LoadedIndex:
 
 def _archive(storage: Storage, key: str, signature: Signature) -> Archive:
     """Return a segment with its vectors, if it has any. Raises RetrievalError where it was not made as it is said."""
-    size = head_bytes(storage.read_range(key, 0, SIZES_BYTES))
-    found = read_head(b"".join(storage.iter_range(key, 0, size)))
+    found = read_segment(storage, key)
     found.segment.signature.require(replace(signature, embedding=None))
     if signature.embedding is None:
         return found

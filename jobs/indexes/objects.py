@@ -1,4 +1,4 @@
-"""The objects of indexes: under which keys, and which of them nobody needs. Knows not what is in them.
+"""The objects of indexes: under which keys they lie, and how much of a segment is read at once.
 
 They are no files of their tenant, and no sweep of objects that files name looks at them.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
+from extraction.retrieval.archive import SIZES_BYTES, Archive, head_bytes, read_head
 from jobs.ids import new_id
+from jobs.storage import Storage
 
 _KEY = re.compile(r"(tenant_[0-9a-f]{32})/indexes/(object_[0-9a-f]{32})(?:\.vectors)?(?:#[0-9]+)?")
 
@@ -20,6 +22,12 @@ def new_key(tenant_id: str) -> str:
 def vectors_key(object_key: str) -> str:
     """Return where the vectors of a segment lie."""
     return f"{object_key}.vectors"
+
+
+def read_segment(storage: Storage, object_key: str) -> Archive:
+    """Read a segment without the texts of its passages. Raises NotFoundError, RetrievalError, ServiceError."""
+    size = head_bytes(storage.read_range(object_key, 0, SIZES_BYTES))
+    return read_head(b"".join(storage.iter_range(object_key, 0, size)))
 
 
 def named_key(name: str) -> str | None:

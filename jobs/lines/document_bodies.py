@@ -1,4 +1,4 @@
-"""The bodies of lines that the service writes for itself: a document to be read, and answers to be grounded in one.
+"""The bodies of lines that the service writes for itself: documents to be read or cut, answers to be grounded.
 
 Pure. Users send none of them, yet every field is checked: what is written today is read by a release of next month.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.lines.body_checks import BodyError, Check, object_, text
+from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, text
 
 PREPARE_MODEL = ":prepare"
 """What stands for a model in lines that need none. Their chunks wait in the queue of this name, which `tokenmill
@@ -17,6 +17,7 @@ prepare` serves; `jobs.served_models` lets no model begin with a colon."""
 
 READ_ENDPOINT = "/v1/documents/read"
 GROUND_ENDPOINT = "/v1/documents/ground"
+CUT_ENDPOINT = "/v1/documents/cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,20 @@ class GroundRequest:
     """Tokens of all answers, as the record tells them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """Read documents to be cut into passages, of which a segment of an index is made."""
+
+    segment_key: str
+    """Of the object that is to be written."""
+    documents: Sequence[Mapping[str, str]]
+    """Of each its `id`, its `name` and the `object_key` of what was read of it."""
+    max_tokens: int
+    """Of a passage."""
+    overlap_tokens: int
+    language: str
+
+
 def read_request(body: Mapping[str, Any]) -> ReadRequest:
     """Read the body of a line of READ_ENDPOINT. Raises BodyError."""
     given = _checked(body, _READ)
@@ -65,6 +80,12 @@ def ground_request(body: Mapping[str, Any]) -> GroundRequest:
     given = _checked(body, _GROUND)
     _required(given, "object_key", "plan_key", "name", "sha256", "first", "usage")
     return GroundRequest(**{"again": None} | given)
+
+
+def cut_request(body: Mapping[str, Any]) -> CutRequest:
+    """Read the body of a line of CUT_ENDPOINT. Raises BodyError."""
+    given = _checked(body, _CUT)
+    return CutRequest(**_required(given, *_CUT))
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -115,6 +136,15 @@ def _logprobs(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
     return value
 
 
+def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
+    if type(value) is not list or not value:
+        raise BodyError(name, f"{name} must be a list of documents", code="invalid_type")
+    for index, one in enumerate(value):
+        given = _checked(object_(f"{name}[{index}]", one), _NAMED)
+        _required(given, *_NAMED)
+    return value
+
+
 _READ: dict[str, Check] = {"name": text, "file_id": text, "store": text, "key": text, "etag": text}
 _GROUND: dict[str, Check] = {
     "object_key": text,
@@ -124,4 +154,12 @@ _GROUND: dict[str, Check] = {
     "first": _answers,
     "again": _answers_by_group,
     "usage": object_,
+}
+_NAMED: dict[str, Check] = {"id": text, "name": text, "object_key": text}
+_CUT: dict[str, Check] = {
+    "segment_key": text,
+    "documents": _documents,
+    "max_tokens": Whole(1, MAX_TOKENS),
+    "overlap_tokens": Whole(0, MAX_TOKENS),
+    "language": text,
 }

@@ -20,10 +20,13 @@ from jobs.lines.bodies import (
     completion_request,
 )
 from jobs.lines.document_bodies import (
+    CUT_ENDPOINT,
     GROUND_ENDPOINT,
     READ_ENDPOINT,
+    CutRequest,
     GroundRequest,
     ReadRequest,
+    cut_request,
     ground_request,
     read_request,
 )
@@ -31,7 +34,16 @@ from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT, EmbeddingRequest, em
 from jobs.lines.passage_bodies import FIND_ENDPOINT, FindRequest, find_request
 from jobs.lines.rerank_bodies import RERANK_ENDPOINT, RerankRequest, rerank_request
 
-Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | ReadRequest | GroundRequest | FindRequest
+Request = (
+    ChatRequest
+    | CompletionRequest
+    | EmbeddingRequest
+    | RerankRequest
+    | ReadRequest
+    | GroundRequest
+    | CutRequest
+    | FindRequest
+)
 
 
 class LineKind(StrEnum):
@@ -70,6 +82,7 @@ _ALL = (
     Endpoint(
         path=FIND_ENDPOINT, kind=LineKind.PREPARE, parse=find_request, is_public=False, max_chunk_lines=QUERY_LINES
     ),
+    Endpoint(path=CUT_ENDPOINT, kind=LineKind.PREPARE, parse=cut_request, is_public=False),
 )
 BY_PATH: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _ALL}
 ENDPOINTS = tuple(endpoint.path for endpoint in _ALL if endpoint.is_public)

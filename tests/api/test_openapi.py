@@ -60,6 +60,7 @@ REQUESTS = {
     "CollectionBody",
     "DocumentsBody",
     "CreateExtractionBody",
+    "CreateIndexBody",
     "ClaimBody",
     "DecisionBody",
     "CalibrationBody",
@@ -152,8 +153,13 @@ def test_requests_are_offered_the_classes_that_a_batch_may_ask_for_and_answers_k
         if "priority" in schemas[name].get("properties", {})
     }
     requests = {"CreateBatchBody", "RetryBatchBody", "ChangeBatchBody", "EstimateBody", "CreateExtractionBody"}
+    requests.add("CreateIndexBody")
     assert {name for name, used in offered.items() if used == ["AskedPriority"]} == requests
-    assert {name for name, used in offered.items() if used == ["Priority"]} == {"BatchObject", "ExtractionObject"}
+    assert {name for name, used in offered.items() if used == ["Priority"]} == {
+        "BatchObject",
+        "ExtractionObject",
+        "IndexObject",
+    }
     assert schemas["AskedPriority"]["enum"] == ["urgent", "normal", "bulk"]
     assert schemas["Priority"]["enum"] == ["urgent", "normal", "bulk", "overflow"]
 

@@ -9,7 +9,7 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 
 from engine.pooling.embedder import Embedder
-from tests.e2e.builders import Customer, chat
+from tests.e2e.builders import Customer, chat, until
 from tests.engine.pooling.builders import Folder, make_folder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -56,4 +56,24 @@ def test_a_batch_of_embeddings_is_answered_and_one_of_chats_refused(
     assert (failed.status, [error.code for error in failed.errors.data]) == ("failed", ["model_not_supported"])
     (model,) = customer.call("GET", "/models").json()["data"]
     assert model["endpoints"] == [ENDPOINT]
+    assert stack.audit().returncode == 0
+
+
+def test_a_collection_is_indexed_and_found_by_words_and_vectors(customer: Customer, stack: Any) -> None:
+    texts = {"sea.txt": b"the sea is cold", "port.txt": b"ships sail to no port"}
+    with stack.client() as client:
+        ids = [client.files.create(file=(name, text), purpose="user_data").id for name, text in texts.items()]
+    collection = customer.call("POST", "/collections", json={"name": "papers"}).json()
+    customer.call("POST", f"/collections/{collection['id']}/documents", json={"file_ids": ids})
+    wanted = {"collection_id": collection["id"], "embedding_model": "tiny", "max_tokens": 16, "overlap_tokens": 0}
+    made = customer.call("POST", "/indexes", json=wanted).json()
+    path = f"/indexes/{made['id']}"
+    until(lambda: customer.call("GET", path).json()["ended_at"] is not None, stack)
+    index = customer.call("GET", path).json()
+    assert (index["status"], index["num_passages"], index["num_without_vector"]) == ("completed", 2, 0), index
+    asked = {"query": "the sea is cold", "top_k": 1, "timeout_seconds": 30}
+    found = customer.call("GET", f"{path}/search", params=asked, timeout=60).json()
+    assert (found["mode"], [one["document"] for one in found["data"]]) == ("hybrid", ["sea.txt"])
+    assert customer.wait(found["batch_id"]).status == "completed"
+    assert customer.call("DELETE", path).json()["deleted"]
     assert stack.audit().returncode == 0

@@ -51,6 +51,7 @@ def main(
     Raises InputError where the folder cannot be served, ConflictError where the name answers other lines so far.
     """
     loaded = _load(folder, purpose)
+    made = loaded.made_by(folder) if isinstance(loaded, VectorModel) else None
     meters = worker_meters()
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="worker", share_of_lines=settings.traces_lines)
@@ -60,6 +61,8 @@ def main(
         if path is not None:
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, loaded.kind)
+        if made is not None:
+            served_models.note_embedding(session, model, made)
     answers, storage = PoolAnswers(loaded, name=model), Storage.of(settings)
 
     def make_parts(drain: Drain) -> PoolParts:

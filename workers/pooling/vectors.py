@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from engine.errors import InvalidRequestError
 from engine.pooling.embedder import Embedder
+from engine.pooling.identity import model_sha256, tokenizer_sha256
 from engine.pooling.text_tokens import TokenizedText
 from jobs.lines.body_checks import BodyError
 from jobs.lines.embedding_bodies import EmbeddingRequest, Encoding
 from jobs.lines.endpoints import LineKind, Request
 from jobs.lines.responses import embeddings_body
+from jobs.served_models import ModelEmbedding
 from workers.pooling.lines import Numbers, PoolLine
 from workers.prompt_lengths import Unwanted
 
@@ -27,6 +30,16 @@ class VectorModel:
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self.max_tokens = embedder.max_tokens
+
+    def made_by(self, folder: Path) -> ModelEmbedding:
+        """Return how its vectors are made, as the files in `folder` say, which are read."""
+        return ModelEmbedding(
+            model_sha256=model_sha256(folder),
+            tokenizer_sha256=tokenizer_sha256(self._embedder.encoder_path),
+            pooling=self._embedder.pooling,
+            dimensions=self._embedder.dimensions,
+            max_tokens=self.max_tokens,
+        )
 
     def tokenize(self, request: Request, *, is_wanted: Callable[[], bool]) -> Iterator[TokenizedText]:
         assert isinstance(request, EmbeddingRequest), "served_models.note_kind keeps others away"

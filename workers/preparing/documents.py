@@ -1,4 +1,4 @@
-"""Answers one line: a file of a tenant becomes a read document in the object store, an answer a record.
+"""Answers one line: a file becomes a read document in the object store, documents a segment, an answer a record.
 
 Found in the store under the same readers, a document is not parsed again. Knows no chunk; strangers' bytes are looked
 at by the processes of `readers` alone.
@@ -19,8 +19,9 @@ from extraction.documents.limits import Limits
 from extraction.errors import DocumentError, ExtractionError
 from jobs import read_documents
 from jobs.errors import NotFoundError, ServiceError
-from jobs.lines.document_bodies import GroundRequest, ReadRequest
+from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
 from jobs.storage import Storage
+from workers.preparing.cutting import SegmentCutter
 from workers.preparing.line_errors import LineError
 from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
@@ -36,9 +37,13 @@ class DocumentAnswers:
     """Names and versions of what files are read with."""
     limits: Limits
 
-    def answer(self, request: ReadRequest | GroundRequest, *, tenant_id: str, readers: Readers) -> dict[str, Any]:
+    def answer(
+        self, request: ReadRequest | GroundRequest | CutRequest, *, tenant_id: str, readers: Readers
+    ) -> dict[str, Any]:
         """Return the body of a line's response."""
         try:
+            if isinstance(request, CutRequest):
+                return SegmentCutter(self.storage, readers.passages, limits=self.limits).cut(request, tenant_id)
             if isinstance(request, ReadRequest):
                 return self._read(request, tenant_id, readers)
             return self._ground(request, tenant_id, readers)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from extraction.course.cutting_child import MODULE as CUTTER
 from extraction.course.grounding_child import MODULE as GROUNDER
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
@@ -29,19 +30,25 @@ class Readers:
     """Makes a stored document of a file's bytes."""
     answers: DocumentReader = field(default_factory=lambda: DocumentReader(module=GROUNDER))
     """Makes a record of what `grounding_child.packed` returns."""
+    passages: DocumentReader = field(default_factory=lambda: DocumentReader(module=CUTTER))
+    """Makes a segment of an index of what `cutting_child.packed` returns."""
 
     @classmethod
     def within(cls, limits: Limits) -> Readers:
-        return cls(files=DocumentReader(limits), answers=DocumentReader(limits, module=GROUNDER))
+        return cls(
+            files=DocumentReader(limits),
+            answers=DocumentReader(limits, module=GROUNDER),
+            passages=DocumentReader(limits, module=CUTTER),
+        )
 
     def close(self) -> None:
-        self.files.close()
-        self.answers.close()
+        for each in (self.files, self.answers, self.passages):
+            each.close()
 
     def kill(self) -> None:
         """End the processes from another thread than theirs."""
-        for process_id in (self.files.process_id, self.answers.process_id):
-            if process_id is not None:
+        for each in (self.files, self.answers, self.passages):
+            if (process_id := each.process_id) is not None:
                 with suppress(ProcessLookupError):
                     os.kill(process_id, signal.SIGKILL)
 

@@ -10,7 +10,7 @@ from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError, ServiceError
-from jobs.lines.document_bodies import GroundRequest, ReadRequest
+from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
 from jobs.lines.endpoints import Request, parse_request
 from jobs.lines.passage_bodies import FindRequest
 from jobs.lines.reading import RawLine, custom_id_of, parse_line
@@ -116,5 +116,5 @@ class DocumentRun(HeldChunk):
         tenant_id = self._claim.tenant_id
         if isinstance(request, FindRequest):
             return self._parts.passages.answer(request, tenant_id=tenant_id)
-        assert isinstance(request, ReadRequest | GroundRequest), "the queue has no others"
+        assert isinstance(request, ReadRequest | GroundRequest | CutRequest), "the queue has no others"
         return self._parts.answers.answer(request, tenant_id=tenant_id, readers=readers)

@@ -1,4 +1,4 @@
-"""What control workers take up in turns between tenants: batches, runs of pipelines, and extractions.
+"""What control workers take up in turns between tenants: batches, runs of pipelines, extractions and indexes.
 
 Knows not what is done with one.
 """

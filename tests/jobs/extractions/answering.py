@@ -35,7 +35,7 @@ from jobs.lines.output_lines import error_line, output_line
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
-from jobs.tables import Batch, ExtractionStage
+from jobs.tables import Batch, ExtractionStage, PassageIndexStage
 
 LEASE = timedelta(seconds=60)
 FLAKY = "FLAKY"
@@ -47,7 +47,7 @@ class LineFailure(Exception):
 
 @dataclass
 class Answering:
-    """Validates, runs and finalises every open batch of an extraction, as often as it is asked."""
+    """Validates, runs and finalises every open batch of an extraction or an index, as often as it is asked."""
 
     maker: sessionmaker[Session]
     storage: Storage
@@ -61,7 +61,8 @@ class Answering:
     def work_off(self) -> None:
         with self.maker() as session:
             ended = [state.value for state in TERMINAL_BATCH_STATES]
-            stages = select(ExtractionStage.batch_id)  # a database may have batches of others
+            # a database may have batches of others
+            stages = select(ExtractionStage.batch_id).union(select(PassageIndexStage.batch_id))
             is_open = Batch.id.in_(stages), Batch.state.not_in(ended)
             batch_ids = session.scalars(select(Batch.id).where(*is_open).order_by(Batch.id)).all()
         for batch_id in batch_ids:

@@ -1,0 +1,101 @@
+"""`/v1/indexes`: create, look at, list and delete indexes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field, StrictInt
+from sqlalchemy.orm import Session
+
+from api.auth import KeyIdDep, TenantDep
+from api.fields import WHOLE, ObjectId, Storable, StrictModel
+from api.openapi import failures
+from api.schemas.indexes import DeletedIndex, IndexObject, IndexPage
+from api.services import ServicesDep
+from api.sessions import SessionDep
+from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
+from jobs.indexes import creating, lifecycle, stages
+from jobs.indexes.creating import MAX_PASSAGE_TOKENS, CreateIndex
+from jobs.settings import Settings
+from jobs.states import AskedPriority
+from jobs.tables import PassageIndex
+
+router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
+
+_Prefix = Annotated[Storable, Field(max_length=1000)]
+
+
+class ListQuery(StrictModel):
+    collection_id: ObjectId | None = None
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class CreateIndexBody(StrictModel):
+    collection_id: ObjectId
+    name: Annotated[Storable, Field(min_length=1, max_length=200)] | None = None
+    """For people: two may have the same."""
+    embedding_model: ObjectId | None = None
+    """One that embeds; null: passages are found by their words alone."""
+    max_tokens: Annotated[StrictInt, Field(ge=16, le=MAX_PASSAGE_TOKENS), WHOLE] = 256
+    """Of a passage, its headings counted; two bytes are a token."""
+    overlap_tokens: Annotated[StrictInt, Field(ge=0, le=MAX_PASSAGE_TOKENS), WHOLE] = 32
+    """How much of a passage may begin the next one, too; a quarter at most."""
+    language: Annotated[Storable, Field(min_length=1, max_length=40)] = "simple"
+    """Of the words, such as `english` or `german`; `simple`: they are taken as they are."""
+    query_prefix: _Prefix = ""
+    """What the model wants before a question, such as `query: `."""
+    document_prefix: _Prefix = ""
+    """What it wants before a passage."""
+    priority: AskedPriority = AskedPriority.NORMAL
+    completion_window: CompletionWindow = "24h"
+    """Of all stages together."""
+    metadata: Metadata = None
+
+
+@router.post("", operation_id="createIndex", responses=failures(404, 409))
+def create(
+    body: CreateIndexBody,
+    session: SessionDep,
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+) -> IndexObject:
+    """Index all documents that a collection has now; sent again with its key, it returns what was made."""
+    wanted = CreateIndex(**body.model_dump(), idempotency_key=idempotency_key)
+    made = creating.create_index(session, tenant, wanted, services.settings, key_id=key_id)
+    return _shown(session, made, services.settings)
+
+
+@router.get("", operation_id="listIndexes")
+def list_page(
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
+) -> IndexPage:
+    page = lifecycle.list_indexes(
+        session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
+    )
+    shown = [_shown(session, each, services.settings) for each in page.data]
+    return IndexPage.of(shown, has_more=page.has_more)
+
+
+@router.get("/{index_id}", operation_id="retrieveIndex", responses=failures(404))
+def retrieve(index_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> IndexObject:
+    return _shown(session, lifecycle.find_index(session, tenant.id, index_id), services.settings)
+
+
+@router.delete("/{index_id}", operation_id="deleteIndex", responses=failures(404))
+def delete(index_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> DeletedIndex:
+    """Delete an index, be it built or not, with its batches and their results; its collection stays.
+
+    What was billed stays on the bill.
+    """
+    lifecycle.delete_index(session, tenant.id, index_id, by=key_id)
+    return DeletedIndex(id=index_id)
+
+
+def _shown(session: Session, index: PassageIndex, settings: Settings) -> IndexObject:
+    begun = stages.stages_of(session, index.id)
+    return IndexObject.of(index, begun, stages.batches_of(session, begun), currency=settings.currency)

@@ -1,0 +1,67 @@
+"""Where an index stands: the stages that have begun, what became of their batches, and what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from jobs.errors import NotFoundError
+from jobs.graphs.reasons import batch_problem
+from jobs.indexes import stages
+from jobs.indexes.stages import STAGES, Stage
+from jobs.states import BatchState, IndexState
+from jobs.tables import Batch, PassageIndex, PassageIndexStage, Tenant
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An index as it was when its worker looked."""
+
+    index: PassageIndex
+    begun: list[PassageIndexStage]
+    batches: dict[str, Batch]
+    is_stopped: bool
+
+    @property
+    def next_stage(self) -> Stage | None:
+        """Return the stage that has not begun; None: all there are, have."""
+        all_of = stages.stages_for(self.index)
+        return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
+
+    @property
+    def open_stage(self) -> PassageIndexStage | None:
+        """Return the stage whose end is not noted."""
+        return self.begun[-1] if self.begun and self.begun[-1].done_at is None else None
+
+    @property
+    def open_batch(self) -> Batch | None:
+        stage = self.open_stage
+        return None if stage is None else self.batch_of(Stage(STAGES[stage.number]))
+
+    def batch_of(self, stage: Stage) -> Batch | None:
+        """Return the batch of a stage that has begun; None: there was nothing to do."""
+        batch_id = self.begun[STAGES.index(stage)].batch_id
+        return None if batch_id is None else self.batches[batch_id]
+
+    def problem(self) -> str | None:
+        """Return why the open stage, whose batch has ended, cannot be built on."""
+        stage, batch = self.open_stage, self.open_batch
+        if stage is None or batch is None or batch.state == BatchState.COMPLETED:
+            return None
+        return f"{batch_problem(batch, of=f'stage {STAGES[stage.number]}')}; build the index anew"
+
+
+def look(session: Session, index_id: str) -> Standing:
+    """Return where an index stands now. Raises NotFoundError where its row is gone."""
+    index = session.get(PassageIndex, index_id)
+    if index is None:
+        raise NotFoundError(f"index {index_id!r} is gone")
+    begun = stages.stages_of(session, index_id)
+    is_gone = session.get_one(Tenant, index.tenant_id).deleted_at is not None
+    return Standing(
+        index=index,
+        begun=begun,
+        batches=stages.batches_of(session, begun),
+        is_stopped=index.state == IndexState.CANCELLING or is_gone,
+    )

@@ -1,0 +1,98 @@
+"""A tenant with documents, an index of them, and what works it off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import files, served_models
+from jobs.extractions import collection, documents
+from jobs.indexes import creating
+from jobs.indexes.advancing import Indexes
+from jobs.indexes.creating import CreateIndex
+from jobs.lines.endpoints import LineKind
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Collection, PassageIndex, Tenant
+from tests.jobs.indexes.answering import MADE, IndexAnswering
+
+MakeCollection = Callable[..., Collection]
+MakeIndex = Callable[..., PassageIndex]
+Run = Callable[[PassageIndex], PassageIndex]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings()
+
+
+@pytest.fixture
+def make_collection(session: Session, storage: Storage, tenant: Tenant, settings: Settings) -> MakeCollection:
+    """Make a collection of text files, named by their contents' names; committed."""
+
+    def make(contents: Mapping[str, str], *, owner: Tenant = tenant) -> Collection:
+        made = collection.create_collection(session, owner.id, "papers", metadata=None, settings=settings)
+        for name, content in contents.items():
+            key = files.new_object_key(owner.id)
+            size = storage.put(key, content.encode())
+            new = files.NewFile(object_key=key, filename=name, purpose="user_data", size_bytes=size)
+            file = files.create_file(session, owner.id, new)
+            sources = documents.file_sources(session, owner.id, [file.id])
+            documents.add_documents(session, made, sources, settings=settings)
+        session.commit()
+        return made
+
+    return make
+
+
+@pytest.fixture
+def model(session: Session) -> str:
+    """The name of a model that embeds."""
+    served_models.add_model(session, "minilm", "/models/m", serves=LineKind.POOL, input_price_micros=1_000_000)
+    served_models.note_embedding(session, "minilm", MADE)
+    session.commit()
+    return "minilm"
+
+
+@pytest.fixture
+def make_index(session: Session, tenant: Tenant, settings: Settings, make_collection: MakeCollection) -> MakeIndex:
+    """Accept an index of these documents; keywords are of the create call; committed."""
+
+    def make(contents: Mapping[str, str], **wishes: Any) -> PassageIndex:
+        wanted = CreateIndex(
+            collection_id=make_collection(contents).id, **{"max_tokens": 64, "overlap_tokens": 0} | wishes
+        )
+        index = creating.create_index(session, tenant, wanted, settings, key_id="key_1")
+        session.commit()
+        return index
+
+    return make
+
+
+@pytest.fixture
+def answering(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> IndexAnswering:
+    return IndexAnswering(maker, storage, settings)
+
+
+@pytest.fixture
+def indexes(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Indexes:
+    return Indexes(maker, storage, settings)
+
+
+@pytest.fixture
+def run(session: Session, indexes: Indexes, answering: IndexAnswering) -> Run:
+    """Let control workers and workers take turns until an index has ended."""
+
+    def run(index: PassageIndex) -> PassageIndex:
+        for _ in range(8):
+            indexes.advance(index.id)
+            session.refresh(index)
+            if index.ended_at is not None:
+                return index
+            answering.work_off()
+        raise AssertionError(f"it is still {index.state}: {index.reason}")
+
+    return run

@@ -1,0 +1,89 @@
+"""Makes a segment of an index of read documents, in the object store; one that cannot be cut is left out and told.
+
+Knows no chunk; the documents are looked at by a confined process alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extraction.course.cutting_child import Cutting, ReadDocument, packed, unpacked
+from extraction.documents.limits import Limits
+from extraction.documents.process.document_reader import DocumentReader
+from extraction.errors import DocumentError
+from jobs import read_documents
+from jobs.errors import InputError
+from jobs.lines.document_bodies import CutRequest
+from jobs.storage import Storage
+
+_GONE = "what was read of it is kept no longer; build the index anew"
+_NAME = "documents of an index"
+
+
+class SegmentCutter:
+    """Cuts with one confined process."""
+
+    def __init__(self, storage: Storage, reader: DocumentReader, *, limits: Limits) -> None:
+        self._storage = storage
+        self._reader = reader
+        self._limits = limits
+        self._failed: list[dict[str, str]] = []
+
+    def cut(self, request: CutRequest, tenant_id: str) -> dict[str, Any]:
+        """Write the segment and return the body of the line's response.
+
+        Raises DocumentError where the documents cannot be cut together, though each alone can, InputError for objects
+        of another tenant, ServiceError, and ExtractionError where no process comes up.
+        """
+        _require_own(request, tenant_id)
+        cutting = Cutting(
+            max_tokens=request.max_tokens, overlap_tokens=request.overlap_tokens, language=request.language
+        )
+        found = [document for each in request.documents if (document := self._read(each)) is not None]
+        answer, num_cut = self._answer(cutting, found)
+        body = {"object": "index_segment", "num_documents": num_cut, "failed": self._failed}
+        if answer is None:
+            return {**body, "signature": None, "num_passages": 0, "size_bytes": 0}
+        made = unpacked(answer)
+        size_bytes = self._storage.put(request.segment_key, made.archived) if made.num_passages else 0
+        return {**body, "signature": made.signature, "num_passages": made.num_passages, "size_bytes": size_bytes}
+
+    def _read(self, named: Mapping[str, str]) -> ReadDocument | None:
+        stored = read_documents.find(self._storage, named["object_key"])
+        if stored is None:
+            self._failed.append({"id": named["id"], "code": "document_gone", "message": _GONE})
+            return None
+        return ReadDocument(id=named["id"], name=named["name"], stored=stored)
+
+    def _answer(self, cutting: Cutting, documents: list[ReadDocument]) -> tuple[bytes | None, int]:
+        """Return what became of the documents that can be cut, and how many these are."""
+        if not documents:
+            return None, 0
+        try:
+            return self._reader.read_stored(packed(cutting, documents), _NAME), len(documents)
+        except DocumentError as error:
+            if len(documents) == 1:
+                self._note(documents[0], error)
+                return None, 0
+            good = [each for each in documents if self._is_good(cutting, each)]
+            if len(good) == len(documents):  # together they are too much
+                raise
+        return self._answer(cutting, good)
+
+    def _is_good(self, cutting: Cutting, document: ReadDocument) -> bool:
+        try:
+            self._reader.read_stored(packed(cutting, [document]), document.name)
+        except DocumentError as error:
+            self._note(document, error)
+            return False
+        return True
+
+    def _note(self, document: ReadDocument, error: DocumentError) -> None:
+        self._failed.append({"id": document.id, "code": error.code, "message": error.message})
+
+
+def _require_own(request: CutRequest, tenant_id: str) -> None:
+    for key in (request.segment_key, *(each["object_key"] for each in request.documents)):
+        if not key.startswith(f"{tenant_id}/"):
+            raise InputError(f"{key[:200]!r} is no object of this tenant", code="not_found")
