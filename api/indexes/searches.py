@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import numpy as np
@@ -24,6 +25,7 @@ from jobs.indexes.parts import IndexParts, parts_of
 from jobs.indexes.searching import Found
 from jobs.indexes.searching import Query as Question
 from jobs.states import Scope
+from jobs.telemetry.declared import INDEX_SEARCH_SECONDS
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
 
@@ -90,5 +92,8 @@ def _mode(parts: IndexParts, asked: SearchMode | None) -> SearchMode:
 
 def _found(services: Services, parts: IndexParts, query: SearchQuery, vector: NDArray[np.float32] | None) -> Found:
     questions = [Question(text=query.query, vector=vector)]
+    began = time.perf_counter()
     (found,) = services.searcher.search(parts, questions, top_k=query.top_k, max_tokens=query.max_tokens)
+    mode = SearchMode.BM25 if vector is None else SearchMode.HYBRID
+    services.meters.observe(INDEX_SEARCH_SECONDS, time.perf_counter() - began, mode.value)
     return found

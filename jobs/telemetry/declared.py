@@ -35,7 +35,13 @@ HTTP_REQUESTS = _counter(
 HTTP_SECONDS = _seconds("http_request", "From a request's head to the end of its answer.", "method", "route")
 UPLOAD_BYTES = _counter("upload_bytes", "Bytes of uploaded file content.")
 
-API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES)
+INDEX_SEARCH_SECONDS = _seconds(
+    "index_search",
+    "Searching an index, its first reading included, without the wait for the question's vector.",
+    "mode",
+)
+
+API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES, INDEX_SEARCH_SECONDS)
 
 DATABASE_UP = _gauge(
     "database_up",

@@ -1,0 +1,64 @@
+"""`tokenmill indexes` as a user types it: created, listed, shown, searched, deleted, and refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from jobs.database import connect, sessions
+from jobs.errors import InputError
+from jobs.indexes.advancing import Indexes
+from jobs.settings import Settings
+from jobs.storage import Storage
+from tests.cli.service import Service
+from tests.jobs.indexes.answering import IndexAnswering
+
+
+def collect(service: Service) -> str:
+    """Make a collection of one document; return its id."""
+    headers = {"Authorization": f"Bearer {service.api_key}"}
+    with httpx.Client(base_url=service.base_url, headers=headers, timeout=20) as http:
+        content = ("boats.md", b"# Boats\n\n## Ferries\n\nThe ferry leaves at nine.")
+        file = http.post("/files", data={"purpose": "user_data"}, files={"file": content}).json()
+        collection = http.post("/collections", json={"name": "papers"}).json()
+        http.post(f"/collections/{collection['id']}/documents", json={"file_ids": [file["id"]]})
+        return str(collection["id"])
+
+
+def build(service: Service, index_id: str) -> None:
+    engine = connect(service.database)
+    maker, storage, settings = sessions(engine), Storage(service.storage_url), Settings()
+    answering = IndexAnswering(maker, storage, settings)
+    for _stage in range(3):
+        Indexes(maker, storage, settings).advance(index_id)
+        answering.work_off()
+    engine.dispose()
+
+
+def test_an_index_is_created_listed_shown_searched_and_deleted(service: Service) -> None:
+    collection_id = collect(service)
+    index_id = service.run("indexes", "create", collection_id, "--language", "english").stdout.strip()
+    with pytest.raises(InputError, match="cannot be searched yet"):
+        service.run("indexes", "search", index_id, "ferry")
+    build(service, index_id)
+    service.run("indexes", "create", collection_id)
+    (row,) = (line for line in service.run("indexes", "list").stdout.splitlines() if index_id in line)
+    assert row.split("\t")[3:8] == ["completed", "cut", "1", "0", "2"]
+    shown = json.loads(service.run("indexes", "show", index_id).stdout)
+    assert shown in json.loads(service.run("indexes", "list", "--json", "--collection", collection_id).stdout)
+    found = service.run("indexes", "search", index_id, "ferries", "--top-k", "1").stdout
+    assert found.startswith("1. boats.md [9:46]")
+    assert "  Boats\n   ## Ferries\n" in found
+    assert service.run("indexes", "search", index_id, "zebra").stdout == "nothing was found\n"
+    assert service.run("indexes", "delete", index_id).stdout == f"{index_id} is deleted\n"
+    with pytest.raises(InputError, match="No index found"):
+        service.run("indexes", "show", index_id)
+
+
+def test_what_cannot_be_indexed_is_a_sentence(service: Service) -> None:
+    with pytest.raises(InputError, match="No collection found"):
+        service.run("indexes", "create", "collection_none")
+    with pytest.raises(InputError, match="overlap of 100 tokens"):
+        service.run("indexes", "create", collect(service), "--overlap-tokens", "100")
