@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -17,6 +18,7 @@ from jobs.errors import InputError
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 MAX_DAYS = 36_500
+_EXAMPLE_PASSWORD = "change-me"
 EXTENSIONS_A_LEASE = 3  # at least: one that is late, or fails, must not end it
 
 
@@ -185,6 +187,16 @@ class Settings(BaseSettings):
                 "or extend more often."
             )
         return self
+
+    @field_validator("database_url", "redis_url")
+    @classmethod
+    def _refuse_example_password(cls, given: str) -> str:
+        if urlsplit(given).password == _EXAMPLE_PASSWORD:
+            raise InputError(
+                f"a password of this installation is {_EXAMPLE_PASSWORD!r}, which everybody knows. Set another in .env "
+                "or in the URLs (`openssl rand -hex 24` makes one), and in the server that has it."
+            )
+        return given
 
     @field_validator("webhook_networks")
     @classmethod

@@ -1,11 +1,22 @@
-"""What goes into the wheel, and the name `kernels`, which transformers looks for too."""
+"""What goes into the wheel and into docker-compose.yml, and the name `kernels`, which transformers looks for too."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from cli.embedded.sockets import free_port
+from jobs.telemetry.serving import serve
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_SHIPPED = {"tests", "examples"}  # read from a checkout, not from an installation
@@ -40,3 +51,54 @@ def test_transformers_builds_a_llama_with_our_kernels_folder_first_on_the_path()
     outcome = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.split() == [str(ROOT / "kernels" / "__init__.py"), "True"]
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    return found
+
+
+def test_every_container_writes_to_its_volumes_alone_and_has_no_right_that_it_does_not_need(
+    services: dict[str, Any],
+) -> None:
+    for name, service in services.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not service.keys() & {"cap_add", "privileged", "network_mode", "pid"}, name
+    assert [services[name]["user"] for name in ("postgres", "redis")] == ["postgres", "valkey"]
+    assert "\nUSER tokenmill\n" in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def test_compose_publishes_the_api_alone_and_on_this_machine_unless_told_otherwise(services: dict[str, Any]) -> None:
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert published == {"api": ["${TOKENMILL_BIND:-127.0.0.1}:${TOKENMILL_PORT:-8000}:8000"]}
+
+
+def test_compose_starts_nothing_without_passwords_and_the_example_has_none(services: dict[str, Any]) -> None:
+    example = (ROOT / ".env.example").read_text()
+    used = re.findall(r"\$\{(\w+_PASSWORD)(:\?)?", json.dumps(services))
+    assert {name for name, _ in used} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert all(demanded for _, demanded in used)
+    assert re.findall(r"^\w+_PASSWORD=(.*)$", example, re.MULTILINE) == ["", ""]
+
+
+def test_every_role_has_a_health_check_that_sees_whether_it_answers(services: dict[str, Any]) -> None:
+    checks = {name: service["healthcheck"] for name, service in services.items()}
+    assert [name for name, check in checks.items() if check.get("disable")] == ["migrate"]
+    roles = {"control", "dispatch", "prepare", "worker-cpu", "worker-gpu"}
+    (script,) = {checks[name]["test"][-1] for name in roles}
+    port = free_port()
+
+    def healthy() -> bool:
+        command = [sys.executable, "-c", script]
+        variables = os.environ | {"TOKENMILL_METRICS_PORT": str(port)}
+        return subprocess.run(command, env=variables, capture_output=True, check=False).returncode == 0
+
+    assert not healthy()
+    server = serve(CollectorRegistry(), host="127.0.0.1", port=port)
+    assert server is not None
+    assert healthy()
+    server.shutdown()
+    server.server_close()

@@ -1,4 +1,4 @@
-"""The pages of docs/tutorials, run word for word."""
+"""The pages of docs/tutorials, and that of operations, run word for word."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tutorial import ROOT, Terminal, matches, steps
 
 pytestmark = pytest.mark.long
 
-TUTORIALS = ROOT / "docs" / "tutorials"
+PAGES = {path.stem: path for path in [*ROOT.glob("docs/tutorials/*.md"), ROOT / "docs" / "operations.md"]}
 
 OF_ONE_DAY = {"nightly"}
 """Pages whose documents are those of today."""
@@ -49,11 +49,11 @@ def first_terminal(command: str, variables: dict[str, str]) -> Iterator[str]:
             process.wait(90)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in TUTORIALS.glob("*.md")))
-def test_a_tutorial_shows_what_its_commands_print(name: str, tmp_path: Path, memory_folder: Path) -> None:
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path, memory_folder: Path) -> None:
     if name in OF_ONE_DAY and datetime.now(UTC) + LONGEST > midnight():
         pytest.skip("the day would be another one before the page is over")
-    start, *others = steps(TUTORIALS / f"{name}.md")
+    start, *others = steps(PAGES[name])
     home = memory_folder / name  # the bill of another page would be on this one's
     home.mkdir()
     variables = environment(home)

@@ -26,6 +26,7 @@ STACK = {
     "`nvidia-smi` is.",
 }
 COMPOSE = {
+    "TOKENMILL_BIND": "Address of the host on which the API is published; 127.0.0.1 without it.",
     "TOKENMILL_PORT": "Port of the host on which the API listens; 8000 without it.",
     "TOKENMILL_MODEL_NAME": "Name under which batches ask for the model; `demo` without it.",
     "TOKENMILL_MODEL_DIR": "The model's folder on the host; the demo model's without it.",
