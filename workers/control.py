@@ -23,7 +23,6 @@ from jobs.batches import exact_counts
 from jobs.batches.deletion import delete_left
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lifecycle import trace_context
-from jobs.batches.retrieval.asking import Embedder
 from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
@@ -31,9 +30,8 @@ from jobs.errors import ServiceError
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.deletion import purge_documents, purge_extractions
 from jobs.indexes.advancing import Indexes
-from jobs.indexes.lifecycle import find_index
-from jobs.indexes.parts import parts_of
 from jobs.indexes.purging import purge_indexes, sweep_index_objects
+from jobs.indexes.questions import embedder_of
 from jobs.pipelines.advancing import Runs
 from jobs.pipelines.runs.purging import purge_runs
 from jobs.retention import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
@@ -198,14 +196,6 @@ class Control:
         with transaction(self._sessions) as session:
             chores.finish(session, name, again=again)
         return num
-
-
-def embedder_of(session: Session, tenant_id: str, index_id: str) -> Embedder | None:
-    """Return what the queries of a tenant's index are embedded with, None: nothing. Raises InputError for no index."""
-    parts = parts_of(session, find_index(session, tenant_id, index_id))
-    if parts.embedding_model is None:
-        return None
-    return Embedder(model=parts.embedding_model, query_prefix=parts.query_prefix)
 
 
 def register(app: Celery, due: DueBatches) -> None:

@@ -15,11 +15,13 @@ from sqlalchemy.orm import Session
 
 from jobs.batches import lifecycle, made_inputs
 from jobs.batches.results import read_finished_lines
+from jobs.batches.retrieval.asking import Embedder
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import fleet
 from jobs.errors import InputError, UnservedError
 from jobs.files import MIN_EXPIRY_SECONDS, NewFile
-from jobs.indexes.parts import IndexParts
+from jobs.indexes.lifecycle import find_index
+from jobs.indexes.parts import IndexParts, parts_of
 from jobs.indexes.segments import vector_of
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.served_models import require_same
@@ -41,6 +43,19 @@ def require_served(session: Session, parts: IndexParts) -> None:
             f"No running worker serves the model {model!r}, which embeds the question. Start one, or {INSTEAD}.",
             code="model_not_served",
         )
+
+
+def embedder_of(session: Session, tenant_id: str, index_id: str) -> Embedder | None:
+    """Return what the queries of a tenant's index are embedded with, None: they are found by words alone.
+
+    Raises NotFoundError for no such index, ConflictError where it is not completed or its model is another by now.
+    """
+    parts = parts_of(session, find_index(session, tenant_id, index_id))
+    model, embedding = parts.embedding_model, parts.signature.embedding
+    if model is None or embedding is None:
+        return None
+    require_same(session, model, embedding)
+    return Embedder(model=model, query_prefix=embedding.query_prefix)
 
 
 def line_of(parts: IndexParts, query: str) -> bytes:

@@ -9,7 +9,7 @@ from jobs.database import connect, sessions
 from jobs.ids import new_id
 from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL
-from jobs.settings import GIB, Settings
+from jobs.settings import MIB, Settings
 from jobs.storage import Storage
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
@@ -24,7 +24,6 @@ from workers.preparing.runner import DocumentRunner
 from workers.preparing.sources import Sources
 
 _CONNECTIONS_BESIDE_READERS = 3  # for claims, and for the flushes of chunks
-_INDEX_BYTES = GIB  # of memory, of indexes that are searched again and again
 _HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
 
 
@@ -41,7 +40,7 @@ def main(settings: Settings) -> None:
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
     pool = ReaderPool(settings.prepare_processes, limits=limits)
     sources = Sources(sessions=maker, storage=storage, settings=settings)
-    passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=_INDEX_BYTES))
+    passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=settings.index_memory_mib * MIB))
 
     def make_parts(parsers: str, drain: Drain) -> PrepareParts:
         return PrepareParts(
