@@ -24,16 +24,16 @@ from api.dashboard.pages import (
 )
 
 _STATIC = Path(__file__).parent / "static"
-_KEPT = "public, max-age=3600"
+_ASKED_AGAIN = "no-cache"  # answered with 304 where nothing has changed: an upgrade is seen at once
 _PAGES = (overview, batches, batch, submit, models, pipelines, extractions, tenants, usage, health, plots)
 
 
 class _Static(StaticFiles):
-    """Files of this folder, kept by the browser for an hour."""
+    """Files of this folder."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
-        answer.headers["cache-control"] = _KEPT
+        answer.headers["cache-control"] = _ASKED_AGAIN
         answer.headers["x-content-type-options"] = "nosniff"
         return answer
 
