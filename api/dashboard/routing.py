@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
 
 from api.dashboard.rendering import PAGE_HEADERS, render
 from api.dashboard.viewer import SIGN_IN, SignInNeededError
@@ -30,6 +31,8 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_as_page(request: Request) -> Response:
+            if "authorization" in request.headers:  # a program that left out /v1: it is told so by the API
+                raise HTTPException(HTTPStatus.NOT_FOUND)
             try:
                 return await handle(request)
             except SignInNeededError as error:

@@ -88,7 +88,7 @@ class Advancer(ABC, Generic[Graph]):
             raise
         except Exception:
             # A defect of ours, or of what we read: it counts as a try, or the graph would be begun anew for ever.
-            log.exception("%s failed to go on id=%s", self._claims.kind, work.claim.id)
+            log.exception("work failed to go on kind=%s id=%s", self._claims.kind, work.claim.id)
             self._try_again_later(work, _UNEXPECTED.format(kind=self._claims.kind))
         return True
 
@@ -118,7 +118,7 @@ class Advancer(ABC, Generic[Graph]):
             pause = _FIRST_PAUSE * 2 ** min(num_tries - 1, _MAX_TRIES)
             graph.look_at = session.scalar(select(func.clock_timestamp() + pause))
         kind = self._claims.kind
-        log.warning("%s waits id=%s tries=%d reason=%s", kind, work.claim.id, num_tries, reason)
+        log.warning("work waits kind=%s id=%s tries=%d reason=%s", kind, work.claim.id, num_tries, reason)
         if num_tries >= _MAX_TRIES:
             with work.writing() as (session, graph):
                 self._end_early(session, graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -15,6 +15,12 @@ from jobs.accounts.keys import create_key
 from jobs.chunks import fleet
 
 Made = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def deployment(deploy: Callable[..., Any]) -> Any:
+    """An API of this module's own: its worker would serve the batches of others."""
+    return deploy()
 
 
 @pytest.fixture

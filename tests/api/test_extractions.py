@@ -25,6 +25,12 @@ UNFIT = {"num_gold": 0, "logistic": None, "isotonic": None, "threshold": 0.9}
 GOOD = b"vendor: Ash Ltd\ntotal: 12.50"
 
 
+@pytest.fixture(scope="module")
+def deployment(deploy: Callable[..., Any]) -> Any:
+    """An API of this module's own: workers of others would have too short a context."""
+    return deploy()
+
+
 def collect(http: httpx.Client, *contents: bytes) -> str:
     collection_id = str(http.post("/v1/collections", json={"name": "papers"}).json()["id"])
     ids = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,12 @@ from jobs.tables import Batch, PassageIndex
 from tests.jobs.indexes.answering import MADE, UNKNOWN, IndexAnswering
 
 PAPERS = {"boats.txt": "The ferry leaves the harbour at nine.", "trees.txt": "Oaks grow slowly."}
+
+
+@pytest.fixture(scope="module")
+def deployment(deploy: Callable[..., Any]) -> Any:
+    """An API of this module's own: its model and worker would be among those of others."""
+    return deploy()
 
 
 def collect(http: httpx.Client, contents: dict[str, str]) -> str:

@@ -83,7 +83,7 @@ class Claimer:
     def pause(self, *, is_paused: bool) -> None:
         """Claim nothing until told otherwise, or claim again; what runs goes on. Hints wait."""
         if is_paused != self._is_paused:
-            log.info("claiming %s worker_id=%s", "paused" if is_paused else "resumed", self._worker_id)
+            log.info("claiming changed worker_id=%s is_paused=%s", self._worker_id, is_paused)
             self._is_paused = is_paused
             self._wake.set()
 

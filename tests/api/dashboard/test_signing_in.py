@@ -134,6 +134,11 @@ def test_no_page_may_load_or_run_what_is_not_ours(browse: Browse, deployment: An
     assert answer.headers["cache-control"] == "no-store"
 
 
+def test_a_program_that_leaves_out_v1_gets_no_page(browse: Browse, deployment: Any) -> None:
+    answer = browse(None).get("/models", headers={"Authorization": f"Bearer {deployment.new_key()}"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+
+
 def test_a_switch_turns_the_pages_off(serve: Callable[..., str], new_database: Callable[[], str]) -> None:
     with Browser(base_url=serve(database_url=new_database(), dashboard=False)) as browser:
         assert browser.get("/").status_code == 404

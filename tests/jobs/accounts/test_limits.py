@@ -136,7 +136,7 @@ def test_the_queue_of_all_tenants_has_a_depth_and_may_be_tried_again(
     ("changes", "code", "said"),
     [
         ({"files": 2}, "too_many_files", "You keep 2 files and 2 are allowed"),
-        ({"stored_bytes": 2049}, "stored_bytes_exceeded", "has 50 bytes, your files have 2,000, and together 2,049"),
+        ({"stored_bytes": 2049}, "stored_bytes_exceeded", "has 50 bytes, what you keep has 2,000, and together 2,049"),
     ],
 )
 def test_what_a_tenant_keeps_is_bounded_and_deleting_makes_room(
