@@ -132,8 +132,9 @@ class ExtractJob:
 
     def _longest(self, group: int, text: str, count: Count, *, again: bool = True) -> int:
         """Return the tokens of the longest prompt for a group: with every doubt, if it may be asked `again`."""
-        # Each with a reason of its own, as of a validator: one that several share is told once.
-        doubts = {leaf.path: f"{CONTRADICTED} {number}" for number, leaf in enumerate(self.groups[group].leaves)}
+        # For one reason that all share, told once. Where they have more, the question may be too long: then the first
+        # answer stands, and is looked at. Room for reasons of their own would be taken from the document's text.
+        doubts = dict.fromkeys((leaf.path for leaf in self.groups[group].leaves), CONTRADICTED)
         first = self.again_request(group, text, doubts) if again else self.first_request(group, text)
         prompts = [
             [message["content"] for message in one.messages] for one in (first, self.second_request(group, text)) if one

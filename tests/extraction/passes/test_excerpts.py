@@ -59,9 +59,8 @@ def job(*, max_tokens: int, schema: object = SCHEMA, max_fields: int = 25) -> Ex
 
 
 def longest_prompt(asked: ExtractJob, text: str) -> int:
-    """Return the tokens of the question that doubts every leaf of the first group, each for a reason of its own."""
-    told = "a second reading found another value there"
-    doubts = {leaf.path: f"{told} {number}" for number, leaf in enumerate(asked.groups[0].leaves)}
+    """Return the tokens of the question that doubts every leaf of the first group, for one reason."""
+    doubts = dict.fromkeys((leaf.path for leaf in asked.groups[0].leaves), "a second reading found another value there")
     return sum(count(message["content"]) for message in asked.again_request(0, text, doubts).messages)
 
 
@@ -116,8 +115,13 @@ def test_without_room_for_a_passage_a_prompt_is_a_little_too_long_and_the_model_
 
 
 def test_where_doubts_would_leave_no_room_the_first_question_has_it_all(long_document: Document) -> None:
-    wide = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(20)}}
-    max_tokens = longest_prompt(job(max_tokens=800, schema=wide), "") + 256 + 90
+    wide = {
+        "type": "object",
+        "properties": {
+            f"what_the_contract_says_of_the_clause_with_number_{number}": {"type": "string"} for number in range(24)
+        },
+    }
+    max_tokens = longest_prompt(job(max_tokens=2000, schema=wide), "") + 256 + 90
     asked = job(max_tokens=max_tokens, schema=wide)
     shown = asked.excerpt(0, asked.showing(long_document)).layout.text
     messages = asked.first_request(0, shown).messages
