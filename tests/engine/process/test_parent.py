@@ -165,15 +165,16 @@ def test_an_idle_engine_shows_that_it_is_alive_every_second(process: EngineProce
 def test_a_killed_child_is_reported_with_what_was_in_flight_and_can_be_started_again(
     process: EngineProcess, model: TinyModel
 ) -> None:
-    for index in (3, 4):
-        process.add(new_request(index, model.prompts[index], params=SamplingParams(max_tokens=180, ignore_eos=True)))
+    indices = range(3, 67)  # more than a machine that is busy elsewhere lets end before the kill
+    for index in indices:
+        process.add(new_request(index, model.prompts[3], params=SamplingParams(max_tokens=180, ignore_eos=True)))
     poll_until_tokens(process)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(EngineDied) as caught:
         collect(process)
     assert caught.value.exit_code == -signal.SIGKILL
-    assert set(caught.value.request_ids) == {3, 4}
+    assert set(indices[-8:]) <= set(caught.value.request_ids) <= set(indices)
     assert not process.is_alive
     process.start()
     process.add(
