@@ -28,7 +28,7 @@ async function show(review) {
   part("right").value = evidence.value ?? "";
   part("right").dataset.kind = typeof evidence.value;
   part("path").focus({ preventScroll: true });
-  await showPage(review, (evidence.spans ?? []).find((span) => span.box));
+  showPage(review, (evidence.spans ?? []).find((span) => span.box)); // nobody waits for the picture
 }
 
 /** Pixels a point of the page has, as the picture's own `pHYs` says. */
@@ -45,9 +45,10 @@ async function showPage(review, span) {
   part("no-page").hidden = Boolean(span);
   if (!span) return;
   const answer = await fetch(`/v1/collections/${room.dataset.collection}/documents/${review.document_id}/pages/${span.page}/image`);
+  const bytes = await answer.arrayBuffer();
+  if (review !== claimed.data[0]) return;
   part("no-page").hidden = answer.ok;
   if (!answer.ok) return;
-  const bytes = await answer.arrayBuffer();
   const image = part("image");
   URL.revokeObjectURL(image.src);
   image.alt = `Page ${span.page + 1} of ${review.document}; the value is marked`;
@@ -86,12 +87,13 @@ async function decide(verdict) {
     if (verdict !== "next") {
       const value = verdict === "correct" ? { value: corrected() } : {};
       await call("POST", `/v1/reviews/${review.id}`, { verdict, claim: claimed.claim, ...value });
-      part("left").textContent = (left = Math.max(0, left - 1)).toLocaleString("en");
+      left = Math.max(0, left - 1);
     }
     claimed.data.shift();
     await next();
   } catch (error) { complain(error.message); }
   busy = false;
+  part("left").textContent = left.toLocaleString("en");
 }
 
 document.addEventListener("click", (event) => {
