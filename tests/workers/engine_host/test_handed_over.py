@@ -142,15 +142,18 @@ class CountingEngine(FakeEngine):
 def test_what_a_request_costs_does_not_grow_with_those_in_the_engine() -> None:
     engine = CountingEngine()
     stage = Stage(engine)
-    first, last = Calls(), Calls()
-    first.begin()
-    requests = [stage.submit(3)]
-    first.end()
+    requests = []
+
+    def cost() -> int:
+        calls = Calls()
+        calls.begin()
+        requests.append(stage.submit(3))
+        calls.end()
+        return calls.num
+
+    first = cost()
     requests += [stage.submit(3) for _ in range(200)]
-    last.begin()
-    requests.append(stage.submit(3))
-    last.end()
-    assert last.num <= first.num + 10  # by chance some more: 200 requests would cost 200
+    assert min(cost() for _ in range(5)) <= first  # the least: the host's thread may be counted, too
     engine.work()
     for request in requests:
         request.wait()
