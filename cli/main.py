@@ -27,6 +27,7 @@ from cli.admin import database as database_commands
 from cli.admin import keys as key_commands
 from cli.admin import log as log_commands
 from cli.admin import tenants as tenant_commands
+from cli.admin import workers as worker_commands
 from cli.extracting import group as extract_group
 from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install
@@ -73,6 +74,7 @@ app.add_typer(log_commands.app, name="admin")
 app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")
 app.add_typer(store_commands.app, name="stores")
+app.add_typer(worker_commands.app, name="workers")
 app.add_typer(bench_commands.app, name="bench")
 
 

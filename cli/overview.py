@@ -16,7 +16,7 @@ SECTIONS = {
         *("batch", "files", "extractions", "indexes", "pipelines", "schedules", "runs", "webhooks", "usage"),
         "quota",
     ),
-    "Administration": ("tenants", "keys", "budgets", "models", "stores", "admin", "db", "audit"),
+    "Administration": ("tenants", "keys", "budgets", "models", "stores", "workers", "admin", "db", "audit"),
     "Roles": ("api", "control", "dispatch", "worker", "prepare"),
     "Measurements": ("bench",),
 }

@@ -73,7 +73,7 @@ def find_worker(session: Session, worker_id: str) -> Worker:
     """Return a worker that has not ended. Raises NotFoundError."""
     worker = session.get(Worker, worker_id)
     if worker is None or worker.stopped_at is not None:
-        raise NotFoundError(f"there is no worker {worker_id[:80]!r}; `tokenmill status` shows those there are")
+        raise NotFoundError(f"there is no worker {worker_id[:80]!r}; `tokenmill workers list` shows those there are")
     return worker
 
 

@@ -1,4 +1,4 @@
-"""`tokenmill keys`, `tenants disable` and `admin log`, as an operator types them, on a real database."""
+"""`tokenmill keys`, `tenants disable`, `workers` and `admin log`, as an operator types them, on a real database."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from jobs.chunks import fleet
+from jobs.database import connect, sessions, transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
 
 Tokenmill = Callable[..., Result]
@@ -84,6 +86,23 @@ def test_a_tenant_is_disabled_and_enabled(tokenmill: Tokenmill) -> None:
     assert table(tokenmill("tenants", "list"))[0]["disabled"] == ""
     with pytest.raises(NotFoundError, match="no tenant 'nobody'"):
         tokenmill("tenants", "disable", "nobody")
+
+
+def test_a_worker_is_listed_drained_and_resumed(tokenmill: Tokenmill, database_url: str) -> None:
+    engine = connect(database_url)
+    with transaction(sessions(engine)) as session:
+        fleet.register(session, worker_id="worker_a", model="demo", max_chunks=1, max_model_len=64)
+    engine.dispose()
+    (listed,) = table(tokenmill("workers", "list"))
+    assert (listed["id"], listed["model"], listed["draining since"]) == ("worker_a", "demo", "")
+    drained = tokenmill("workers", "drain", "worker_a").stdout
+    assert drained == "worker_a finishes what it has; `tokenmill workers resume worker_a` undoes it\n"
+    assert table(tokenmill("workers", "list"))[0]["draining since"].startswith("20")
+    assert tokenmill("workers", "resume", "worker_a").stdout == "worker_a claims again\n"
+    assert table(tokenmill("workers", "list"))[0]["draining since"] == ""
+    assert [row["action"] for row in table(tokenmill("admin", "log"))[:2]] == ["worker.resume", "worker.drain"]
+    with pytest.raises(NotFoundError, match="no worker 'worker_b'; `tokenmill workers list` shows"):
+        tokenmill("workers", "drain", "worker_b")
 
 
 def test_the_admin_log_names_the_user_and_shows_the_newest_change_first(tokenmill: Tokenmill) -> None:

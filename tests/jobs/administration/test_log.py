@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from jobs.accounts.window_budgets import NewBudget
 from jobs.administration import budgets, keys, models, stores, tenants
 from jobs.administration.log import Actor, Admin, entries
-from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, Scope
-from jobs.tables import AdminEntry, Deletion, Tenant
+from jobs.states import AskedPriority, BatchState, BudgetUnit, BudgetWindow, Scope
+from jobs.tables import AdminEntry, Batch, Deletion, Tenant
 
 ROOT = Path(__file__).resolve().parents[3]
 CHANGES = {
@@ -57,6 +57,22 @@ def test_a_change_says_who_what_and_from_what_to_what(session: Session, admin: A
     assert (last(session).subject, last(session).tenant_id) == (tenant.id, tenant.id)
     tenants.change(admin, tenant, limit_tokens=500, may_overflow=False)
     assert len(entries(session, limit=10)) == 1, "nothing was changed"
+
+
+def test_disabling_a_tenant_cancels_its_open_batches_on_a_wish_and_nobody_elses(
+    session: Session, admin: Admin, tenant: Tenant, make_batch: Callable[..., Batch]
+) -> None:
+    other = tenants.create(admin, "other")
+    running, ended = make_batch(state=BatchState.IN_PROGRESS), make_batch(state=BatchState.COMPLETED)
+    others = make_batch(tenant_id=other.id, state=BatchState.IN_PROGRESS)
+    assert tenants.disable(admin, tenant) == 0
+    assert running.state == BatchState.IN_PROGRESS, "what was accepted runs on"
+    assert tenants.disable(admin, tenant, cancels=True) == 1
+    session.expire_all()
+    assert running.state == BatchState.CANCELLING
+    assert (ended.state, others.state) == (BatchState.COMPLETED, BatchState.IN_PROGRESS)
+    after = {"cancelled_batches": 1}
+    assert told(last(session)) == ("key:key_operator", "tenant.cancel_batches", {}, after)
 
 
 def every_change(admin: Admin) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.accounts.tenants import set_disabled
 from jobs.database import connect, sessions
 from jobs.pipelines.due import insert_due_runs, timetable_of
 from jobs.states import RunState
@@ -97,6 +98,21 @@ def test_a_paused_schedule_and_one_of_a_deleted_tenant_make_no_runs(
     session.flush()
     assert insert_due_runs(session, now=now) == 0
     assert session.scalars(select(Run)).all() == []
+
+
+def test_schedules_rest_while_their_tenant_is_disabled_and_then_make_up_for_it_as_they_say(
+    session: Session, tenant: Tenant, make_schedule: MakeSchedule
+) -> None:
+    latest, never = make_schedule(at=EVENING), make_schedule(at=EVENING, catch_up="none")
+    tenant = session.get_one(Tenant, tenant.id)
+    set_disabled(session, tenant, is_disabled=True)
+    assert insert_due_runs(session, now=EVENING + timedelta(hours=5)) == 0
+    set_disabled(session, tenant, is_disabled=False)
+    insert_due_runs(session, now=EVENING + timedelta(hours=5, minutes=30))
+    queued = session.scalars(select(Run).where(Run.state == RunState.QUEUED)).all()
+    assert [(run.schedule_id, run.scheduled_for) for run in queued] == [(latest.id, EVENING + timedelta(hours=5))]
+    session.refresh(never)
+    assert never.next_at == EVENING + timedelta(hours=6)
 
 
 def test_a_zone_that_is_no_longer_known_pauses_its_schedule_and_holds_up_no_other(
