@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
+from benchmarks import no_compute
 from benchmarks.arguments import natural, positive
 from benchmarks.chaos import report
 from benchmarks.chaos.faults import Chaos
@@ -53,6 +54,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=positive, default=3.0, help="over which the faults are spread")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=natural, default=3)
+    parser.add_argument(
+        "--seats",
+        type=natural,
+        default=no_compute.SEATS,
+        help="lines at once in an engine; few for a run beside others",
+    )
     for kind, (option, default) in _COUNTS.items():
         parser.add_argument(option, type=_count, default=default, metavar="N", help=str(kind))
     parser.add_argument(
@@ -113,7 +120,9 @@ def _carry_out(arguments: argparse.Namespace, launcher: Launcher, *, lease_secon
     plan = plan_faults(counts, seconds=arguments.minutes * 60, seed=arguments.seed)
     with ExitStack() as closing:
         s3, received = closing.enter_context(s3_server()), closing.enter_context(receiver())
-        stack = closing.enter_context(running_stack(launcher, s3, num_workers=arguments.workers))
+        stack = closing.enter_context(
+            running_stack(launcher, s3, num_workers=arguments.workers, num_seats=arguments.seats)
+        )
         started_at = time.time()
         traffic = Traffic(stack, received, num_lines=arguments.lines, seed=arguments.seed)
         chaos = Chaos(stack, plan, lease_seconds=lease_seconds, seed=arguments.seed, log=log)

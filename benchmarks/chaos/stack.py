@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import psutil
 import psycopg
 
+from benchmarks import no_compute
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.own_stack import free_port
 from benchmarks.s3_server import S3Server
@@ -24,10 +25,11 @@ from jobs.states import AskedPriority
 
 MODEL = "echo"
 MODEL_FOLDER = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
-_STAND_IN = Path(__file__).with_name("stand_in")
 _EACH = 2
 """Control workers and dispatchers, as where one must not be missed."""
 _PAUSE_SECONDS = 0.3
+_STEP_SECONDS, _TOKENS_A_STEP = 0.05, 4
+"""Of an engine: a line is answered in a fifth of a second or so, and faults come in the midst of it."""
 _AMPLE_TOKENS = 10**12
 """A limit that no run reaches: lines of a tenant with one are covered before they run."""
 
@@ -134,7 +136,7 @@ def children_of(pid: int | None) -> list[psutil.Process]:
 
 
 @contextmanager
-def running_stack(launcher: Launcher, s3: S3Server, *, num_workers: int) -> Iterator[Stack]:
+def running_stack(launcher: Launcher, s3: S3Server, *, num_workers: int, num_seats: int) -> Iterator[Stack]:
     """Start everything and wait until it is ready; stop it."""
     with ExitStack() as closing:
         postgres, valkey = launcher.postgres(), launcher.valkey()
@@ -163,9 +165,9 @@ def running_stack(launcher: Launcher, s3: S3Server, *, num_workers: int) -> Iter
                 *((f"dispatch-{number}", "dispatch", ()) for number in range(_EACH)),
             )
         }
-        of_worker = {**environment, "PYTHONPATH": str(_STAND_IN)}
+        engine = no_compute.environment(step_seconds=_STEP_SECONDS, tokens_a_step=_TOKENS_A_STEP, num_seats=num_seats)
         workers = [
-            launcher.role("worker", "--model", MODEL, log=f"worker-{number}", environment=of_worker)
+            launcher.role("worker", "--model", MODEL, log=f"worker-{number}", environment={**environment, **engine})
             for number in range(num_workers)
         ]
         for process in (*roles.values(), *workers):

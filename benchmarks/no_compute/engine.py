@@ -1,4 +1,4 @@
-"""An engine that answers each prompt with its own tokens, some a step, and computes nothing."""
+"""An engine that answers each prompt with its own tokens and the end, some a step, and computes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.no_compute import SEATS, STEP_SECONDS, TOKENS_A_STEP
+from benchmarks.no_compute import NUM_SEATS, STEP_SECONDS, TOKENS_A_STEP
 from engine.config import EngineConfig
 from engine.intake import EngineInfo
 from engine.outputs import FinishReason, TokenDelta
@@ -19,7 +19,7 @@ from engine.stats import EngineStats
 
 
 class EchoEngine:
-    """What `engine.process.child` needs of an engine; the end of a prompt, or max_tokens before it, is its answer's."""
+    """What `engine.process.child` needs of an engine; max_tokens may end an answer before its prompt does."""
 
     def __init__(self, config: EngineConfig) -> None:
         model = json.loads(Path(config.model, "config.json").read_text())
@@ -34,6 +34,7 @@ class EchoEngine:
         )
         self._step_seconds = float(os.environ[STEP_SECONDS])
         self._tokens_a_step = int(os.environ[TOKENS_A_STEP])
+        self._num_seats = int(os.environ[NUM_SEATS])
         self._waiting: deque[NewRequest] = deque()
         self._running: dict[int, tuple[NewRequest, int]] = {}  # by id, with how many tokens were answered
         self._ended: list[TokenDelta] = []  # aborted since the last step
@@ -61,7 +62,7 @@ class EchoEngine:
         """Give every seat its next tokens."""
         if self._step_seconds:
             time.sleep(self._step_seconds)
-        while self._waiting and len(self._running) < SEATS:
+        while self._waiting and len(self._running) < self._num_seats:
             new = self._waiting.popleft()
             self._running[new.request_id] = new, len(new.output_token_ids)
         deltas, self._ended = self._ended, []
@@ -72,24 +73,24 @@ class EchoEngine:
 
     def _advance(self, request_id: int) -> Iterator[TokenDelta]:
         new, num_answered = self._running[request_id]
-        length = len(new.prompt_token_ids)
-        if new.params.max_tokens is not None:
-            length = min(length, new.params.max_tokens)
+        answer = [*new.prompt_token_ids, self.info.eos_token_ids[0]]
+        length = len(answer) if new.params.max_tokens is None else min(len(answer), new.params.max_tokens)
         end = min(num_answered + self._tokens_a_step, length)
         reason = None
         if end >= length:
-            reason = FinishReason.STOP if length == len(new.prompt_token_ids) else FinishReason.LENGTH
+            reason = FinishReason.STOP if length == len(answer) else FinishReason.LENGTH
             del self._running[request_id]
             self._stats.requests.num_finished += 1
         else:
             self._running[request_id] = new, end
-        tokens = list(new.prompt_token_ids[num_answered:end])
         for index in range(new.params.n):
-            yield TokenDelta(request_id=request_id, index=index, token_ids=tokens, finish_reason=reason)
+            yield TokenDelta(
+                request_id=request_id, index=index, token_ids=answer[num_answered:end], finish_reason=reason
+            )
 
     def stats(self) -> EngineStats:
         self._stats.load.num_running, self._stats.load.num_waiting = len(self._running), len(self._waiting)
-        self._stats.load.max_num_seqs = SEATS
+        self._stats.load.max_num_seqs = self._num_seats
         return self._stats
 
     def new_decisions(self) -> list[Decision]:

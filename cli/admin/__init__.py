@@ -1,4 +1,4 @@
-"""Commands for whoever runs the service: schema, tenants, keys, workers, the admin log, audit. They talk to Postgres directly.
+"""Commands for whoever runs the service: schema, tenants, keys, workers, admin log, audit. They ask Postgres directly.
 
 What they change, `jobs.administration` changes; they know no SQL.
 """

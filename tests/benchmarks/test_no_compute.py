@@ -19,7 +19,8 @@ def test_an_engine_process_echoes_prompts_and_loads_no_model(monkeypatch: pytest
         monkeypatch.setenv(name, value)
     engine = EngineProcess(EngineConfig(model=str(DEMO)))
     try:
-        assert engine.start().dtype == "none"
+        info = engine.start()
+        assert info.dtype == "none"
         engine.add(
             NewRequest(request_id=1, prompt_token_ids=[7, 8, 9], params=SamplingParams(max_tokens=9)),
             NewRequest(request_id=2, prompt_token_ids=[4, 5, 6], params=SamplingParams(max_tokens=1, n=2)),
@@ -28,7 +29,7 @@ def test_an_engine_process_echoes_prompts_and_loads_no_model(monkeypatch: pytest
     finally:
         engine.close()
 
-    assert tokens == {(1, 0): [7, 8, 9], (2, 0): [4], (2, 1): [4]}
+    assert tokens == {(1, 0): [7, 8, 9, *info.eos_token_ids], (2, 0): [4], (2, 1): [4]}
     assert ends == {(1, 0): FinishReason.STOP, (2, 0): FinishReason.LENGTH, (2, 1): FinishReason.LENGTH}
 
 
