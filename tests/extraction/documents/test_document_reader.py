@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -127,6 +128,24 @@ for attempt in (socket.socket, lambda: subprocess.run(["true"]), lambda: os.exec
     except (OSError, MemoryError) as error:
         print(type(error).__name__)
 """
+
+
+CALLED = """
+import ctypes
+from extraction.documents.process.confinement import confine
+confine(1 << 30)
+libc = ctypes.CDLL(None, use_errno=True)
+for number in (425, 438, 310, 311, 0x40000000 + 41, 39):
+    ctypes.set_errno(0)
+    print(number, "refused" if libc.syscall(number, 0, 0, 0, 0, 0, 0) < 0 and ctypes.get_errno() == 13 else "allowed")
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+def test_a_confined_process_finds_no_other_way_to_sockets_or_into_another_process() -> None:
+    result = subprocess.run([sys.executable, "-c", CALLED], capture_output=True, text=True, check=True, timeout=60)
+    refused = ("425", "438", "310", "311", str(0x40000000 + 41))  # io_uring_setup, pidfd_getfd, process_vm_*, x32's
+    assert result.stdout.split() == [word for number in refused for word in (number, "refused")] + ["39", "allowed"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere sockets of libraries are not refused")
