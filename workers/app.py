@@ -53,6 +53,9 @@ def make_app(redis_url: str, *, queue: str | None = None, app_class: type[App] =
             "socket_keepalive_options": _keepalive_options(),
             "health_check_interval": 10,
             "visibility_timeout": 60,
+            # Who sends hints must not stand still for the 4 s for which a connection is tried otherwise.
+            "max_retries": 1,
+            "interval_start": 0,
         },
         task_publish_retry=False,
     )

@@ -424,5 +424,6 @@ def test_a_dead_database_costs_a_warning_a_tick_and_nothing_else(
     thread.start()
     while sum("database unreachable" in record.message for record in caplog.records) < 2:
         assert thread.is_alive()
+        stop.wait(0.01)
     stop.set()
     thread.join()

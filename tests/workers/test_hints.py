@@ -39,13 +39,16 @@ def test_a_hint_from_a_machine_with_another_clock_is_followed(
         arrived.put(chunk_id)
 
     assert HintSender(sending).run_chunk(7, model=model)
-    with start_worker(working, pool="solo", perform_ping_check=False):
+    # The level is the root logger's and stays so: by default no warning of later tests would be seen.
+    with start_worker(working, pool="solo", perform_ping_check=False, loglevel="WARNING"):
         assert arrived.get(timeout=30) == 7
 
 
 def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     sender = HintSender(make_app("redis://127.0.0.1:1/0"), monotonic=lambda: clock[0])
+    waits: list[float] = []
+    monkeypatch.setattr("kombu.utils.functional.sleep", waits.append)
     tried: list[str] = []
     has_room = sender._has_room
 
@@ -55,6 +58,7 @@ def test_a_broker_that_is_down_drops_hints_and_is_not_tried_at_once_again(monkey
 
     monkeypatch.setattr(sender, "_has_room", noted)
     assert not sender.validate("batch_1")
+    assert sum(waits) == 0, "a dispatcher's tick waits for nobody"
     assert not sender.validate("batch_2")
     assert len(tried) == 1, "no second try during the pause"
     clock[0] += PAUSE_SECONDS + 1
