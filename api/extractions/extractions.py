@@ -28,6 +28,8 @@ from jobs.errors import InputError, TooLargeError
 from jobs.extractions import deletion, lifecycle, plans, records, reviewed, stages
 from jobs.extractions.lifecycle import CreateExtraction
 from jobs.extractions.records import RecordsFile, RecordsPage
+from jobs.indexes.corpora import asked_index
+from jobs.lines.body_context import MAX_TOP_K
 from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import Extraction, Tenant
@@ -51,7 +53,12 @@ class ResultsQuery(StrictModel):
 
 
 class CreateExtractionBody(StrictModel):
-    collection_id: ObjectId
+    collection_id: ObjectId | None = None
+    """Ask each of its documents; or, in its place:"""
+    index_id: ObjectId | None = None
+    """Ask an index of passages as if it were one document, each field of the schema by itself."""
+    top_k: Annotated[StrictInt, Field(ge=1, le=MAX_TOP_K), WHOLE] | None = None
+    """Of an index: passages that a question is shown, at most; null: 5."""
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
     """A JSON schema of the fields, see docs/extraction.md."""
     model: ObjectId
@@ -91,7 +98,10 @@ async def create(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> ExtractionObject:
-    """Ask fields of all documents that a collection has now; sent again with its key, it returns what was made."""
+    """Ask fields of all documents that a collection has now, or of an index.
+
+    Sent again with its key, it returns what was made.
+    """
     wanted = await run_sync(_checked, body, services.settings, idempotency_key, limiter=services.store.estimate_threads)
     async with services.session_slots:
         return await run_sync(_create, services, tenant, key_id, wanted)
@@ -197,6 +207,7 @@ def delete(extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id
 
 def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: str | None) -> CreateExtraction:
     """Return the call, once its schema is known to be one that can be asked. Raises InputError."""
+    _check_asked(body)
     schema = _as_json(body.schema_, param="schema")
     if len(schema) > settings.max_schema_bytes:
         raise TooLargeError(
@@ -219,8 +230,10 @@ def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: st
     plans.check(plan, parquet=body.parquet)
     expiry = body.output_expires_after
     return CreateExtraction(
-        collection_id=body.collection_id,
         plan=plan,
+        collection_id=body.collection_id,
+        index_id=body.index_id,
+        top_k=body.top_k,
         again=body.again,
         parquet=body.parquet,
         priority=body.priority,
@@ -229,6 +242,20 @@ def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: st
         metadata=body.metadata,
         idempotency_key=idempotency_key,
     )
+
+
+def _check_asked(body: CreateExtractionBody) -> None:
+    """Raise InputError unless it is either documents or an index that is asked."""
+    if (body.collection_id is None) == (body.index_id is None):
+        raise InputError(
+            "Give collection_id, to ask each document of a collection, or index_id, to ask an index; one of the two.",
+            param="collection_id",
+            code="missing_required_parameter" if body.index_id is None else "invalid_value",
+        )
+    if body.top_k is not None and body.index_id is None:
+        raise InputError(
+            "top_k is of an index; documents are shown whole where they fit.", param="top_k", code="invalid_value"
+        )
 
 
 def _as_json(given: dict[str, Any], *, param: str) -> bytes:
@@ -247,7 +274,9 @@ def _as_json(given: dict[str, Any], *, param: str) -> bytes:
 
 def _create(services: Services, tenant: Tenant, key_id: str, wanted: CreateExtraction) -> ExtractionObject:
     with transaction(services.sessions) as session:
-        made = lifecycle.create_extraction(session, tenant, wanted, services.settings, key_id=key_id)
+        made = lifecycle.create_extraction(
+            session, tenant, wanted, services.settings, key_id=key_id, find_index=asked_index
+        )
         return _shown(session, made, services.settings)
 
 
@@ -274,5 +303,5 @@ def _told(
 
 def _shown(session: Session, extraction: Extraction, settings: Settings) -> ExtractionObject:
     begun = stages.stages_of(session, extraction.id)
-    found = stages.batches_of(session, begun)
+    found = stages.all_batches_of(session, begun)
     return ExtractionObject.of(extraction, begun, found, currency=settings.currency)

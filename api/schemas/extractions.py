@@ -59,6 +59,8 @@ class StageObject(WireModel):
 class ExtractionObject(ListedObject):
     object: Literal["extraction"] = "extraction"
     collection_id: str
+    index_id: str | None
+    """Null where the documents of the collection are asked; else an index of it is, as one document."""
     model: str
     schema_: Annotated[dict[str, Any], Field(serialization_alias="schema")]
     """As it was given."""
@@ -95,11 +97,12 @@ class ExtractionObject(ListedObject):
     def of(
         cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
     ) -> Self:
+        """`batches` are those of the stages by their ids, and whatever else was done for it."""
         of_stages = [batches.get(stage.batch_id or "") for stage in stages]
-        found = [batch for batch in of_stages if batch is not None]
         return cls(
             id=extraction.id,
             collection_id=extraction.collection_id,
+            index_id=(extraction.plan.get("corpus") or {}).get("index_id"),
             model=extraction.model,
             schema_=orjson.loads(extraction.plan["schema"]),
             quotes=extraction.plan["quotes"],
@@ -114,9 +117,9 @@ class ExtractionObject(ListedObject):
             ),
             failures=extraction.failed_codes,
             num_to_review=extraction.num_to_review,
-            input_tokens=sum(batch.input_tokens for batch in found),
-            output_tokens=sum(batch.output_tokens for batch in found),
-            cost=in_currency(sum(prices.cost_picos(batch) for batch in found)),
+            input_tokens=sum(batch.input_tokens for batch in batches.values()),
+            output_tokens=sum(batch.output_tokens for batch in batches.values()),
+            cost=in_currency(sum(prices.cost_picos(batch) for batch in batches.values())),
             currency=currency,
             output_file_id=extraction.output_file_id if extraction.state == ExtractionState.COMPLETED else None,
             parquet_file_id=extraction.parquet_file_id,

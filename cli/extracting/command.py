@@ -80,7 +80,8 @@ def extract(
 
     A document that cannot be read has a record with its error, and the others go on; exit status 1 if every one
     failed. Interrupted, even by kill -9, the same command goes on where it was. `tokenmill extract evaluate` tells how
-    much of the records is right, `calibrate` learns from known documents what the scores mean.
+    much of the records is right, `calibrate` learns from known documents what the scores mean. With --index INDEX_ID in
+    place of DOCS a server asks one of its indexes for the fields: `tokenmill extract --index --help`.
     """
     from cli.extracting.known import read_examples
     from cli.extracting.outputs import Outputs
@@ -125,7 +126,7 @@ def extract(
             tally = _run(job, place, folder, files, outputs=outputs, passes=passes)
         else:
             say(f"{output} is already complete. Remove it to run again.")
-    _end(tally, fail_on_errors=fail_on_errors)
+    end(tally, fail_on_errors=fail_on_errors)
 
 
 def _run(
@@ -153,7 +154,8 @@ def _run(
     return tally
 
 
-def _end(tally: Tally, *, fail_on_errors: bool) -> None:
+def end(tally: Tally, *, fail_on_errors: bool) -> None:
+    """Say what became of the documents, and leave with the status that says it too."""
     from cli.extracting.screen import summary
     from cli.line_tally import SOME_LINES_FAILED
 

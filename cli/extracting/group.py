@@ -1,4 +1,4 @@
-"""`tokenmill extract`: a command that takes documents, and beside it commands of a name.
+"""`tokenmill extract`: a command that takes documents, one that takes an index, and beside them commands of a name.
 
 Where the first word is no such name, it is the first document.
 """
@@ -12,16 +12,21 @@ from typer.core import TyperCommand, TyperGroup
 
 from cli.extracting import evaluating
 from cli.extracting.command import extract
+from cli.extracting.index_command import extract_of_index
 
 _DEFAULT = "documents"
+_OF_INDEX = "of-index"
 
 
 class _WithDefault(TyperGroup):
-    """Reads a call that names no command as one of the default command."""
+    """Reads a call that names no command as one of the default command, or of that for an index where it names one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
-            args = [_DEFAULT, *args]
+            is_of_index = any(arg.partition("=")[0] == "--index" for arg in args)
+            if is_of_index and "--help" in args:  # which would be taken for the id
+                args = ["--help"]
+            args = [_OF_INDEX if is_of_index else _DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
@@ -35,5 +40,6 @@ class _Default(TyperCommand):
 def register(app: typer.Typer) -> None:
     group = typer.Typer(cls=_WithDefault, help=extract.__doc__)
     group.command(_DEFAULT, cls=_Default)(extract)
+    group.command(_OF_INDEX, cls=_Default, hidden=True)(extract_of_index)
     evaluating.register(group)
     app.add_typer(group, name="extract")

@@ -150,7 +150,7 @@ def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers:
     behind = (answers.second_readings, answers.again, answers.covered)
     return record_of(
         job,
-        folder.cache.load(prepared.sha256),
+        job.showing(folder.cache.load(prepared.sha256)),
         name=prepared.name,
         sha256=prepared.sha256,
         first=answers.first,

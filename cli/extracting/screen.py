@@ -102,4 +102,6 @@ def where(evidence: Mapping[str, Any]) -> str:
     if not evidence["spans"]:
         return "not found"
     span = evidence["spans"][0]
-    return f"{_MARKS[evidence['grounding']]} page {span['page'] + 1}, character {span['start']:,}".strip()
+    document = f"{span['document']}," if "document" in span else ""  # of an index
+    page = "" if span["page"] is None else f"page {span['page'] + 1},"
+    return " ".join(filter(None, [_MARKS[evidence["grounding"]], document, page, f"character {span['start']:,}"]))

@@ -71,13 +71,13 @@ def results(
     if output is None:
         if parquet is not None:
             raise InputError("--parquet is given without --output. Say with -o where the records go.")
-        for page in _pages(extraction_id):
+        for page in pages(extraction_id):
             sys.stdout.write(page.decode())
         return
     require_replaceable(output)
     if parquet is None:
         with replacing(output) as file:
-            for page in _pages(extraction_id):
+            for page in pages(extraction_id):
                 file.write(page)
         return
     require_replaceable(parquet)
@@ -117,11 +117,12 @@ def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
 
     with server() as calls:
         schema = FieldSchema.parse(calls.get(named("extractions", extraction_id))["schema"])
-    records = (json.loads(line) for page in _pages(extraction_id) for line in page.splitlines())
+    records = (json.loads(line) for page in pages(extraction_id) for line in page.splitlines())
     write_outputs(records, Outputs(records=output, table=parquet), schema=schema)
 
 
-def _pages(extraction_id: str) -> Iterator[bytes]:
+def pages(extraction_id: str) -> Iterator[bytes]:
+    """Yield the records of an extraction as the server has them now, some at once."""
     import httpx
 
     from cli.pipelines.calls import named, server

@@ -137,18 +137,12 @@ def delete(index_id: IndexId) -> None:
 def _wait(calls: Any, index_id: str) -> None:
     """Show the stages until the index is built. Raises InputError where it is not."""
     import sys
-    import time
 
     from cli.pipelines.calls import named
+    from cli.stages import until_ended
     from jobs.errors import InputError
 
-    said = ""
-    while (index := calls.get(named("indexes", index_id)))["status"] in ("in_progress", "cancelling"):
-        now = _progress(index)
-        if now != said:
-            print(now, file=sys.stderr, flush=True)
-            said = now
-        time.sleep(1)
+    index = until_ended(calls, named("indexes", index_id))
     if index["status"] != "completed":
         raise InputError(f"index {index_id} is {index['status']}: {index['reason']}")
     counts = index["document_counts"]
@@ -157,14 +151,6 @@ def _wait(calls: Any, index_id: str) -> None:
         "not in it",
         file=sys.stderr,
     )
-
-
-def _progress(index: dict[str, Any]) -> str:
-    stages = []
-    for stage in index["stages"]:
-        counts = stage["request_counts"] or {"completed": 0, "failed": 0, "total": 0}
-        stages.append(f"{stage['name']} {counts['completed'] + counts['failed']:,}/{counts['total']:,}")
-    return " · ".join(stages) + (f" · {index['reason']}" if index["reason"] else "")
 
 
 def _print_passages(found: dict[str, Any]) -> None:

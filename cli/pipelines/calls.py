@@ -21,10 +21,13 @@ class Calls:
         found: dict[str, Any] = self.client.get(path, cast_to=httpx.Response, options={"params": given}).json()
         return found
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None) -> dict[str, Any]:
+        """Create or change something; sent again with its key, a call that creates returns what was made."""
         import httpx
 
-        found: dict[str, Any] = self.client.post(path, cast_to=httpx.Response, body=dict(body or {})).json()
+        options = {} if key is None else {"headers": {"Idempotency-Key": key}}
+        answer = self.client.post(path, cast_to=httpx.Response, body=dict(body or {}), options=options)
+        found: dict[str, Any] = answer.json()
         return found
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from extraction.course.answers import LineResult
 from extraction.course.job import ExtractJob
-from extraction.documents.document import Document
 from extraction.documents.layout import LayoutText
 from extraction.fields.groups import Group
 from extraction.fields.paths import Place
@@ -72,7 +71,7 @@ def covered_texts(job: ExtractJob, showing: Showing, reading: DocumentReading) -
 
 def record_of(
     job: ExtractJob,
-    document: Document,
+    showing: Showing,
     *,
     name: str,
     sha256: str,
@@ -83,14 +82,13 @@ def record_of(
     covered: Mapping[int, LineResult] | None = None,
 ) -> dict[str, Any]:
     """Return the record of a document; `covered` are the answers to `covered_texts`, by the number of their group."""
-    showing = job.showing(document)
     reading = whole_reading(job, showing, first, again, second_readings)
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)
     return done_record(
         job.schema,
         reading.merged(),
-        document,
+        showing.document,
         name=name,
         sha256=sha256,
         usage=usage,

@@ -6,12 +6,13 @@ Serves as the reader of files does. Knows no store and no batch.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from extraction.course.answers import LineResult
+from extraction.course.corpus import FoundPassage, Gathered, gather
 from extraction.course.document import first_reading, record_of
 from extraction.course.job import ExtractJob
 from extraction.course.stored_plan import StoredPlan
@@ -20,6 +21,7 @@ from extraction.documents.limits import Limits, Progress
 from extraction.documents.process.child import serve
 from extraction.errors import DocumentCode, DocumentError, ExtractionError
 from extraction.passes.document_reading import DocumentReading
+from extraction.passes.excerpts import Showing
 
 MODULE = "extraction.course.grounding_child"
 _SIZES = struct.Struct("<QQ")
@@ -31,6 +33,14 @@ def packed(asked: Mapping[str, Any], *, plan: bytes, document: bytes) -> bytes:
     return _SIZES.pack(len(said), len(plan)) + said + plan + document
 
 
+def packed_found(
+    asked: Mapping[str, Any], *, plan: bytes, found: Sequence[Sequence[Mapping[str, Any]]], stored: Mapping[str, bytes]
+) -> bytes:
+    """Return what the process is sent of what an index was asked: passages of each group, and their documents."""
+    sizes = {document_id: len(content) for document_id, content in stored.items()}
+    return packed({**asked, "found": found, "sizes": sizes}, plan=plan, document=b"".join(stored.values()))
+
+
 def ground(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
     """Return JSON of the `record`, and of the `doubts` that are to be asked again where nothing was so far."""
     num_said, num_plan = _SIZES.unpack_from(content)
@@ -40,19 +50,29 @@ def ground(content: bytes, name: str, limits: Limits, progress: Progress) -> byt
         job = StoredPlan.from_bytes(content[starts[1] : starts[2]]).job()
     except ExtractionError as error:
         raise DocumentError(DocumentCode.UNKNOWN_VERSION, str(error)) from None
-    document = Document.from_bytes(content[starts[2] :])
+    gathered = None if asked.get("found") is None else _gathered(asked, content[starts[2] :])
+    showing = job.showing(Document.from_bytes(content[starts[2] :])) if gathered is None else gathered.showing()
     first = [LineResult.from_body(answer) for answer in asked["first"]]
     if len(first) != len(job.groups):
         message = f"there are answers for {len(first)} groups, and the plan asks for {len(job.groups)}: ask again"
         raise DocumentError(DocumentCode.UNKNOWN_VERSION, message)
     again = {int(group): LineResult.from_body(answer) for group, answer in (asked["again"] or {}).items()}
-    record = record_of(job, document, name=name, sha256=asked["sha256"], first=first, again=again, usage=asked["usage"])
-    doubts = _doubts(job, document, first) if asked["again"] is None else []
-    return orjson.dumps({"record": record, "doubts": doubts})
+    record = record_of(job, showing, name=name, sha256=asked["sha256"], first=first, again=again, usage=asked["usage"])
+    doubts = _doubts(job, showing, first) if asked["again"] is None else []
+    return orjson.dumps({"record": gathered.placed(record) if gathered else record, "doubts": doubts})
 
 
-def _doubts(job: ExtractJob, document: Document, first: list[LineResult]) -> list[dict[str, Any]]:
-    reading = first_reading(job, job.showing(document), first)
+def _gathered(asked: Mapping[str, Any], stored: bytes) -> Gathered:
+    documents: dict[str, bytes] = {}
+    start = 0
+    for document_id, size in asked["sizes"].items():
+        documents[document_id] = stored[start : start + size]
+        start += size
+    return gather([[FoundPassage(**each) for each in passages] for passages in asked["found"]], documents)
+
+
+def _doubts(job: ExtractJob, showing: Showing, first: list[LineResult]) -> list[dict[str, Any]]:
+    reading = first_reading(job, showing, first)
     if not isinstance(reading, DocumentReading):
         return []
     asked = {

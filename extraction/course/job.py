@@ -105,17 +105,23 @@ class ExtractJob:
         cut_at = next((path for path, reason in paths.items() if reason == CUT), None)
         return asked if cut_at is None else asked.ending_with(cut_at)
 
-    def line(self, document: int, group: int, request: Request) -> bytes:
-        """Return the line that puts a request to the model."""
+    def room(self, group: int) -> int | None:
+        """Return for how many tokens of text every question for a group has room; None: nobody knows."""
+        if self.window is None:
+            return None
+        return self._prompt_tokens(self.window) - self._longest(group, "", self.window.count)
+
+    def line(self, document: int, group: int, request: Request, *, context: Mapping[str, Any] | None = None) -> bytes:
+        """Return the line that puts a request to the model; `context` says what is to be found for its prompt."""
         asked = {"messages": list(request.messages), "response_format": request.response_format}
-        body = {"model": self.model, **self.params, **asked}
+        body = {"model": self.model, **self.params, **asked, **({} if context is None else {"context": context})}
         line = {"custom_id": custom_id(document, group), "method": "POST", "url": ENDPOINT, "body": body}
         return orjson.dumps(line) + b"\n"
 
     def _excerpt(self, group: int, showing: Showing) -> Excerpt:
         if self.window is None:
             return showing.whole
-        limit = self.window.max_tokens - int(self.params.get("max_tokens") or 0)
+        limit = self._prompt_tokens(self.window)
         if self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:  # a token has a byte or more
             return showing.whole
         again = (
@@ -129,6 +135,10 @@ class ExtractJob:
                 return excerpt
             room -= too_many
         return excerpt
+
+    def _prompt_tokens(self, window: Window) -> int:
+        """Return what the longest answer leaves for a prompt."""
+        return window.max_tokens - int(self.params.get("max_tokens") or 0)
 
     def _longest(self, group: int, text: str, count: Count, *, again: bool = True) -> int:
         """Return the tokens of the longest prompt for a group: with every doubt, if it may be asked `again`."""
@@ -151,10 +161,14 @@ def custom_id(document: int, group: int) -> str:
     return f"document-{document}-group-{group}"
 
 
-def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
-    """Return the job; `params` may bound an answer with `max_tokens`. Raises SchemaError with the place."""
+def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int, apart: bool = False) -> ExtractJob:
+    """Return the job; `params` may bound an answer with `max_tokens`. Raises SchemaError with the place.
+
+    With `apart` each of the schema's own fields, an object or a list with all in it, is asked by itself.
+    """
     parsed = FieldSchema.parse(schema)
-    parts = groups(parsed, max_leaves=max_fields, max_tokens=params.get("max_tokens"), quotes=quotes)
+    bound_tokens = params.get("max_tokens")
+    parts = groups(parsed, max_leaves=max_fields, max_tokens=bound_tokens, quotes=quotes, apart=apart)
     bound = {"max_tokens": max(_max_tokens(part, quotes=quotes) for part in parts)}
     return ExtractJob(schema=parsed, groups=tuple(parts), quotes=quotes, params=bound | dict(params), asked=schema)
 

@@ -65,17 +65,33 @@ def _num_shared(path: Path, other: Path) -> int:
 
 
 def groups(
-    schema: FieldSchema, *, max_leaves: int = MAX_LEAVES, max_tokens: int | None = None, quotes: bool = True
+    schema: FieldSchema,
+    *,
+    max_leaves: int = MAX_LEAVES,
+    max_tokens: int | None = None,
+    quotes: bool = True,
+    apart: bool = False,
 ) -> tuple[Group, ...]:
     """Split a schema in its order; a leaf alone may be larger than what is allowed.
 
-    Raises SchemaError where the items of an array do not fit and have no key by which their parts could be joined.
+    With `apart` no two of the schema's own fields are in a group. Raises SchemaError where the items of an array do not
+    fit and have no key by which their parts could be joined.
     """
     packing = _Packing(max_leaves, math.inf if max_tokens is None else TOKEN_SHARE * max_tokens, schema, quotes)
+    parts = _own_fields(schema.leaves) if apart else {(): schema.leaves}
     return tuple(
         Group(leaves=tuple(leaves), containers=schema.containers)
-        for leaves in packing.pack(packing.units((), schema.leaves))
+        for path, inside in parts.items()
+        for leaves in packing.pack(packing.units(path, inside))
     )
+
+
+def _own_fields(leaves: Sequence[Leaf]) -> dict[Path, list[Leaf]]:
+    """Return what lies below each field of the schema itself."""
+    found: dict[Path, list[Leaf]] = {}
+    for leaf in leaves:
+        found.setdefault(leaf.path[:1], []).append(leaf)
+    return found
 
 
 def answer_tokens(leaf: Leaf, containers: Mapping[Path, Container], *, quotes: bool) -> float:

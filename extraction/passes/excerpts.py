@@ -64,12 +64,20 @@ class Excerpt:
 class Showing:
     """One document, laid out once; it is cut once, too, where a prompt has no room for it."""
 
-    def __init__(self, document: Document, count: Count | None = None) -> None:
+    def __init__(
+        self, document: Document, count: Count | None = None, *, excerpts: dict[int, Excerpt] | None = None
+    ) -> None:
+        """`excerpts` are given where something else has chosen them, for every group."""
+        self.document = document
         self._count = count
         self._cuts: dict[int, tuple[list[Passage], Bm25]] = {}
-        self.excerpts: dict[int, Excerpt] = {}
+        self.excerpts = excerpts or {}
         """By the number of their group, once they were made."""
-        self.whole = Excerpt(layout=layout(document))
+
+    @cached_property
+    def whole(self) -> Excerpt:
+        """Return all of the document."""
+        return Excerpt(layout=layout(self.document))
 
     def excerpt(self, group: Group, max_tokens: int) -> Excerpt:
         """Return as much as fits, the passages with the words of the fields first; all of it where it fits.

@@ -127,7 +127,7 @@ class Extractions(Advancer[Extraction]):
             return False
         if batch is not None and batch.state == BatchState.FAILED:
             raise ExtractionFailedError(problem_of(open_stage, batch))
-        if STAGES[open_stage.number] is Stage.READ:
+        if STAGES[open_stage.number] is Stage.READ and batch is not None:
             self._note_read(work, standing)
         with work.writing() as (session, extraction):
             stage = session.get_one(ExtractionStage, (extraction.id, open_stage.number))

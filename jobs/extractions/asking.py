@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sqlalchemy.orm import Session
 
+from extraction.course.corpus import Corpus
 from extraction.course.job import ExtractJob
 from extraction.course.stored_plan import StoredPlan
 from jobs import served_models
 from jobs.batches.scan import Scan
 from jobs.chunks import fleet
 from jobs.errors import InputError, TooLargeError
+from jobs.extractions import corpora
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.endpoints import LineKind
 from jobs.lines.reading import RawLine
@@ -27,8 +31,8 @@ def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, s
         contexts=fleet.contexts(session),
         settings=settings,
     )
-    for group in range(len(job.groups)):
-        problem = scan.check(_line(job, group))
+    for group, content in enumerate(_lines(job, plan.corpus)):
+        problem = scan.check(RawLine(line_no=group, byte_start=0, byte_end=len(content), content=content))
         if problem is not None:
             param = (problem.param or "").removeprefix("body.") or None
             raise InputError(f"No document can be asked this: {problem.message}.", param=param, code=problem.code)
@@ -46,7 +50,10 @@ def _check_count(num_groups: int, num_documents: int, settings: Settings) -> Non
         )
 
 
-def _line(job: ExtractJob, group: int) -> RawLine:
-    """Return the line that asks an empty document for a group."""
-    content = job.line(0, group, job.first_request(group, "")).rstrip(b"\n")
-    return RawLine(line_no=group, byte_start=0, byte_end=len(content), content=content)
+def _lines(job: ExtractJob, corpus: Corpus | None) -> Iterator[bytes]:
+    """Yield the lines that ask an empty document for every group, or the index."""
+    if corpus is not None:
+        yield from corpora.questions(job, corpus)
+        return
+    for group in range(len(job.groups)):
+        yield job.line(0, group, job.first_request(group, "")).rstrip(b"\n")

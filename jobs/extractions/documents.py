@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as Ids
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -181,6 +182,15 @@ def list_documents(session: Session, collection_id: str, *, after: str | None, l
         query = query.where(CollectionDocument.number > number)
     rows = session.scalars(query.order_by(CollectionDocument.number).limit(limit + 1)).all()
     return DocumentPage(data=rows[:limit], has_more=len(rows) > limit)
+
+
+def object_keys(session: Session, tenant_id: str, document_ids: Ids[str]) -> dict[str, str]:
+    """Return where what was read of documents of a tenant lies, by their ids; of those that are kept and were read."""
+    is_kept = CollectionDocument.id.in_(document_ids) & CollectionDocument.deleted_at.is_(None)
+    query = select(CollectionDocument.id, CollectionDocument.object_key).where(
+        is_kept, CollectionDocument.tenant_id == tenant_id
+    )
+    return {document_id: key for document_id, key in session.execute(query) if key is not None}
 
 
 def iter_documents(session: Session, collection_id: str, *, after: int, limit: int) -> Sequence[CollectionDocument]:

@@ -12,6 +12,7 @@ import orjson
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from extraction.course.corpus import Corpus
 from extraction.course.stored_plan import StoredPlan
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata, parse_window
@@ -21,7 +22,9 @@ from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.extractions import documents
 from jobs.extractions.asking import require_askable
 from jobs.extractions.collection import lock_collection
+from jobs.extractions.corpora import FindIndex
 from jobs.ids import new_id
+from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
 from jobs.pipelines.steps import require_model
 from jobs.settings import Settings
@@ -37,8 +40,12 @@ _OPEN = [state.value for state in ExtractionState if state not in TERMINAL_EXTRA
 class CreateExtraction:
     """A create call; the plan has been checked."""
 
-    collection_id: str
     plan: StoredPlan
+    collection_id: str | None = None
+    """What is asked: all documents of a collection, or in its place an index, as if it were one document."""
+    index_id: str | None = None
+    top_k: int | None = None
+    """Passages that a question of an index is shown, at most."""
     again: bool = True
     parquet: bool = False
     priority: AskedPriority = AskedPriority.NORMAL
@@ -49,12 +56,21 @@ class CreateExtraction:
 
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""
-        wanted = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
+        wanted = asdict(self)
+        del wanted["idempotency_key"], wanted["plan"]["corpus"]  # which the index decides
+        if self.index_id is None:
+            del wanted["index_id"], wanted["top_k"]  # as releases that knew none have hashed it
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def create_extraction(
-    session: Session, tenant: Tenant, wanted: CreateExtraction, settings: Settings, *, key_id: str
+    session: Session,
+    tenant: Tenant,
+    wanted: CreateExtraction,
+    settings: Settings,
+    *,
+    key_id: str,
+    find_index: FindIndex,
 ) -> Extraction:
     """Accept an extraction, or return the one that an earlier call with the same idempotency key made.
 
@@ -67,22 +83,15 @@ def create_extraction(
     check_metadata(wanted.metadata)
     check_priority(tenant, wanted.priority)
     window = parse_window(wanted.completion_window)
-    collection = lock_collection(session, tenant.id, wanted.collection_id)
+    asked = _asked(session, tenant.id, wanted, find_index)
     require_model(session, wanted.plan.model)
-    num_documents = documents.num_documents(session, [collection.id])[collection.id]
-    if not num_documents:
-        raise InputError(
-            f"Collection {collection.id!r} has no documents; add some first.",
-            param="collection_id",
-            code="empty_collection",
-        )
     _check_room(session, tenant.id, settings)
-    plan = replace(wanted.plan, context=fleet.contexts(session).get(wanted.plan.model))
-    require_askable(session, plan, num_documents=num_documents, settings=settings)
+    plan = replace(wanted.plan, corpus=asked.corpus, context=fleet.contexts(session).get(wanted.plan.model))
+    require_askable(session, plan, num_documents=asked.num_documents, settings=settings)
     extraction = Extraction(
         id=new_id("extraction"),
         tenant_id=tenant.id,
-        collection_id=collection.id,
+        collection_id=asked.collection_id,
         model=wanted.plan.model,
         plan=orjson.loads(plan.to_bytes()),
         again=wanted.again,
@@ -95,12 +104,37 @@ def create_extraction(
         idempotency_key=wanted.idempotency_key,
         fingerprint=wanted.fingerprint(),
         expires_at=func.now() + window,
-        num_documents=num_documents,
+        num_documents=asked.num_documents,
     )
     session.add(extraction)
     session.flush()
     session.refresh(extraction)
     return extraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    collection_id: str
+    num_documents: int
+    corpus: Corpus | None = None
+
+
+def _asked(session: Session, tenant_id: str, wanted: CreateExtraction, find_index: FindIndex) -> _Asked:
+    """Return what is asked: an index counts as one document. Raises InputError, NotFoundError, ConflictError."""
+    if wanted.index_id is not None:
+        index = find_index(session, tenant_id, wanted.index_id)
+        corpus = index.corpus(top_k=DEFAULT_TOP_K if wanted.top_k is None else wanted.top_k)
+        return _Asked(collection_id=index.collection_id, num_documents=1, corpus=corpus)
+    assert wanted.collection_id is not None, "one of the two is given"
+    collection = lock_collection(session, tenant_id, wanted.collection_id)
+    num_documents = documents.num_documents(session, [collection.id])[collection.id]
+    if not num_documents:
+        raise InputError(
+            f"Collection {collection.id!r} has no documents; add some first.",
+            param="collection_id",
+            code="empty_collection",
+        )
+    return _Asked(collection_id=collection.id, num_documents=num_documents)
 
 
 def _find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:

@@ -118,7 +118,7 @@ class Progress:
             yield DocumentProgress(
                 number=number,
                 document=document,
-                read=_outcome(results[Stage.READ].take(name)),
+                read=Outcome() if document.is_index else _outcome(results[Stage.READ].take(name)),
                 first=[first[group] for group in range(self._num_groups)] if len(first) == self._num_groups else (),
                 grounded=_outcome(results[Stage.GROUND].take(name)),
                 again=self._answers(results[Stage.ASK_AGAIN], number),

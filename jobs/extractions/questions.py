@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -10,11 +11,20 @@ import orjson
 from extraction.course.job import ExtractJob
 from extraction.documents.document import Document
 from extraction.passes.prompts import Request
-from jobs.errors import NotFoundError
+from jobs.errors import InputError, NotFoundError
 from jobs.extractions.progress import DocumentProgress
 from jobs.extractions.snapshot import custom_id
 from jobs.lines.document_bodies import GROUND_ENDPOINT, PREPARE_MODEL
 from jobs.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroundingKeys:
+    """Objects that every line of a grounding stage names."""
+
+    plan: str
+    found: str | None
+    """What was found for the questions; None where documents were asked."""
 
 
 def first_questions(
@@ -45,27 +55,30 @@ def second_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> 
             yield job.line(one.number, doubt["group"], request).rstrip(b"\n")
 
 
-def first_groundings(documents: Iterable[DocumentProgress], *, plan_key: str) -> Iterator[bytes]:
+def first_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
     """Yield the lines that have first answers looked for in their documents."""
     for one in documents:
         if one.problem() is None:
-            yield _grounding(one, plan_key, again=None)
+            yield _grounding(one, keys, again=None)
 
 
-def second_groundings(documents: Iterable[DocumentProgress], *, plan_key: str) -> Iterator[bytes]:
+def second_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
     """Yield the lines that have first and second answers looked for, of documents that were asked again."""
     for one in documents:
         if one.again:
             answers = {str(group): result.to_body() for group, result in one.again.items()}
-            yield _grounding(one, plan_key, again=answers)
+            yield _grounding(one, keys, again=answers)
 
 
-def _grounding(one: DocumentProgress, plan_key: str, *, again: dict[str, Any] | None) -> bytes:
+def _grounding(one: DocumentProgress, keys: GroundingKeys, *, again: dict[str, Any] | None) -> bytes:
     assert one.read is not None, "it was read"
+    if one.document.is_index and keys.found is None:
+        raise InputError("what was found for its questions was deleted; create the extraction anew")
+    source = {"found_key": keys.found} if one.document.is_index else {"object_key": one.read.body["object_key"]}
     body = {
         "model": PREPARE_MODEL,
-        "object_key": one.read.body["object_key"],
-        "plan_key": plan_key,
+        **source,
+        "plan_key": keys.plan,
         "name": one.document.name,
         "sha256": one.sha256,
         "first": [result.to_body() for result in one.first],

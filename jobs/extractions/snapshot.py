@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from extraction.course.corpus import Corpus
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB
@@ -22,7 +23,7 @@ _MAX_LINE_BYTES = MIB  # names and keys are far shorter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDocument:
-    """A document, and where its bytes are."""
+    """A document, and where its bytes are; or an index that is asked as one, which has none."""
 
     id: str
     name: str
@@ -34,6 +35,14 @@ class KeptDocument:
     @classmethod
     def of(cls, row: CollectionDocument) -> KeptDocument:
         return cls(id=row.id, name=row.name, file_id=row.file_id, store=row.store, key=row.key, etag=row.version)
+
+    @classmethod
+    def of_index(cls, corpus: Corpus) -> KeptDocument:
+        return cls(id=corpus.index_id, name=corpus.name, file_id=None, store=None, key=None, etag=None)
+
+    @property
+    def is_index(self) -> bool:
+        return self.file_id is None and self.store is None
 
     def read_line(self, number: int) -> bytes:
         """Return the line that has it read, without its newline."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from jobs import files
 from jobs.errors import InputError
-from jobs.extractions import documents, lifecycle, questions
+from jobs.extractions import corpora, documents, questions
 from jobs.extractions.claims import ExtractionWork
 from jobs.extractions.progress import DocumentProgress, Progress, StageFiles
+from jobs.extractions.questions import GroundingKeys
 from jobs.extractions.snapshot import KeptDocument, encoded, kept_documents
 from jobs.extractions.stages import STAGES, Stage
 from jobs.extractions.standing import Standing
@@ -36,25 +37,31 @@ class StageLines:
     def keep(self) -> list[NewFile]:
         """Write the documents of now and the plan as objects that no row names yet."""
         extraction = self._standing.extraction
-        plan = lifecycle.stored_plan(extraction).to_bytes()
-        kept = encoded(self._documents(extraction.collection_id))
+        plan, corpus = self._standing.plan.to_bytes(), self._standing.plan.corpus
+        of_index = [] if corpus is None else [KeptDocument.of_index(corpus)]
+        kept = encoded(of_index or self._documents(extraction.collection_id))
         return [self._kept("documents.jsonl", kept), self._kept("plan.json", [plan])]
 
     def lines(self, stage: Stage, *, documents_key: str | None) -> Iterable[bytes]:
         """Return the lines of a stage; `documents_key` is the object of the documents where they are just kept."""
+        corpus = self._standing.plan.corpus
         if documents_key is not None:
-            return (document.read_line(number) for number, document in kept_documents(self._storage, documents_key))
+            kept = kept_documents(self._storage, documents_key)
+            return (document.read_line(number) for number, document in kept if not document.is_index)
         if stage in (Stage.ASK, Stage.ASK_AGAIN) and self._standing.early_end is not None:
             return ()
         progress, job = self.progress(), self._standing.job
+        if stage is Stage.ASK and corpus is not None:
+            return corpora.questions(job, corpus)
         if stage is Stage.ASK:
             most = self._settings.max_line_bytes
             return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
         if stage is Stage.ASK_AGAIN:
             return questions.second_questions(progress, job)
         plan_key = self._kept_key(self._standing.extraction.plan_file_id)
+        keys = GroundingKeys(plan=plan_key, found=None if corpus is None else self._found_key())
         ground = questions.first_groundings if stage is Stage.GROUND else questions.second_groundings
-        return ground(progress, plan_key=plan_key)
+        return ground(progress, keys)
 
     def progress(self) -> Iterator[DocumentProgress]:
         """Yield each document with what the stages so far came to."""
@@ -66,6 +73,14 @@ class StageLines:
         ).documents():
             self._work.check()
             yield one
+
+    def _found_key(self) -> str | None:
+        """Return the object that has what was found for the questions of an index."""
+        batch_id = self._standing.begun[STAGES.index(Stage.ASK)].batch_id
+        if batch_id is None:
+            return None
+        with self._work.reading() as session:
+            return corpora.found_key(session, batch_id)
 
     def _kept(self, name: str, content: Iterable[bytes]) -> NewFile:
         extraction = self._standing.extraction

@@ -16,7 +16,7 @@ from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.settings import Settings
 from jobs.states import AskedPriority, InvalidLines
-from jobs.tables import Batch, Extraction, ExtractionStage, Tenant
+from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage, Tenant
 
 
 class Stage(StrEnum):
@@ -46,6 +46,13 @@ def batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str,
     """Return the batches of stages by their ids."""
     ids = [stage.batch_id for stage in stages if stage.batch_id is not None]
     return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
+
+
+def all_batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:
+    """Return them with the batches that have looked for the passages of an index for them."""
+    own = batches_of(session, stages)
+    beside = select(Batch).join(BatchStage, BatchStage.stage_batch_id == Batch.id).where(BatchStage.batch_id.in_(own))
+    return own | {batch.id: batch for batch in session.scalars(beside)}
 
 
 def begin(

@@ -8,6 +8,7 @@ from functools import cached_property
 from sqlalchemy.orm import Session
 
 from extraction.course.job import ExtractJob
+from extraction.course.stored_plan import StoredPlan
 from jobs.errors import NotFoundError
 from jobs.extractions import lifecycle, stages
 from jobs.extractions.stages import STAGES, Stage
@@ -29,8 +30,12 @@ class Standing:
     is_stopped: bool
 
     @cached_property
+    def plan(self) -> StoredPlan:
+        return lifecycle.stored_plan(self.extraction)
+
+    @cached_property
     def job(self) -> ExtractJob:
-        return lifecycle.stored_plan(self.extraction).job()
+        return self.plan.job()
 
     @property
     def next_stage(self) -> Stage | None:

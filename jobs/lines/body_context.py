@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from extraction.passages.numbered import ShownPassage, layout
 from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, refuse_unknown, text, unsupported
 
 PLACEHOLDER = "{{context}}"
@@ -37,16 +38,6 @@ class ContextRequest:
     def most_tokens(self) -> int:
         """Return about how many tokens a prompt grows by, at most."""
         return self.max_tokens + TOKENS_AROUND * self.top_k
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPassage:
-    """A passage as it is put into a prompt."""
-
-    document: str
-    """Its name."""
-    shown: str
-    """The headings that it stands below, and its text."""
 
 
 def context(name: str, value: Any) -> ContextRequest:
@@ -83,17 +74,6 @@ def with_passages(body: Mapping[str, Any], passages: Sequence[ShownPassage]) -> 
     written = layout(passages)
     messages = [{**message, "content": _filled(message.get("content"), written)} for message in body["messages"]]
     return {key: value for key, value in body.items() if key != "context"} | {"messages": messages}
-
-
-def layout(passages: Sequence[ShownPassage]) -> str:
-    """Return passages as a prompt shows them, in their order: `[1] name`, a line end, the text; a blank line between.
-
-    Of none it is empty.
-    """
-    return "\n\n".join(
-        f"[{number}] {' '.join(passage.document.split())}\n{passage.shown}"
-        for number, passage in enumerate(passages, start=1)
-    )
 
 
 def _filled(content: Any, written: str) -> Any:

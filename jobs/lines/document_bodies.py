@@ -38,8 +38,6 @@ class ReadRequest:
 class GroundRequest:
     """What a model said of a read document, to be found in it."""
 
-    object_key: str
-    """Of the read document."""
     plan_key: str
     """Of the object that says what was asked."""
     name: str
@@ -50,6 +48,10 @@ class GroundRequest:
     """The same of what was asked a second time, by the number of the group; None: nothing was, so far."""
     usage: Mapping[str, Any]
     """Tokens of all answers, as the record tells them."""
+    object_key: str | None = None
+    """Of the read document."""
+    found_key: str | None = None
+    """In its place where an index was asked: of the results of looking for its passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,9 @@ def read_request(body: Mapping[str, Any]) -> ReadRequest:
 def ground_request(body: Mapping[str, Any]) -> GroundRequest:
     """Read the body of a line of GROUND_ENDPOINT. Raises BodyError."""
     given = _checked(body, _GROUND)
-    _required(given, "object_key", "plan_key", "name", "sha256", "first", "usage")
+    if ("object_key" in given) == ("found_key" in given):
+        raise BodyError("object_key", "give object_key, or found_key in its place", code="invalid_value")
+    _required(given, "plan_key", "name", "sha256", "first", "usage")
     return GroundRequest(**{"again": None} | given)
 
 
@@ -148,6 +152,7 @@ def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
 _READ: dict[str, Check] = {"name": text, "file_id": text, "store": text, "key": text, "etag": text}
 _GROUND: dict[str, Check] = {
     "object_key": text,
+    "found_key": text,
     "plan_key": text,
     "name": text,
     "sha256": text,

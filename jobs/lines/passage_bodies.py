@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from extraction.passages.numbered import ShownPassage
 from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, refuse_unknown, text
-from jobs.lines.body_context import MAX_TOP_K, ContextRequest, ShownPassage
+from jobs.lines.body_context import MAX_TOP_K, ContextRequest
 from jobs.lines.document_bodies import PREPARE_MODEL
 
 FIND_ENDPOINT = "/v1/passages/find"

@@ -21,6 +21,13 @@ BROKEN = {"cut.pdf": b"%PDF-1.7\n1 0 obj\n", "empty.txt": b""}
 TIMEOUT_SECONDS = 300
 
 
+NOTES = {
+    "boats.md": b"# Boats\n\nThe ferry leaves at nine, and again at noon.",
+    "garden.txt": b"Roses are cut back in March. Tulips are planted in October.",
+    "minutes.txt": b"The board met on Tuesday. Nobody was absent, and nothing was decided.",
+}
+
+
 def until_ended(stack: Any, extraction_id: str, *, kill_at: dict[str, str]) -> dict[str, Any]:
     """Wait for an extraction's end; when a stage of `kill_at` is reached, kill that role once."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -82,3 +89,43 @@ def test_documents_become_records_though_workers_are_killed_on_the_way(stack: An
     assert "completed" in listed.stdout
     audit = stack.audit()
     assert audit.returncode == 0, audit.stdout
+
+
+def test_fields_of_an_index_come_from_the_document_that_states_them(stack: Any, tmp_path: Path) -> None:
+    (paper,) = make_papers(1, seed=3)
+    contents = {paper.name: paper.content} | NOTES
+    with stack.client() as client:
+        ids = [client.files.create(file=(name, content), purpose="user_data").id for name, content in contents.items()]
+        collection = client.post("/collections", body={"name": "papers"}, cast_to=httpx.Response).json()
+        client.post(f"/collections/{collection['id']}/documents", body={"file_ids": ids}, cast_to=httpx.Response)
+        built = stack.run("indexes", "create", collection["id"], "--language", "english", "--wait")
+        assert built.returncode == 0, built.stderr
+        asked = {"index_id": built.stdout.strip(), "schema": schema_of(paper), "model": "demo", "top_k": 3}
+        made = client.post("/extractions", body=asked, cast_to=httpx.Response).json()
+    kill_at = {"ask": "control", "ground": "prepare"}
+    ended = until_ended(stack, made["id"], kill_at=kill_at)
+    assert ended["status"] == "completed", ended
+    assert kill_at == {}, "each was reached and killed"
+
+    schema, output = tmp_path / "s.json", tmp_path / "fields.jsonl"
+    schema.write_text(json.dumps(asked["schema"]))
+    command = ("extract", "--index", asked["index_id"], "--schema", schema, "-o", output, "--model", "demo")
+    done = stack.run(*command)
+    assert done.returncode == 0, done.stderr
+    (record,) = map(json.loads, output.read_text().splitlines())
+    right = [record["fields"][name] == value for name, value in paper.fields.items() if name in record["fields"]]
+    assert sum(right) >= 0.5 * len(right), record["fields"]
+    spans = [span for each in record["evidence"] for span in each["spans"]]
+    assert {(span["document"], span["page"]) for span in spans} == {(paper.name, 0)}
+    assert all(span["box"] is not None for span in spans)
+    first = done.stderr.split("extraction ")[1].split(":")[0]
+    assert first in stack.run(*command).stderr, "the same command comes back to what was asked"
+    audit = stack.audit()
+    assert audit.returncode == 0, audit.stdout
+
+
+def schema_of(paper: Any) -> dict[str, Any]:
+    """Return the fields that a paper states, each of the document that the words of its type find."""
+    names = [name for name, value in paper.fields.items() if value is not None]
+    told = {name: {**SCHEMA["properties"][name], "description": f"of the {paper.fields['type']}"} for name in names}
+    return {"type": "object", "properties": told}

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from extraction.course.grounding_child import packed
+from extraction.course.grounding_child import packed, packed_found
 from extraction.documents.document import DocumentSummary
 from extraction.documents.limits import Limits
 from extraction.errors import DocumentError, ExtractionError
@@ -22,6 +22,7 @@ from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
 from jobs.storage import Storage
 from workers.preparing.cutting import SegmentCutter
+from workers.preparing.gathering import Gathering
 from workers.preparing.line_errors import LineError
 from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
@@ -64,12 +65,20 @@ class DocumentAnswers:
         return {"object": "document", "sha256": sha256, "object_key": key, **asdict(summary)}
 
     def _ground(self, request: GroundRequest, tenant_id: str, readers: Readers) -> dict[str, Any]:
-        asked: Mapping[str, Any] = {name: getattr(request, name) for name in ("sha256", "first", "again", "usage")}
-        plan = self._own(request.plan_key, tenant_id)
-        document = self._own(request.object_key, tenant_id)
-        content = packed(asked, plan=plan, document=document)
+        content = self._answers(request, tenant_id)
         found: dict[str, Any] = orjson.loads(readers.answers.read_stored(content, request.name))
         return {"object": "record", **found}
+
+    def _answers(self, request: GroundRequest, tenant_id: str) -> bytes:
+        """Return the answers with what they are to be looked for in: a document, or what was found in an index."""
+        asked: Mapping[str, Any] = {name: getattr(request, name) for name in ("sha256", "first", "again", "usage")}
+        plan = self._own(request.plan_key, tenant_id)
+        if request.object_key is not None:
+            return packed(asked, plan=plan, document=self._own(request.object_key, tenant_id))
+        assert request.found_key is not None, "one of the two is given"
+        gathering = Gathering(sessions=self.sources.sessions, storage=self.storage)
+        found = gathering.passages(self._own(request.found_key, tenant_id), num_groups=len(request.first))
+        return packed_found(asked, plan=plan, found=found, stored=gathering.stored(found, tenant_id))
 
     def _own(self, key: str, tenant_id: str) -> bytes:
         """Return a whole object of the tenant."""

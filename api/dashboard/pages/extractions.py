@@ -81,7 +81,7 @@ def _look(services: Services, tenant_id: str, extraction_id: str, session: Sessi
 
 def _shown(session: Session, extraction: Extraction, services: Services) -> ExtractionObject:
     found = stages.stages_of(session, extraction.id)
-    batches = stages.batches_of(session, found)
+    batches = stages.all_batches_of(session, found)
     return ExtractionObject.of(extraction, found, batches, currency=services.settings.currency)
 
 

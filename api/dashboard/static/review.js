@@ -18,7 +18,8 @@ async function next() {
 
 async function show(review) {
   const { evidence } = review;
-  part("document").textContent = review.document + (review.reason === "sample" ? ", drawn of what nobody need look at" : "");
+  const name = evidence.spans?.[0]?.document ?? review.document; // a value of an index has a document of its own
+  part("document").textContent = name + (review.reason === "sample" ? ", drawn of what nobody need look at" : "");
   part("path").textContent = review.path;
   part("value").textContent = evidence.value === null ? "no value" : String(evidence.value);
   part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
@@ -44,14 +45,14 @@ async function showPage(review, span) {
   part("page").hidden = true;
   part("no-page").hidden = Boolean(span);
   if (!span) return;
-  const answer = await fetch(`/v1/collections/${room.dataset.collection}/documents/${review.document_id}/pages/${span.page}/image`);
+  const answer = await fetch(`/v1/collections/${room.dataset.collection}/documents/${span.document_id ?? review.document_id}/pages/${span.page}/image`);
   const bytes = await answer.arrayBuffer();
   if (review !== claimed.data[0]) return;
   part("no-page").hidden = answer.ok;
   if (!answer.ok) return;
   const image = part("image");
   URL.revokeObjectURL(image.src);
-  image.alt = `Page ${span.page + 1} of ${review.document}; the value is marked`;
+  image.alt = `Page ${span.page + 1} of ${span.document ?? review.document}; the value is marked`;
   image.src = URL.createObjectURL(new Blob([bytes], { type: "image/png" }));
   await image.decode();
   part("page").hidden = false;

@@ -37,7 +37,7 @@ def test_the_field_in_which_an_answer_ran_on_is_asked_again_behind_the_others() 
 def test_a_second_answer_that_runs_on_there_too_has_all_the_others() -> None:
     again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
     found: dict[str, Any] = record_of(
-        JOB, DOCUMENT, name="a.txt", sha256="", first=[CUT_ANSWER], again={0: again}, usage={}
+        JOB, JOB.showing(DOCUMENT), name="a.txt", sha256="", first=[CUT_ANSWER], again={0: again}, usage={}
     )
     assert found["fields"] == {"a": {"x": "one", "y": None, "z": "three"}, "b": "four"}
     assert [each["path"] for each in found["evidence"] if each["review"] and each["value"] is None] == ["a.y"]

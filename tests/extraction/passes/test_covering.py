@@ -48,7 +48,7 @@ def answer(**fields: Any) -> LineResult:
 def evidence(behind: LineResult) -> dict[str, dict[str, Any]]:
     first = [LineResult(text=json.dumps(FIRST))]
     found = record_of(
-        JOB, document(), name="a.txt", sha256="", first=first, again={}, usage={}, covered={0: behind}
+        JOB, JOB.showing(document()), name="a.txt", sha256="", first=first, again={}, usage={}, covered={0: behind}
     )  # fmt: skip
     return {each["path"]: each for each in found["evidence"]}
 

@@ -84,7 +84,8 @@ def test_values_of_a_long_document_are_found_on_their_pages(long_document: Docum
         "deposit": {"value": 1250.0, "quote": "to be paid 1,250.00"},
     }
     result = LineResult(text=json.dumps(said))
-    record = record_of(asked, long_document, name="a", sha256="b", first=[result], again={}, usage={})
+    showing = asked.showing(long_document)
+    record = record_of(asked, showing, name="a", sha256="b", first=[result], again={}, usage={})
     found = {each["path"]: each for each in record["evidence"]}
     assert {path: each["spans"][0]["page"] for path, each in found.items()} == {"tenantName": 120, "deposit": 250}
     span = found["deposit"]["spans"][0]

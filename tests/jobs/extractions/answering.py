@@ -16,26 +16,28 @@ import orjson
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.answers import LineResult as Answer
-from extraction.course.document import first_reading, record_of
-from extraction.course.stored_plan import StoredPlan
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
+from extraction.course.grounding_child import ground, packed, packed_found
+from extraction.documents.limits import Limits, Progress
 from extraction.documents.parsing import parse
 from extraction.errors import DocumentError
-from extraction.passes.document_reading import DocumentReading
 from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
 from jobs.chunks import leasing
 from jobs.chunks.recording import LineResult
+from jobs.errors import InputError
+from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.lines.output_lines import error_line, output_line
+from jobs.lines.passage_bodies import FIND_ENDPOINT, find_request
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
-from jobs.tables import Batch, ExtractionStage, PassageIndexStage
+from jobs.tables import Batch, BatchStage, ExtractionStage, PassageIndexStage
+from workers.preparing.gathering import Gathering
+from workers.preparing.passages import PassageAnswers
+from workers.preparing.results import refused
 
 LEASE = timedelta(seconds=60)
 FLAKY = "FLAKY"
@@ -63,7 +65,8 @@ class Answering:
             ended = [state.value for state in TERMINAL_BATCH_STATES]
             # a database may have batches of others
             stages = select(ExtractionStage.batch_id).union(select(PassageIndexStage.batch_id))
-            is_open = Batch.id.in_(stages), Batch.state.not_in(ended)
+            before = select(BatchStage.stage_batch_id)
+            is_open = Batch.id.in_(stages) | Batch.id.in_(before), Batch.state.not_in(ended)
             batch_ids = session.scalars(select(Batch.id).where(*is_open).order_by(Batch.id)).all()
         for batch_id in batch_ids:
             self._run(batch_id)
@@ -103,6 +106,8 @@ class Answering:
             code = str(getattr(error, "code", "failed"))
             failed = error_line(batch.id, line_no, line["custom_id"], code=code, message=str(error))
             return LineResult(line_no=line_no, line=failed, status_code=None)
+        except InputError as error:
+            return refused(batch.id, line_no, line["custom_id"], error)
         done = output_line(batch.id, line_no, line["custom_id"], status_code=200, body=body)
         num_in, num_out = (7, 3) if "usage" in body else (0, 0)
         return LineResult(line_no=line_no, line=done, status_code=200, input_tokens=num_in, output_tokens=num_out)
@@ -111,7 +116,9 @@ class Answering:
         if batch.endpoint == READ_ENDPOINT:
             return self._read(batch.tenant_id, body)
         if batch.endpoint == GROUND_ENDPOINT:
-            return self._ground(body)
+            return self._ground(batch.tenant_id, body)
+        if batch.endpoint == FIND_ENDPOINT:
+            return self._find(batch.tenant_id, body)
         self.asked.append(body)
         return _completion(body)
 
@@ -134,26 +141,21 @@ class Answering:
             "num_characters": len(document.text),
         }
 
-    def _ground(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        job = StoredPlan.from_bytes(self._object(body["plan_key"])).job()
-        document = Document.from_bytes(self._object(body["object_key"]))
-        first = [Answer.from_body(answer) for answer in body["first"]]
-        again = {int(group): Answer.from_body(answer) for group, answer in (body["again"] or {}).items()}
-        given = {name: body[name] for name in ("name", "sha256", "usage")}
-        record = record_of(job, document, first=first, again=again, **given)
-        if body["again"] is not None:
-            return {"record": record, "doubts": []}
-        reading = first_reading(job, job.showing(document), first)
-        assert isinstance(reading, DocumentReading)
-        requests = {
-            group: job.again_request(group, reading.first[group].shown.text, doubts)
-            for group, doubts in reading.doubts().items()
-        }
-        doubts = [
-            {"group": group, "messages": list(each.messages), "response_format": each.response_format}
-            for group, each in requests.items()
-        ]
-        return {"record": record, "doubts": doubts}
+    def _ground(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        asked = {name: body[name] for name in ("sha256", "first", "again", "usage")}
+        plan = self._object(body["plan_key"])
+        if "object_key" in body:
+            content = packed(asked, plan=plan, document=self._object(body["object_key"]))
+        else:
+            gathering = Gathering(sessions=self.maker, storage=self.storage)
+            found = gathering.passages(self._object(body["found_key"]), num_groups=len(body["first"]))
+            content = packed_found(asked, plan=plan, found=found, stored=gathering.stored(found, tenant_id))
+        answer: dict[str, Any] = orjson.loads(ground(content, body["name"], Limits(), Progress()))
+        return answer
+
+    def _find(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        answers = PassageAnswers(sessions=self.maker, searcher=Searcher(self.storage, max_bytes=0))
+        return answers.answer(find_request(body), tenant_id=tenant_id)
 
     def _object(self, key: str) -> bytes:
         return b"".join(self.storage.iter_chunks(key))

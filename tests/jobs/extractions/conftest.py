@@ -14,6 +14,7 @@ from jobs import files, served_models
 from jobs.extractions import collection, documents, lifecycle
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.lifecycle import CreateExtraction
+from jobs.indexes.corpora import asked_index
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Collection, Extraction, Tenant
@@ -62,7 +63,9 @@ def make_extraction(
         made = make_collection(contents)
         plan = StoredPlan(schema=orjson.dumps(schema).decode(), model="m", params={"temperature": 0.0})
         wanted = CreateExtraction(collection_id=made.id, plan=plan, **wishes)
-        extraction = lifecycle.create_extraction(session, tenant, wanted, settings, key_id="key_1")
+        extraction = lifecycle.create_extraction(
+            session, tenant, wanted, settings, key_id="key_1", find_index=asked_index
+        )
         session.commit()
         return extraction
 

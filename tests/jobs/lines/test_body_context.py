@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from extraction.passages.numbered import ShownPassage
 from jobs.lines.bodies import ChatRequest, chat_request, completion_request
 from jobs.lines.body_checks import BodyError
-from jobs.lines.body_context import ContextRequest, ShownPassage, with_passages
+from jobs.lines.body_context import ContextRequest, with_passages
 from jobs.lines.embedding_bodies import embedding_request
 from jobs.lines.input_estimate import estimate_input_tokens
 

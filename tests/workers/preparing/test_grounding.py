@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from extraction.course.corpus import Corpus
 from extraction.course.stored_plan import StoredPlan
 from jobs.lines.document_bodies import GROUND_ENDPOINT
 from tests.workers.preparing.builders import Library, Preparer
@@ -63,6 +65,27 @@ def test_what_was_not_found_is_to_be_asked_again_and_the_second_answer_counts(
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
     assert (body["record"]["fields"], body["doubts"]) == ({"number": "4711", "city": "Paris"}, [])
+
+
+def test_answers_of_an_index_are_placed_in_the_document_of_the_passage_that_they_stand_in(
+    library: Library, preparer: Preparer, document: dict[str, Any]
+) -> None:
+    plan = replace(PLAN, corpus=Corpus(index_id="index_1", name="all", passage_tokens=256, top_k=5))
+    library.storage.put(document["plan_key"], plan.to_bytes())
+    start, end = TEXT.index(b"Invoice"), TEXT.index(b", issued")
+    passage = {"document": "a.txt", "document_id": "document_gone", "start": start, "end": end, "rank": 0}
+    passages = [passage | {"score": 1.0, "num_tokens": 3, "shown": TEXT[start:end].decode()}]
+    line = {"custom_id": "document-0-group-0", "response": {"body": {"passages": passages}}}
+    found_key = f"{library.tenant.id}/found"
+    library.storage.put(found_key, json.dumps(line).encode() + b"\n")
+    asked = {name: value for name, value in document.items() if name != "object_key"} | {"found_key": found_key}
+    batch_id = library.submit(GROUND_ENDPOINT, [asked | {"first": [said(number="4711"), said(city="Paris")]}])
+    assert preparer.run_next()
+    (body,) = library.bodies(batch_id)
+    (number, city) = body["record"]["evidence"]
+    place = {"start": 15, "end": 19, "page": None, "box": None}
+    assert number["spans"] == [{"document_id": "document_gone", "document": "a.txt", **place}]
+    assert (city["grounding"], [doubt["group"] for doubt in body["doubts"]]) == ("none", [1])
 
 
 def test_a_document_whose_answer_failed_has_a_record_that_says_why(

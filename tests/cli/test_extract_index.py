@@ -1,0 +1,92 @@
+"""`tokenmill extract --index` as a user types it: asked of a server, come back to, and refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from jobs.database import connect, sessions
+from jobs.errors import InputError
+from jobs.extractions.advancing import Extractions
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Extraction, Tenant
+from tests.cli.service import Service, run
+from tests.jobs.extractions.answering import Answering
+from tests.jobs.indexes.stored_indexes import add_index
+
+PAPERS = {"a.txt": ["vendor: Ash Ltd", "Nothing else."], "b.txt": ["total: 12.50"]}
+FIELDS = {"vendor": {"type": "string"}, "total": {"type": "string"}}
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"type": "object", "properties": FIELDS}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def answering(service: Service) -> Iterator[Answering]:
+    engine = connect(service.database)
+    yield Answering(sessions(engine), Storage(service.storage_url), Settings())
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def index_id(answering: Answering) -> str:
+    with answering.maker() as session:
+        tenant = session.scalars(select(Tenant).where(Tenant.name == "acme")).one()
+        return add_index(session, answering.storage, tenant, [PAPERS], num_passages=3).id
+
+
+def work_off(answering: Answering) -> None:
+    """Let everybody do their work until the only extraction has ended."""
+    while True:
+        with answering.maker() as session:
+            found = session.scalars(select(Extraction)).one_or_none()
+        if found is not None and found.ended_at is not None:
+            return
+        if found is not None:
+            Extractions(answering.maker, answering.storage, answering.settings).advance(found.id)
+            answering.work_off()
+
+
+@pytest.mark.timeout(120)
+def test_an_index_is_asked_and_the_same_command_comes_back_to_it(
+    service: Service, answering: Answering, index_id: str, schema: Path, tmp_path: Path
+) -> None:
+    output, table = tmp_path / "fields.jsonl", tmp_path / "fields.parquet"
+    command = ("extract", "--index", index_id, "--schema", schema, "-o", output, "--parquet", table)
+    asking = service.start(*command)
+    work_off(answering)
+    _, said = asking.communicate(timeout=60)
+    assert asking.returncode == 0, said
+    (record,) = map(json.loads, output.read_text().splitlines())
+    assert record["fields"] == {"vendor": "Ash Ltd", "total": "12.50"}
+    assert [span["document"] for each in record["evidence"] for span in each["spans"]] == ["a.txt", "b.txt"]
+    assert table.stat().st_size > 0
+    output.unlink()
+    again = service.run(*command)
+    assert json.loads(output.read_text()) == record
+    (listed,) = json.loads(service.run("extractions", "list", "--json").stdout)
+    assert listed["id"] in again.stderr
+    assert listed["index_id"] == index_id
+
+
+def test_what_cannot_be_asked_of_an_index_is_a_sentence(service: Service, schema: Path, tmp_path: Path) -> None:
+    given = ("--schema", schema, "-o", tmp_path / "fields.jsonl")
+    with pytest.raises(InputError, match="No index found with id 'index_none'"):
+        service.run("extract", "--index", "index_none", *given)
+    with pytest.raises(InputError, match=r"both documents \('papers'\) and --index are given"):
+        service.run("extract", "papers", "--index", "index_none", *given)
+    assert "INDEX_ID" in service.run("extract", "--index", "--help").stdout
+
+
+def test_without_a_server_no_index_is_asked(schema: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--index is of a server, and none is named"):
+        run("extract", "--index=index_1", "--schema", schema, "-o", tmp_path / "fields.jsonl")

@@ -1,0 +1,47 @@
+"""What an index was asked, for the process that looks for the answers in it: passages, and the documents they are of.
+
+Knows no chunk, and looks into no document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import orjson
+from sqlalchemy.orm import Session, sessionmaker
+
+from extraction.course.corpus import FoundPassage
+from extraction.course.job import custom_id
+from jobs import read_documents
+from jobs.database import transaction
+from jobs.extractions import documents
+from jobs.storage import Storage
+
+_FIELDS = [each.name for each in fields(FoundPassage)]
+
+Found = Sequence[Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """Safe to use from several threads."""
+
+    sessions: sessionmaker[Session]
+    storage: Storage
+
+    def passages(self, results: bytes, *, num_groups: int) -> Found:
+        """Return the passages of each group, out of the results of looking for them."""
+        lines = map(orjson.loads, results.splitlines())
+        by_line = {line["custom_id"]: line["response"]["body"]["passages"] for line in lines}
+        found = [by_line.get(custom_id(0, group), []) for group in range(num_groups)]
+        return [[{name: one[name] for name in _FIELDS} for one in passages] for passages in found]
+
+    def stored(self, found: Found, tenant_id: str) -> dict[str, bytes]:
+        """Return the documents of passages as they were read; of those that are kept no longer the passages say all."""
+        ids = {str(one["document_id"]) for passages in found for one in passages}
+        with transaction(self.sessions) as session:
+            keys = documents.object_keys(session, tenant_id, ids)
+        stored = ((document_id, read_documents.find(self.storage, key)) for document_id, key in keys.items())
+        return {document_id: content for document_id, content in stored if content is not None}
