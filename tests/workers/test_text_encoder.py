@@ -9,14 +9,14 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from tests.workers.chat_templates import FAMILIES, tokenizer_of
-from workers.text_encoder import LONG_CHARACTERS, TextEncoder
+from workers.text_encoder import TextEncoder
 
 TEXTS = [
     "",
     "Hello 12",
     "  two\n\nlines \u6f22\U0001f600",
     "<s>[INST] <|im_start|>user </s><eos>",
-    "word " * LONG_CHARACTERS,
+    "word " * 2048,
 ]
 
 
@@ -39,7 +39,7 @@ def test_a_tokenizer_file_that_truncates_and_pads_gives_the_whole_text(tokenizer
     assert TextEncoder(wrapped).encode("Hello to all of you", add_special_tokens=False) == expected
 
 
-def test_a_short_text_does_not_go_through_the_wrapper(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_does_not_go_through_the_wrapper(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = TextEncoder(tokenizer)
     monkeypatch.setattr(tokenizer, "encode", lambda *_, **__: [])
     assert len(encoder.encode("Hello", add_special_tokens=False)) > 0
