@@ -32,6 +32,8 @@ class OwnStack:
     base_url: str
     api_key: str
     database_url: str
+    connection: psycopg.Connection[Any]
+    """For questions to its Postgres: a new one for each would have Postgres start a process for it."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -45,8 +47,7 @@ class OwnStack:
 
     def query(self, sql: str, *values: object) -> Any:
         """Return the first value of the first row."""
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
-            return connection.execute(sql, values).fetchall()[0][0]
+        return self.connection.execute(sql, values).fetchall()[0][0]
 
     def role(self, name: str) -> psutil.Process:
         """Return the process of a role."""
@@ -71,7 +72,14 @@ def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -
                 if found is None:
                     raise SystemExit("the stack did not start; its messages are above")
                 database_url = (Path(folder) / "run" / "database_url").read_text().strip()
-                yield OwnStack(pid=process.pid, base_url=found[1], api_key=found[2], database_url=database_url)
+                with psycopg.connect(database_url, autocommit=True) as connection:
+                    yield OwnStack(
+                        pid=process.pid,
+                        base_url=found[1],
+                        api_key=found[2],
+                        database_url=database_url,
+                        connection=connection,
+                    )
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(_STOP_SECONDS)
