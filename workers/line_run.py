@@ -24,7 +24,9 @@ class PromptRun:
     name: str
     """What logs call it."""
     output: RequestProgress
-    on_done: Callable[[PromptRun], None]
+    on_done: Callable[[PromptRun], None] | None
+    """None once it was called: it leads to the line that holds this prompt, and what holds each other is freed, tokens
+    and all, by a garbage collection alone."""
     on_stopped: Callable[[int, int], None]
     """Called with (request id, index) when a stop string has ended a choice that the engine still computes."""
     on_computed: Callable[[int], None]
@@ -51,8 +53,9 @@ class PromptRun:
             self.is_done = self.output.has_ended
         if is_stopped_now:
             self.on_stopped(delta.request_id, delta.index)
-        if self.is_done:
+        if self.is_done and self.on_done is not None:
             self.on_done(self)
+            self.on_done = None
 
     def _num_computed(self, delta: TokenDelta) -> int:
         if self._is_prompt_computed or not delta.token_ids:

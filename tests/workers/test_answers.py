@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from array import array
 from typing import Any
 
@@ -65,6 +67,21 @@ def feed(run: LineRun, token_ids: list[int], *, prompt: int = 0, index: int = 0,
 
 def answer(tokenizer: Any, run: LineRun) -> dict[str, Any]:
     return AnswerMaker(tokenizer, model="demo").make(run, response_id="chatcmpl-1", created=7).body
+
+
+def test_a_line_that_has_ended_is_freed_without_a_garbage_collection(tokenizer: Any) -> None:
+    gc.disable()
+    try:
+        run, done = start(tokenizer, prompts=2)
+        for prompt in range(2):
+            feed(run, [5], prompt=prompt, end=FinishReason.STOP)
+        assert done == [run]
+        known = weakref.ref(run)
+        done.clear()
+        del run
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_a_finished_line_has_its_text_and_usage_without_the_stop_token(tokenizer: Any) -> None:
