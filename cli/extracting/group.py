@@ -14,8 +14,8 @@ from cli.extracting import evaluating
 from cli.extracting.command import extract
 from cli.extracting.index_command import extract_of_index
 
-_DEFAULT = "documents"
-_OF_INDEX = "of-index"
+_DEFAULT = ":documents"  # which is no name of a file that is given first
+_OF_INDEX = ":index"
 
 
 class _WithDefault(TyperGroup):

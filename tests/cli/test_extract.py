@@ -271,6 +271,7 @@ def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: S
         ({"more": ["--param", "messages=[]"]}, "--param is given messages"),
         ({"more": ["--parquet", "fields.jsonl"]}, "two of the outputs would be one file"),
         ({"source": "nowhere"}, "no such file or folder"),
+        ({"source": "documents"}, "documents: no such file or folder"),
         ({"source": "in/*.xyz"}, "no file fits it"),
         ({"output": "in/a.txt"}, "is one of the documents"),
         ({"output": "schema.json"}, "is the schema"),
