@@ -6,6 +6,7 @@ python -m benchmarks.extraction documents [--pages 300] [--turns 5] [--files 100
 python -m benchmarks.extraction embeddings --model FOLDER [--texts 400] [--turns 5] [--num-threads 2] [--seed 0]
 python -m benchmarks.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [--seed 0] [options of extract]
 python -m benchmarks.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
+python -m benchmarks.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
 python -m benchmarks.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
 """
 
@@ -16,7 +17,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "retrieval")
+_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "long_documents", "retrieval")
 """Modules, loaded when they are named: two of them need torch, and the memory of documents is measured without it."""
 
 

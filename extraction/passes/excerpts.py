@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from extraction.documents.document import Document
 from extraction.documents.layout import LayoutText, layout
@@ -29,6 +30,9 @@ _PASSAGE_TOKENS = (256, 128, 64, 32, LEAST_TOKENS)
 _PASSAGES_PER_EXCERPT = 4
 """At least: a passage has a quarter of the room at most, so that one which was wrongly found leaves room for others."""
 LEAST_ROOM = LEAST_TOKENS * _PASSAGES_PER_EXCERPT
+_BESIDE = (0.5, 0.25)
+"""How much of a passage's score those beside it have, and those beside these: a value stands near the words that name
+it, and often not among them."""
 _MAX_MISSES = 4
 """Passages without room, after which there is little left."""
 _BYTES_PER_TOKEN = 2
@@ -80,7 +84,7 @@ class Showing:
         return Excerpt(layout=layout(self.document))
 
     def excerpt(self, group: Group, max_tokens: int) -> Excerpt:
-        """Return as much as fits, the passages with the words of the fields first; all of it where it fits.
+        """Return as much as fits, the passages at the words of the fields first; all of it where it fits.
 
         Where there is hardly any room it is `LEAST_ROOM`: the model then says of the prompt by how much it is too long.
         """
@@ -88,9 +92,9 @@ class Showing:
             return self.whole
         max_tokens = max(max_tokens, LEAST_ROOM)
         passages, words = self._cut(max_tokens)
-        found = [hit.row for hit in words.search(Analyzer(_LANGUAGE).terms(words_of(group)), len(passages))]
-        rest = sorted(set(range(len(passages))).difference(found))
-        return self._shown((passages[row] for row in (*found, *rest)), max_tokens)
+        scores = spread(words.scores(Analyzer(_LANGUAGE).terms(words_of(group))))
+        ranked = np.argsort(-scores, kind="stable")
+        return self._shown((passages[row] for row in ranked), max_tokens)
 
     @cached_property
     def _num_tokens(self) -> int:
@@ -128,6 +132,15 @@ class Showing:
                     break
         ranks = {shown.to_document(one.start, one.end)[0]: rank for rank, one in taken.items()}
         return Excerpt(layout=pieces_of(shown, joined_spans(taken.values())), ranks=ranks)
+
+
+def spread(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return [passages] scores to which those beside them have added."""
+    total = scores.copy()
+    for distance, share in enumerate(_BESIDE, start=1):
+        total[distance:] += share * scores[:-distance]
+        total[:-distance] += share * scores[distance:]
+    return total
 
 
 def pieces_of(shown: LayoutText, spans: list[Span]) -> LayoutText:

@@ -13,10 +13,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from benchmarks.extraction.pages import make_pages
+from benchmarks.extraction.long_documents import make_document
 from benchmarks.extraction.pdf_writer import write_pdf
 from examples.documents import draw_facts
-from examples.field_requests import gold, shown
 from examples.paper_layouts import HELD_OUT
 from extraction.scoring.records import UNANSWERED
 
@@ -32,18 +31,6 @@ KINDS: tuple[dict[str, str], ...] = (
     {"type": "string", "format": "date"},
     {"type": "boolean"},
 )
-
-
-def write_document(path: Path) -> tuple[int, dict[str, Any]]:
-    """Write pages of which one is an invoice; return its number, and the values of its fields."""
-    draw = random.Random(0)
-    facts = draw_facts(draw)
-    page = draw.randrange(NUM_PAGES)
-    invoice = HELD_OUT[0](facts, draw)
-    others = make_pages(NUM_PAGES, seed=0)
-    path.write_bytes(write_pdf([*others[:page], invoice, *others[page + 1 :]]))
-    found = gold(facts, shown(write_pdf([invoice]), "invoice.pdf"))
-    return page, {name: value and value[0] for name, value in found.items()}
 
 
 def write_schema(path: Path) -> dict[str, Any]:
@@ -77,12 +64,13 @@ def extracted(document: Path, schema: Path, *more: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)  # a start of everything; 30 s of CPU
 def test_values_in_a_document_of_300_pages_are_found_on_their_page(tmp_path: Path) -> None:
-    page, right = write_document(tmp_path / "long.pdf")
+    made = make_document(NUM_PAGES, seed=0)
+    (tmp_path / "long.pdf").write_bytes(made.content)
     record = extracted(tmp_path / "long.pdf", SCHEMA)
-    found = {name: record["fields"][name] for name in ("number", "date", "total")}
-    assert found == {name: right[name] for name in found}
+    found = {name: record["fields"][name] for name in ("vendor", "number", "date", "total")}
+    assert found == {name: made.fields[name] for name in found}
     evidence = {each["path"]: each for each in record["evidence"]}
-    assert {span["page"] for name in found for span in evidence[name]["spans"]} == {page}
+    assert {span["page"] for name in found for span in evidence[name]["spans"]} == {made.page}
 
 
 @pytest.mark.timeout(600)  # a start of everything, and 37 questions

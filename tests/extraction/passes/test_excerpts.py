@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.extraction.alignment import generated_text
@@ -18,7 +19,7 @@ from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
 from extraction.grounding.spans import Span
 from extraction.passes.examples import Example
-from extraction.passes.excerpts import Showing, Window, pieces_of, words_of
+from extraction.passes.excerpts import Showing, Window, pieces_of, spread, words_of
 from extraction.passes.likeness import choose_examples
 from tests.extraction.passages.builders import count
 
@@ -91,6 +92,22 @@ def test_values_of_a_long_document_are_found_on_their_pages(long_document: Docum
     span = found["deposit"]["spans"][0]
     assert long_document.text[span["start"] : span["end"]] == "to be paid 1,250.00"
     assert {each["grounding"] for each in found.values()} == {"exact"}
+
+
+def test_a_prompt_shows_what_stands_beside_the_words_of_its_fields_too() -> None:
+    draw = random.Random(5)
+    filler = [" ".join(draw.choices(("of", "it", "was", "by", "then", "some"), k=40)) for _ in range(400)]
+    said = ["Of the deposit:", filler[200], "1,250.00 Ash Ltd", filler[201], "who rents the flat"]
+    lines = [*filler[:200], *said, *filler[202:]]
+    document = parse("\n\n".join(lines).encode(), "long.txt", Limits())
+    asked = job(max_tokens=700)
+    shown = asked.excerpt(0, asked.showing(document)).layout.text
+    assert all(part in shown for part in said[::2])
+
+
+def test_scores_reach_the_passages_beside_them_and_no_further() -> None:
+    assert spread(np.array([0, 0, 0, 4, 0, 0, 0, 8], np.float32)).tolist() == [0, 1, 2, 4, 2, 3, 4, 8]
+    assert spread(np.array([3], np.float32)).tolist() == [3]
 
 
 def test_a_prompt_has_room_for_examples_too(long_document: Document) -> None:
