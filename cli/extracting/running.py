@@ -14,7 +14,7 @@ from cli.extracting.results import Results
 from cli.extracting.work import ExtractFolder, Passes
 from cli.places.session import Place, Session
 from extraction.course.answers import LineResult, usage_of
-from extraction.course.document import covered_texts, first_reading, record_of, whole_reading
+from extraction.course.document import covered_questions, first_reading, record_of, whole_reading
 from extraction.course.job import ExtractJob, custom_id
 from extraction.passes.document_reading import DocumentReading
 from extraction.scoring.records import failed_record
@@ -119,8 +119,8 @@ def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
                 answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
                 reading = whole_reading(job, showing, answers.first, answers.again, answers.second_readings)
                 if isinstance(reading, DocumentReading):
-                    for group, shown in enumerate(covered_texts(job, showing, reading)):
-                        file.write(job.line(number, group, job.first_request(group, shown.text)))
+                    for group, request in covered_questions(job, showing, reading):
+                        file.write(job.line(number, group, request))
     return _has_lines(folder.covered.lines)
 
 

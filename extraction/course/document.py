@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,12 @@ from extraction.course.job import ExtractJob
 from extraction.documents.layout import LayoutText
 from extraction.fields.groups import Group
 from extraction.fields.paths import Place
-from extraction.passes.covering import CoveredReading, cover, covered_readings
+from extraction.passes.covering import CoveredReading, cover, covered_readings, max_characters
 from extraction.passes.document_reading import DocumentReading, GroupReading, read_group
 from extraction.passes.examples import without_example_values
 from extraction.passes.excerpts import Showing
 from extraction.passes.likeness import choose_examples
+from extraction.passes.prompts import Request
 from extraction.passes.second_reading import read_second, with_agreements
 from extraction.scoring.records import done_record, failed_record
 
@@ -69,6 +70,13 @@ def covered_texts(job: ExtractJob, showing: Showing, reading: DocumentReading) -
     return [cover(job.excerpt(group, showing).layout, merged) for group in range(len(job.groups))]
 
 
+def covered_questions(job: ExtractJob, showing: Showing, reading: DocumentReading) -> Iterator[tuple[int, Request]]:
+    """Yield what asks for each group with all values covered, by its number."""
+    longest = max_characters(reading.merged())
+    for group, shown in enumerate(covered_texts(job, showing, reading)):
+        yield group, job.covered_request(group, shown.text, max_characters=longest)
+
+
 def record_of(
     job: ExtractJob,
     showing: Showing,
@@ -81,7 +89,7 @@ def record_of(
     second_readings: SecondReadings | None = None,
     covered: Mapping[int, LineResult] | None = None,
 ) -> dict[str, Any]:
-    """Return the record of a document; `covered` are the answers to `covered_texts`, by the number of their group."""
+    """Return the record of a document; `covered` are the answers to `covered_questions`, by their groups' numbers."""
     reading = whole_reading(job, showing, first, again, second_readings)
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)

@@ -91,6 +91,13 @@ class ExtractJob:
             text, whole, quotes=self.quotes, examples=choose_examples(text, self.examples), shape=self.shape
         )
 
+    def covered_request(self, group: int, text: str, *, max_characters: int) -> Request:
+        """Return what asks for a group once what was found is covered."""
+        whole, examples = self.groups[group], choose_examples(text, self.examples)
+        return hunter_request(
+            text, whole, quotes=self.quotes, examples=examples, shape=self.shape, max_characters=max_characters
+        )
+
     def again_request(self, group: int, text: str, doubts: Mapping[FieldPath, str]) -> Request:
         """Return what asks for doubtful leaves again."""
         return self._request(text, self.doubted(group, doubts), doubts=doubts)

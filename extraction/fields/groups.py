@@ -39,13 +39,13 @@ class Group:
     leaves: tuple[Leaf, ...]
     containers: Mapping[Path, Container]
 
-    def plain_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of an answer without quotes."""
-        return plain_schema(self.leaves, self.containers)
+    def plain_schema(self, *, max_characters: int | None = None) -> dict[str, Any]:
+        """Return the JSON schema of an answer without quotes, its texts bounded where that is wanted."""
+        return plain_schema(self.leaves, self.containers, max_characters=max_characters)
 
-    def quoted_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of an answer with a quote for each value."""
-        return quoted_schema(self.leaves, self.containers)
+    def quoted_schema(self, *, max_characters: int | None = None) -> dict[str, Any]:
+        """Return the JSON schema of an answer with a quote for each value, texts and quotes bounded as above."""
+        return quoted_schema(self.leaves, self.containers, max_characters=max_characters)
 
     def restrict(self, leaves: Sequence[Leaf]) -> Group:
         """Return a group of some of the leaves, and the keys of their items with them."""

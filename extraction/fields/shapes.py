@@ -34,14 +34,18 @@ def record_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) 
     return _shape((), leaves, containers, lambda leaf: _or_null(_value_schema(leaf)))
 
 
-def plain_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
-    """Return the schema of an answer whose leaves are values or null."""
-    return _shape((), leaves, containers, lambda leaf: _or_null(_asked_schema(leaf)))
+def plain_schema(
+    leaves: Sequence[Leaf], containers: Mapping[Path, Container], *, max_characters: int | None = None
+) -> dict[str, Any]:
+    """Return the schema of an answer whose leaves are values or null; `max_characters` bounds its texts."""
+    return _shape((), leaves, containers, lambda leaf: _or_null(_asked_schema(leaf, max_characters)))
 
 
-def quoted_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
-    """Return the schema of an answer whose leaves are `{value, quote}` or null."""
-    return _shape((), leaves, containers, lambda leaf: _or_null(_quoted(leaf)))
+def quoted_schema(
+    leaves: Sequence[Leaf], containers: Mapping[Path, Container], *, max_characters: int | None = None
+) -> dict[str, Any]:
+    """Return the schema of an answer whose leaves are `{value, quote}` or null; `max_characters` bounds its texts."""
+    return _shape((), leaves, containers, lambda leaf: _or_null(_quoted(leaf, max_characters)))
 
 
 def _shape(
@@ -63,9 +67,12 @@ def _shape(
     return {"type": "object", "properties": inner, "required": list(inner), "additionalProperties": False}
 
 
-def _asked_schema(leaf: Leaf) -> dict[str, Any]:
+def _asked_schema(leaf: Leaf, max_characters: int | None) -> dict[str, Any]:
     """Return that of a value as it may be answered: a number has an end, and so has an answer that would run on."""
     schema = _value_schema(leaf)
+    if max_characters is not None and _is_free_text(leaf):
+        longest = max(max_characters, schema.get("minLength", 0))
+        return schema | {"maxLength": min(longest, schema.get("maxLength", longest))}
     if leaf.enum is not None or leaf.type not in (LeafType.INTEGER, LeafType.NUMBER):
         return schema
     has_least = "minimum" in schema or "exclusiveMinimum" in schema
@@ -78,8 +85,14 @@ def _value_schema(leaf: Leaf) -> dict[str, Any]:
     return {"enum": list(leaf.enum)} if leaf.enum is not None else dict(leaf.schema)
 
 
-def _quoted(leaf: Leaf) -> dict[str, Any]:
-    properties = {"value": _asked_schema(leaf), "quote": {"type": "string", "maxLength": MAX_QUOTE_CHARACTERS}}
+def _is_free_text(leaf: Leaf) -> bool:
+    is_text = leaf.type is LeafType.STRING and leaf.enum is None
+    return is_text and not {"const", "format", "pattern"} & leaf.schema.keys()
+
+
+def _quoted(leaf: Leaf, max_characters: int | None) -> dict[str, Any]:
+    longest = MAX_QUOTE_CHARACTERS if max_characters is None else min(max_characters, MAX_QUOTE_CHARACTERS)
+    properties = {"value": _asked_schema(leaf, max_characters), "quote": {"type": "string", "maxLength": longest}}
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

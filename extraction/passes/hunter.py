@@ -27,8 +27,12 @@ def hunter_request(
     examples: Sequence[Example] = (),
     shape: Shape = Shape.FIELDS_FIRST,
     doubts: Mapping[Path, str] | None = None,
+    max_characters: int | None = None,
 ) -> Request:
-    """Return the request for one group of one document; `doubts` say why leaves are asked again."""
+    """Return the request for one group of one document; `doubts` say why leaves are asked again.
+
+    `max_characters` bounds texts and quotes.
+    """
     task = _QUOTED if quotes else _PLAIN
     if doubts:
         told = "; ".join(f"{', '.join(map(spell, paths))}: {reason}" for reason, paths in _by_reason(doubts).items())
@@ -39,7 +43,7 @@ def hunter_request(
         task=task,
         shape=shape,
         name="fields",
-        schema=group.quoted_schema() if quotes else group.plain_schema(),
+        schema=(group.quoted_schema if quotes else group.plain_schema)(max_characters=max_characters),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from extraction.course import job
 from extraction.course.answers import LineResult
-from extraction.course.document import covered_texts, record_of, whole_reading
+from extraction.course.document import covered_questions, covered_texts, record_of, whole_reading
 from extraction.documents.document import Document
 from extraction.documents.layout import layout
 from extraction.documents.limits import Limits
@@ -62,6 +62,22 @@ def test_no_value_that_was_found_is_shown_and_all_else_is() -> None:
     place = shown.text.index("2024-05-09")
     start, end = shown.to_document(place, place + 10)
     assert document().text[start:end] == "2024-05-09"
+
+
+@pytest.mark.parametrize(("vendor", "longest"), [("Ash Ltd", 48), ("Ash " * 20 + "Ltd", 83)])
+def test_an_answer_behind_covers_cannot_run_on_in_a_text_or_a_quote(vendor: str, longest: int) -> None:
+    texts = {"vendor": {"type": "string"}, "code": {"type": "string", "maxLength": 5}}
+    schema = {"type": "object", "properties": {**texts, "day": {"type": "string", "format": "date"}}}
+    asked = job.plan(json.dumps(schema).encode(), quotes=True, params={}, max_fields=25)
+    showing = asked.showing(parse(f"From {vendor}".encode(), "a.txt", Limits()))
+    first = LineResult(text=json.dumps({"vendor": {"value": vendor, "quote": vendor}, "code": None, "day": None}))
+    reading = whole_reading(asked, showing, [first], {})
+    assert isinstance(reading, DocumentReading)
+    ((_, request),) = covered_questions(asked, showing, reading)
+    fields = request.response_format["json_schema"]["schema"]["properties"]
+    found = {name: field["anyOf"][0]["properties"] for name, field in fields.items()}
+    assert [each["quote"]["maxLength"] for each in found.values()] == [longest] * 3
+    assert [each["value"].get("maxLength") for each in found.values()] == [longest, 5, None]
 
 
 @pytest.mark.parametrize(
