@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
 from api.schemas.batches import BatchObject
-from jobs.forecasts.outlooks import outlooks
+from jobs.forecasts.outlooks import Outlook, outlooks
 from jobs.settings import Settings
 from jobs.tables import Batch
 
@@ -18,5 +18,8 @@ def shown(session: Session, batch: Batch, settings: Settings) -> BatchObject:
 
 
 def all_shown(session: Session, found: Sequence[Batch], settings: Settings) -> list[BatchObject]:
-    told = outlooks(session, found, currency=settings.currency)
+    return with_outlooks(found, outlooks(session, found, currency=settings.currency), settings)
+
+
+def with_outlooks(found: Sequence[Batch], told: Mapping[str, Outlook], settings: Settings) -> list[BatchObject]:
     return [BatchObject.of(batch, told[batch.id], currency=settings.currency) for batch in found]

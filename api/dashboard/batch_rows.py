@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.batches.answers import all_shown
+from api.batches.answers import with_outlooks
 from api.dashboard import formats
 from api.dashboard.live import Shown
+from api.dashboard.recent import Recent
 from api.schemas.batches import BatchObject
+from jobs.forecasts.outlooks import outlooks
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 
+_OUTLOOK_SECONDS = 5.0
+"""As often as forecasts are made."""
 
-def as_objects(session: Session, found: Sequence[Batch], settings: Settings) -> list[BatchObject]:
-    """Return batches of any tenants as the wire has them, in their order."""
-    by_tenant: dict[str, list[Batch]] = defaultdict(list)
-    for batch in found:
-        by_tenant[batch.tenant_id].append(batch)
-    shown = {one.id: one for own in by_tenant.values() for one in all_shown(session, own, settings)}
-    return [shown[batch.id] for batch in found]
+
+def all_shown_lately(
+    session: Session, found: Sequence[Batch], settings: Settings, *, recent: Recent
+) -> list[BatchObject]:
+    """Return the same as `all_shown`; what a batch waits for, and until when, is asked anew as often as it is found."""
+    moved = tuple((batch.id, batch.state) for batch in found)
+    read = partial(outlooks, session, found, currency=settings.currency)
+    return with_outlooks(found, recent.get(("outlooks", moved), read, seconds=_OUTLOOK_SECONDS), settings)
 
 
 def tenant_names(session: Session, found: Sequence[Batch]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from jobs.states import BatchState, RunState
 
 NOTHING = "–"
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_JUST_NOW, _MINUTE, _HOUR, _DAY = 5, 60, 3600, 86_400
 _UNITS: tuple[tuple[int, str], ...] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _EXACT_BELOW = 10_000
 _TONES: dict[str, str] = {
@@ -64,8 +64,12 @@ def span(seconds: float | None) -> str:
 
 
 def ago(moment: datetime | int | None) -> str:
+    """Write how long ago something was; what comes round every two seconds is just now, all the time."""
     found = _moment(moment)
-    return NOTHING if found is None else f"{span((datetime.now(UTC) - found).total_seconds())} ago"
+    if found is None:
+        return NOTHING
+    seconds = (datetime.now(UTC) - found).total_seconds()
+    return "just now" if seconds < _JUST_NOW else f"{span(seconds)} ago"
 
 
 def until(moment: datetime | int | None) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import anyio
 from anyio.to_thread import run_sync
@@ -20,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from starlette.responses import StreamingResponse
 
+from api.dashboard.recent import Recent
 from api.services import Services
 from jobs.database import transaction
 from jobs.errors import InputError, ServiceError
@@ -27,6 +28,11 @@ from jobs.errors import InputError, ServiceError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+RESTS = 2
+"""Times as long as it looked at all pages it rests at least: with very many of them, looks become rarer."""
+MAX_BYTES = 2000
+"""Of a message, and so of what a page is sent in a second."""
+LAYOUT_LENGTH = 12
 HEARTBEAT_SECONDS = 15.0
 MAX_SECONDS = 600.0
 """Then the browser connects again, with its cookie: one whose key has ended sees no more."""
@@ -47,20 +53,55 @@ class Look:
     @classmethod
     def of(cls, values: Mapping[str, Shown], *rows: Hashable) -> Look:
         """Return a look whose layout is that of these rows."""
-        return cls(values=values, layout=hashlib.sha256(repr(rows).encode()).hexdigest()[:12])
-
-    def since(self, before: Look | None) -> str | None:
-        """Return as JSON what is new since a look; None where nothing is."""
-        if before is None:
-            changed = dict(self.values)
-        else:
-            changed = {name: shown for name, shown in self.values.items() if before.values.get(name) != shown}
-            if not changed and self.layout == before.layout:
-                return None
-        return json.dumps({"layout": self.layout, "values": changed}, separators=(",", ":"), ensure_ascii=False)
+        return cls(values=values, layout=hashlib.sha256(repr(rows).encode()).hexdigest()[:LAYOUT_LENGTH])
 
 
 Looking = Callable[[Session], Look]
+
+
+class Told:
+    """What one browser has been told of a page; no message is longer than MAX_BYTES."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Shown] = {}  # what was told last stands last
+        self._layout: str | None = None
+
+    def news(self, look: Look) -> str | None:
+        """Return as JSON what is new in a look, as much as one message holds; None where nothing is.
+
+        What was never told comes first, then what was told longest ago. What has no room comes with the next look.
+        """
+        changed = self._changes(look.values)
+        if not changed and self._layout == look.layout:
+            return None
+        if self._layout not in (None, look.layout):  # the browser asks for the page anew, and has all of it then
+            self._values = dict(look.values)
+        for name, shown in changed.items():
+            self._values.pop(name, None)
+            self._values[name] = shown
+        self._layout = look.layout
+        return _message(look.layout, changed)
+
+    def _changes(self, values: Mapping[str, Shown]) -> dict[str, Shown]:
+        changed: dict[str, Shown] = {}
+        room = MAX_BYTES - len(_message("x" * LAYOUT_LENGTH, {}))
+        for name in (*(name for name in values if name not in self._values), *self._values):
+            shown = values.get(name)
+            if shown is None or self._values.get(name) == shown:
+                continue
+            room -= len(_written_out({name: shown}).encode())
+            if room < 0 and changed:
+                break
+            changed[name] = shown
+        return changed
+
+
+def _message(layout: str, values: Mapping[str, Shown]) -> str:
+    return _written_out({"layout": layout, "values": values})
+
+
+def _written_out(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,19 +119,20 @@ class OpenPages:
         self._services = services
         self._open: dict[Hashable, _Open] = {}
         self._begun = anyio.Event()
+        self.recent = Recent()
+        """For looks, which come one after the other."""
 
     async def watch(self, key: Hashable, looking: Looking) -> AsyncIterator[str | None]:
         """Yield what has changed, whenever something has; None: nothing has for a while."""
         with self._viewing(key, looking) as page:
-            seen: Look | None = None
+            told = Told()
             quiet_since = anyio.current_time()
             while True:
-                latest, looked = page.latest, page.looked
-                told = None if latest is None or latest is seen else latest.since(seen)
-                if told is not None or anyio.current_time() - quiet_since >= HEARTBEAT_SECONDS:
+                looked = page.looked
+                news = None if page.latest is None else told.news(page.latest)
+                if news is not None or anyio.current_time() - quiet_since >= HEARTBEAT_SECONDS:
                     quiet_since = anyio.current_time()
-                    yield told
-                seen = latest or seen
+                    yield news
                 await looked.wait()
 
     @contextmanager
@@ -112,27 +154,38 @@ class OpenPages:
             if not self._open:
                 self._begun = anyio.Event()
                 continue
-            for key, page in list(self._open.items()):
-                await self._look(key, page)
-            await anyio.sleep(LOOK_SECONDS)
+            began_at = anyio.current_time()
+            await self._look()
+            ended_at = anyio.current_time()
+            await anyio.sleep_until(max(began_at + LOOK_SECONDS, ended_at + (ended_at - began_at) * RESTS))
 
-    async def _look(self, key: Hashable, page: _Open) -> None:
+    async def _look(self) -> None:
+        pages = dict(self._open)
+        async with self._services.session_slots:
+            await run_sync(_look_at_all, self._services, pages)
+        self.recent.forget()
+        for page in pages.values():
+            page.looked.set()
+            page.looked = anyio.Event()
+
+
+def _look_at_all(services: Services, pages: Mapping[Hashable, _Open]) -> None:
+    """Look at pages in one transaction, and after one that failed in another."""
+    left = deque(pages.items())
+    while left:
         try:
-            async with self._services.session_slots:
-                page.latest = await run_sync(partial(_look_once, self._services, page.looking))
+            with transaction(services.sessions) as session:
+                while left:
+                    key, page = left.popleft()
+                    page.latest = page.looking(session)
+                    session.expunge_all()  # the next page is to see rows as they are then
         except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
-            log.warning("an open page was not looked at page=%s reason=%s", key, error)
+            log.warning("open pages were not looked at pages=%d reason=%s", len(left) + 1, error)
+            return
         except InputError:  # what it shows is gone: the browser finds out when it asks again
             page.latest = Look(values={}, layout="gone")
         except Exception:
-            log.exception("an open page was not looked at page=%s", key)  # the task must live on
-        page.looked.set()
-        page.looked = anyio.Event()
-
-
-def _look_once(services: Services, looking: Looking) -> Look:
-    with transaction(services.sessions) as session:
-        return looking(session)
+            log.exception("an open page was not looked at page=%s", key)  # the others must be
 
 
 def stream(pages: OpenPages, key: Hashable, looking: Looking) -> StreamingResponse:

@@ -10,8 +10,9 @@ is always the last one waited for (chunk → batch → budget).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
@@ -111,6 +112,12 @@ def refused_input(session: Session, tenant_id: str) -> RefusedInput:
 def quota(session: Session, tenant_id: str) -> Quota:
     """Read a tenant's budget. Raises NotFoundError where there is no such tenant."""
     return _quota(session, tenant_id)
+
+
+def quotas(session: Session, tenant_ids: Collection[str]) -> dict[str, Quota]:
+    """Read the budgets of tenants, by their ids, in one query."""
+    rows = session.execute(select(Budget.tenant_id, *_QUOTA).where(Budget.tenant_id.in_(tenant_ids)))
+    return {tenant_id: _quota_of(columns) for tenant_id, *columns in rows}
 
 
 def check_limit(limit_tokens: int | None) -> None:
@@ -288,15 +295,28 @@ def _lock_batch(session: Session, batch_id: str) -> tuple[int, int, str | None, 
 
 
 def _quota(session: Session, tenant_id: str, *, is_locked: bool = False) -> Quota:
-    columns = (
-        Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens, Budget.num_window_budgets,
-        Budget.overflow_spent_tokens,
-    )  # fmt: skip
-    query = select(*columns).where(Budget.tenant_id == tenant_id)
+    query = select(*_QUOTA).where(Budget.tenant_id == tenant_id)
     row = session.execute(query.with_for_update(key_share=True) if is_locked else query).one_or_none()
     if row is None:
         raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
-    return Quota(limit=row[0], reserved=row[1], spent=row[2], num_window_budgets=row[3], overflow_spent=row[4])
+    return _quota_of(row)
+
+
+_QUOTA = (
+    Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens, Budget.num_window_budgets,
+    Budget.overflow_spent_tokens,
+)  # fmt: skip
+
+
+def _quota_of(columns: Sequence[Any]) -> Quota:
+    limit, reserved, spent, num_window_budgets, overflow_spent = columns
+    return Quota(
+        limit=limit,
+        reserved=reserved,
+        spent=spent,
+        num_window_budgets=num_window_budgets,
+        overflow_spent=overflow_spent,
+    )
 
 
 def _grow(session: Session, tenant_id: str, tokens: int) -> int | None:

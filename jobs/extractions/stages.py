@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from sqlalchemy import func, select
@@ -38,8 +38,16 @@ _LEAST_MINUTES = {Stage.GROUND: 60, Stage.GROUND_AGAIN: 60}
 
 def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
     """Return the stages that are begun, in order."""
-    mine = ExtractionStage.extraction_id == extraction_id
-    return list(session.scalars(select(ExtractionStage).where(mine).order_by(ExtractionStage.number)))
+    return stages_of_each(session, [extraction_id])[extraction_id]
+
+
+def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[str, list[ExtractionStage]]:
+    """Return the same of several extractions, by their ids, in one query."""
+    query = select(ExtractionStage).where(ExtractionStage.extraction_id.in_(extraction_ids))
+    found: dict[str, list[ExtractionStage]] = {extraction_id: [] for extraction_id in extraction_ids}
+    for stage in session.scalars(query.order_by(ExtractionStage.number)):
+        found[stage.extraction_id].append(stage)
+    return found
 
 
 def batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:

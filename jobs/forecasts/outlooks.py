@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -41,15 +41,15 @@ class Outlook:
 
 
 def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") -> dict[str, Outlook]:
-    """Return the outlook of each batch, by its id. All are of one tenant; `currency` is that of its budgets."""
+    """Return the outlook of each batch, by its id; `currency` is that of budgets."""
     open_ones = [batch for batch in found if batch.state not in TERMINAL_BATCH_STATES]
     if not open_ones:
         return {batch.id: Outlook() for batch in found}
-    spending = _spending(session, open_ones[0].tenant_id, currency=currency)
+    spending = _spending(session, {batch.tenant_id for batch in open_ones}, currency=currency)
     running = [batch for batch in open_ones if batch.state == BatchState.IN_PROGRESS]
     told = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
     told |= _of_running(session, running, spending) if running else {}
-    told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending) for batch in open_ones}
+    told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending[batch.tenant_id]) for batch in open_ones}
     return {batch.id: told.get(batch.id, Outlook()) for batch in found}
 
 
@@ -62,10 +62,14 @@ class _Spending:
     currency: str
 
 
-def _spending(session: Session, tenant_id: str, *, currency: str) -> _Spending:
-    quota = budgets.quota(session, tenant_id)
-    found = window_budgets.allowances(session, tenant_id) if quota.num_window_budgets else []
-    return _Spending(quota=quota, allowances=found, currency=currency)
+def _spending(session: Session, tenant_ids: Collection[str], *, currency: str) -> dict[str, _Spending]:
+    quotas = budgets.quotas(session, tenant_ids)
+    limited = [tenant_id for tenant_id, quota in quotas.items() if quota.num_window_budgets]
+    found = window_budgets.allowances_of(session, limited) if limited else {}
+    return {
+        tenant_id: _Spending(quota=quota, allowances=found.get(tenant_id, ()), currency=currency)
+        for tenant_id, quota in quotas.items()
+    }
 
 
 def _warned(outlook: Outlook, batch: Batch, spending: _Spending) -> Outlook:
@@ -115,10 +119,10 @@ def _retrieving(stage: BatchStage, batch: Batch, live: Sequence[str]) -> str:
     return f"{what} by batch {batch.id!r}: {done}." + ("" if lacks is None else f" {lacks}")
 
 
-def _of_running(session: Session, running: Sequence[Batch], spending: _Spending) -> dict[str, Outlook]:
+def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[str, _Spending]) -> dict[str, Outlook]:
     live = fleet.live_models(session)
     forecasts = {row.batch_id: row for row in session.execute(_FORECASTS, _values(running))}
-    return {batch.id: _outlook(batch, live, forecasts, spending) for batch in running}
+    return {batch.id: _outlook(batch, live, forecasts, spending[batch.tenant_id]) for batch in running}
 
 
 def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -64,58 +63,58 @@ class ModelFleet:
 def workers(session: Session) -> Sequence[WorkerSeen]:
     """Return the workers that live, and those that were lost lately, by model and age."""
     rows = session.execute(_WORKERS, {"within": LIVE_WITHIN, "lost_for": LOST_FOR}).mappings()
-    return [_seen(**row) for row in rows]
+    return [WorkerSeen(**row) for row in rows]
 
 
 def by_model(session: Session) -> Sequence[ModelFleet]:
     """Return a summary of every model that has workers."""
-    seen = workers(session)
-    speeds = {row.label: float(row.speed) for row in session.execute(_SPEEDS)}
-    models = dict.fromkeys(worker.model for worker in seen if not worker.prepares)
-    return [_summed(model, [one for one in seen if one.model == model], speeds.get(model, 0.0)) for model in models]
+    values = {"within": LIVE_WITHIN, "lost_for": LOST_FOR, "prepare": PREPARE_MODEL}
+    return [ModelFleet(**row) for row in session.execute(_BY_MODEL, values).mappings()]
 
 
-def _summed(model: str, seen: Sequence[WorkerSeen], speed: float) -> ModelFleet:
-    live = [worker for worker in seen if worker.is_live]
-    return ModelFleet(
-        model=model,
-        num_live=len(live),
-        num_lost=len(seen) - len(live),
-        num_leased=sum(worker.num_leased for worker in live),
-        num_slots=sum(worker.num_slots for worker in live),
-        num_running=sum(worker.num_running for worker in live),
-        cache_use=sum(worker.cache_use for worker in live) / max(len(live), 1),
-        tokens_per_second=speed,
-    )
+def _told(name: str, type_: str) -> str:
+    """Return what a worker told of its engine, as SQL. Its heartbeat is long: no more of it is read."""
+    return f"coalesce(CAST(CAST(engine_stats ->> '{name}' AS double precision) AS {type_}), 0)"
 
 
-def _seen(*, engine_stats: Mapping[str, Any] | None, **columns: Any) -> WorkerSeen:
-    stats = engine_stats or {}
-    looked_up = float(stats.get("prefix_cache_queries_total", 0))
-    return WorkerSeen(
-        **columns,
-        num_running=int(stats.get("num_requests_running", 0)),
-        num_waiting=int(stats.get("num_requests_waiting", 0)),
-        cache_use=float(stats.get("kv_cache_usage_perc", 0.0)),
-        prefix_hits=float(stats.get("prefix_cache_hits_total", 0)) / looked_up if looked_up else None,
-    )
+_RUNNING, _CACHE_USE = _told("num_requests_running", "bigint"), _told("kv_cache_usage_perc", "double precision")
 
-
-_WORKERS = text("""
-    SELECT worker.id AS worker_id, worker.model, hostname, pid, started_at, heartbeat_at, max_model_len, engine_stats,
-        heartbeat_at > now() - CAST(:within AS interval) AS is_live,
-        max_chunks AS num_slots, coalesce(held.num, 0) AS num_leased
+_SEEN = """
     FROM worker
     LEFT JOIN (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id) AS held
         ON held.worker_id = worker.id
+    CROSS JOIN LATERAL (SELECT heartbeat_at > now() - CAST(:within AS interval) AS is_live) AS sign
     WHERE stopped_at IS NULL AND heartbeat_at > now() - CAST(:lost_for AS interval)
+"""
+
+_WORKERS = text(f"""
+    SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live, started_at, heartbeat_at, max_model_len,
+        coalesce(held.num, 0) AS num_leased, max_chunks AS num_slots,
+        {_RUNNING} AS num_running, {_told("num_requests_waiting", "bigint")} AS num_waiting, {_CACHE_USE} AS cache_use,
+        {_told("prefix_cache_hits_total", "double precision")}
+            / nullif({_told("prefix_cache_queries_total", "double precision")}, 0) AS prefix_hits
+    {_SEEN}
     ORDER BY worker.model, started_at, worker.id
 """)
 
-# The last minute that is whole, of those that plots have.
-_SPEEDS = text("""
-    SELECT label, sum(value) / 60 AS speed FROM plot_point
-    WHERE name IN ('input_tokens', 'output_tokens') AND seconds = 60
-        AND at = date_trunc('minute', now()) - interval '1 minute'
-    GROUP BY label
+# Their speed is that of the last minute that is whole, of those that plots have.
+_BY_MODEL = text(f"""
+    SELECT seen.*, coalesce(speed.tokens_per_second, 0) AS tokens_per_second
+    FROM (
+        SELECT worker.model,
+            count(*) FILTER (WHERE is_live) AS num_live, count(*) FILTER (WHERE NOT is_live) AS num_lost,
+            CAST(coalesce(sum(held.num) FILTER (WHERE is_live), 0) AS bigint) AS num_leased,
+            coalesce(sum(max_chunks) FILTER (WHERE is_live), 0) AS num_slots,
+            CAST(coalesce(sum({_RUNNING}) FILTER (WHERE is_live), 0) AS bigint) AS num_running,
+            coalesce(avg({_CACHE_USE}) FILTER (WHERE is_live), 0) AS cache_use
+        {_SEEN} AND worker.model <> :prepare
+        GROUP BY worker.model
+    ) AS seen
+    LEFT JOIN (
+        SELECT label, sum(value) / 60 AS tokens_per_second FROM plot_point
+        WHERE name IN ('total_input_tokens', 'total_output_tokens') AND tenant_id = '' AND seconds = 60
+            AND at = date_trunc('minute', now()) - interval '1 minute'
+        GROUP BY label
+    ) AS speed ON speed.label = seen.model
+    ORDER BY seen.model
 """)

@@ -1,4 +1,4 @@
-"""Points of plots: what was used and what waited, a minute or an hour each, bounded by what is kept of them.
+"""Points of plots: what was used and what waited, a minute, an hour or a day each, bounded by what is kept of them.
 
 Whoever counts the queue keeps them; a page only reads. Losing some loses nothing but a line on a screen.
 """
@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from jobs.chunks.fleet import LIVE_WITHIN
 from jobs.lines.document_bodies import PREPARE_MODEL
 
-MINUTE, HOUR = 60, 3600
-KEPT = {MINUTE: timedelta(hours=25), HOUR: timedelta(days=31)}
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+KEPT = {MINUTE: timedelta(hours=25), HOUR: timedelta(days=31), DAY: timedelta(days=31)}
 """How long points are kept, by the seconds that one stands for."""
 _ENTRIES_A_LOOK = 100_000
 """Ledger entries that one look adds up at most: the others follow with the next."""
@@ -27,7 +27,7 @@ _ENTRIES_A_LOOK = 100_000
 class Series(StrEnum):
     """What is plotted, and over which labels."""
 
-    INPUT_TOKENS = "input_tokens"  # by model, of each tenant
+    INPUT_TOKENS = "input_tokens"  # by model, of each tenant and of all together
     OUTPUT_TOKENS = "output_tokens"
     COST = "cost"  # in pico-units of currency
     QUEUED_LINES = "queued_lines"  # by class, of all tenants; the last of its minute
@@ -58,6 +58,8 @@ RESOLUTIONS = {
     Range.MONTH: _Resolution(seconds=HOUR, drawn_seconds=4 * HOUR, length=timedelta(days=30)),
 }
 _SUMMED = (Series.INPUT_TOKENS, Series.OUTPUT_TOKENS, Series.COST)
+_OF_ALL = "total_"
+"""Begins the names of sums over all tenants, which are nobody's: to read them takes as long as to read one tenant's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +89,15 @@ def read(session: Session, series: Series, asked: Range, *, tenant_id: str | Non
     at = range(last - int(resolution.length.total_seconds()) + step, last + step, step)
     is_sum = series in _SUMMED
     values = {
-        "name": series.value,
+        "name": f"{_OF_ALL}{series}" if is_sum and tenant_id is None else series.value,
         "seconds": resolution.seconds,
         "step": step,
         "since": datetime.fromtimestamp(at[0], UTC),
-        "tenant_id": tenant_id if is_sum else None,
+        "tenant_id": tenant_id or "",
     }
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for row in session.execute(_READ_SUMS if is_sum else _READ_LAST, values):
-        found[row.label][int(row.at)] = float(row.value)
+        found[row.label][int(row.drawn_at.timestamp())] = float(row.value)
     missing = 0.0 if is_sum else None
     lines = {label: [points.get(moment, missing) for moment in at] for label, points in sorted(found.items())}
     return Plot(drawn_seconds=step, at=list(at), lines=lines)
@@ -114,11 +116,12 @@ _ADD_LEDGER = text("""
     ), summed AS (
         SELECT width.unit, width.seconds, date_trunc(width.unit, created_at) AS at, tenant_id, model,
             sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens, sum(cost_picos) AS cost
-        FROM entry CROSS JOIN (VALUES ('minute', 60), ('hour', 3600)) AS width (unit, seconds)
-        GROUP BY width.unit, width.seconds, date_trunc(width.unit, created_at), tenant_id, model
+        FROM entry CROSS JOIN (VALUES ('minute', 60), ('hour', 3600), ('day', 86400)) AS width (unit, seconds)
+        GROUP BY width.unit, width.seconds, date_trunc(width.unit, created_at), model, ROLLUP (tenant_id)
     )
     INSERT INTO plot_point (name, label, tenant_id, seconds, at, value)
-    SELECT counted.name, summed.model, summed.tenant_id, summed.seconds, summed.at, counted.value
+    SELECT CASE WHEN summed.tenant_id IS NULL THEN 'total_' ELSE '' END || counted.name, summed.model,
+        coalesce(summed.tenant_id, ''), summed.seconds, summed.at, counted.value
     FROM summed CROSS JOIN LATERAL (
         VALUES ('input_tokens', summed.input_tokens), ('output_tokens', summed.output_tokens), ('cost', summed.cost)
     ) AS counted (name, value)
@@ -152,17 +155,16 @@ _NOTE_NOW = text("""
 
 _FORGET = text("DELETE FROM plot_point WHERE seconds = :seconds AND at < now() - CAST(:age AS interval)")
 
-_DRAWN = "CAST(floor(extract(epoch FROM at) / :step) * :step AS bigint)"
+_DRAWN = "date_bin(make_interval(secs => :step), at, to_timestamp(0))"
 
 _READ_SUMS = text(f"""
-    SELECT label, {_DRAWN} AS at, sum(value) AS value FROM plot_point
-    WHERE name = :name AND seconds = :seconds AND at >= :since
-        AND (CAST(:tenant_id AS text) IS NULL OR tenant_id = :tenant_id)
+    SELECT label, {_DRAWN} AS drawn_at, sum(value) AS value FROM plot_point
+    WHERE name = :name AND tenant_id = :tenant_id AND seconds = :seconds AND at >= :since
     GROUP BY 1, 2
 """)
 
 _READ_LAST = text(f"""
-    SELECT DISTINCT ON (label, {_DRAWN}) label, {_DRAWN} AS at, value FROM plot_point
-    WHERE name = :name AND seconds = :seconds AND at >= :since
-    ORDER BY label, {_DRAWN}, plot_point.at DESC
+    SELECT DISTINCT ON (label, {_DRAWN}) label, {_DRAWN} AS drawn_at, value FROM plot_point
+    WHERE name = :name AND tenant_id = :tenant_id AND seconds = :seconds AND at >= :since
+    ORDER BY label, {_DRAWN}, at DESC
 """)

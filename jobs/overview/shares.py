@@ -24,7 +24,7 @@ class TenantShare:
     num_leased: int
     """Lines that workers have."""
     num_ready: int
-    """Lines that wait."""
+    """Lines that wait for a worker; those of batches that wait for a budget do not."""
 
 
 def by_tenant(session: Session) -> Sequence[TenantShare]:
@@ -33,14 +33,22 @@ def by_tenant(session: Session) -> Sequence[TenantShare]:
     return [TenantShare(**row) for row in rows]
 
 
+# What waits is counted by batch: a queue of ten million lines has a hundred thousand chunks.
 _BY_TENANT = text("""
     SELECT tenant.name, open.model, open.priority, tenant.weight, open.num_leased, open.num_ready,
         tenant.weight / sum(tenant.weight) OVER (PARTITION BY open.model, open.priority) AS due
     FROM (
-        SELECT tenant_id, model, priority,
-            CAST(coalesce(sum(num_requests) FILTER (WHERE state = 'leased'), 0) AS bigint) AS num_leased,
-            CAST(coalesce(sum(num_requests) FILTER (WHERE state = 'ready'), 0) AS bigint) AS num_ready
-        FROM chunk WHERE state IN ('ready', 'leased') GROUP BY tenant_id, model, priority
+        SELECT tenant_id, model, priority, CAST(sum(num_leased) AS bigint) AS num_leased,
+            CAST(greatest(sum(num_left) - sum(num_leased), 0) AS bigint) AS num_ready
+        FROM (
+            SELECT tenant_id, model, priority, num_requests AS num_leased, 0 AS num_left
+            FROM chunk WHERE state = 'leased'
+            UNION ALL
+            SELECT tenant_id, model, priority, 0, num_requests - num_completed - num_failed
+            FROM batch WHERE state = 'in_progress' AND waits_for_tokens IS NULL
+        ) AS lines
+        GROUP BY tenant_id, model, priority
     ) AS open JOIN tenant ON tenant.id = open.tenant_id
+    WHERE open.num_leased + open.num_ready > 0
     ORDER BY open.num_leased + open.num_ready DESC, tenant.name LIMIT :limit
 """)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.overview.plots import HOUR
+from jobs.overview.plots import DAY
 
 DAYS = 30
 
@@ -24,7 +24,7 @@ class TenantSpending:
 
 
 def by_tenant(session: Session) -> Sequence[TenantSpending]:
-    """Return who used something in the last DAYS days, who used most first."""
+    """Return who used something today and in the DAYS - 1 days before, by UTC, who used most first."""
     return [
         TenantSpending(
             name=row.name,
@@ -32,7 +32,7 @@ def by_tenant(session: Session) -> Sequence[TenantSpending]:
             output_tokens=int(row.output_tokens),
             cost_picos=int(row.cost_picos),
         )
-        for row in session.execute(_BY_TENANT, {"seconds": HOUR, "days": DAYS})
+        for row in session.execute(_BY_TENANT, {"seconds": DAY, "days": DAYS})
     ]
 
 

@@ -19,6 +19,21 @@ class Batch(Base):
     __tablename__ = "batch"
     __table_args__ = (
         Index(None, "tenant_id", "created_at", "id"),
+        Index(None, "created_at", "id"),
+        Index(
+            "batch_open_age_idx",
+            "created_at",
+            "id",
+            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+        ),
+        Index(
+            "batch_at_risk_idx",
+            "expires_at",
+            "id",
+            postgresql_where=text(
+                "at_risk_at IS NOT NULL AND state IN ('validating','in_progress','finalizing','cancelling')"
+            ),
+        ),
         Index(
             "batch_live_idx",
             "state",

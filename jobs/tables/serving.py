@@ -135,7 +135,7 @@ class Decision(Base):
 
 
 class PlotPoint(Base):
-    """What was used, or waited, in a minute or an hour: `jobs.overview.plots`."""
+    """What was used, or waited, in a minute, an hour or a day: `jobs.overview.plots`."""
 
     __tablename__ = "plot_point"
     __table_args__ = (Index(None, "seconds", "at"),)

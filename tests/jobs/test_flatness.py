@@ -15,6 +15,9 @@ from jobs.batches import deletion, lost_leases, planned, sweeps
 from jobs.chunks import fleet, waiting
 from jobs.database import connect, sessions
 from jobs.forecasts import snapshot
+from jobs.overview import backlog, listing, shares
+from jobs.overview import fleet as fleet_overview
+from jobs.overview.listing import BatchFilter, Shown
 
 FEW = 60
 """Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
@@ -30,7 +33,7 @@ BUILD = """
             state, num_requests, num_completed, created_at, expires_at, completed_at)
         SELECT 'batch_' || n, 'tenant_1', 'file_' || n, 'file_' || n, 'e', '24h', 'f' || n, 'm',
             CASE WHEN n <= 200 THEN 'in_progress' ELSE 'completed' END, 10, CASE WHEN n <= 200 THEN 0 ELSE 10 END,
-            now() - interval '1 hour', now() + interval '1 day', CASE WHEN n > 200 THEN now() END
+            now() - interval '1 second' * (n * 7 % 3010), now() + interval '1 day', CASE WHEN n > 200 THEN now() END
         FROM generate_series(1, 3010) AS n;
     INSERT INTO chunk (batch_id, tenant_id, model, priority, expires_at, first_line, num_lines, num_requests,
             byte_start, byte_end, estimated_tokens, state)
@@ -115,6 +118,12 @@ WORK: dict[str, Callable[[Session], object]] = {
     "free slots": lambda session: fleet.hint_allowance(session, "m"),
     "the files of one batch": lambda session: deletion._lock_outputs(session, "batch_3000"),
     "metrics": metrics.read_samples,
+    "the newest batches of all tenants": lambda session: listing.list_batches(session, None, BatchFilter()),
+    "those before one in the middle": lambda session: listing.list_batches(
+        session, None, BatchFilter(before="batch_1500")
+    ),
+    "what is at risk": lambda session: backlog.at_risk(session, None),
+    "the workers of a model": fleet_overview.by_model,
 }
 
 
@@ -122,6 +131,20 @@ WORK: dict[str, Callable[[Session], object]] = {
 def test_few_rows_are_looked_at_for(crowded: Engine, name: str) -> None:
     too_many = {where: rows for where, rows in most_read(crowded, WORK[name]).items() if rows > FEW}
     assert too_many == {}
+
+
+OF_OPEN: dict[str, Callable[[Session], object]] = {
+    "the newest": lambda session: listing.list_batches(session, None, BatchFilter(shown=Shown.OPEN)),
+    "what waits longest": lambda session: backlog.waiting_longest(session, None),
+    "what is to do by class": lambda session: backlog.by_class(session, None),
+    "who waits and who runs": shares.by_tenant,
+}
+
+
+@pytest.mark.parametrize("name", list(OF_OPEN))
+def test_no_batch_that_has_ended_and_no_waiting_chunk_is_looked_at_for(crowded: Engine, name: str) -> None:
+    """There are 201 open batches with 2,300 chunks, and 2,810 that have ended."""
+    assert max(most_read(crowded, OF_OPEN[name]).values()) <= 201
 
 
 def test_a_look_at_the_queue_reads_the_decisions_of_open_batches_only(crowded: Engine) -> None:

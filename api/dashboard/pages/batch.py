@@ -7,8 +7,10 @@ from functools import partial
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
-from api.dashboard.batch_rows import as_objects, places
+from api.batches.answers import shown
+from api.dashboard.batch_rows import all_shown_lately, places
 from api.dashboard.live import Look, OpenPages, stream
+from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
@@ -28,7 +30,7 @@ router = page_router()
 @router.get("/batches/{batch_id}", name="showBatch")
 def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     found = _find(session, viewer.tenant_id, batch_id)
-    batch = as_objects(session, [found], services.settings)[0]
+    batch = shown(session, found, services.settings)
     return render(
         request,
         viewer,
@@ -47,7 +49,9 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
 @router.get("/live/batches/{batch_id}", name="streamShownBatch")
 async def live(batch_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("batch", viewer.tenant_id, batch_id), partial(_look, services, viewer.tenant_id, batch_id))
+    return stream(
+        pages, ("batch", viewer.tenant_id, batch_id), partial(_look, services, pages.recent, viewer.tenant_id, batch_id)
+    )
 
 
 def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:
@@ -59,8 +63,9 @@ def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:
     return found[0]
 
 
-def _look(services: Services, tenant_id: str | None, batch_id: str, session: Session) -> Look:
-    return _look_of(as_objects(session, [_find(session, tenant_id, batch_id)], services.settings)[0])
+def _look(services: Services, recent: Recent, tenant_id: str | None, batch_id: str, session: Session) -> Look:
+    found = _find(session, tenant_id, batch_id)
+    return _look_of(all_shown_lately(session, [found], services.settings, recent=recent)[0])
 
 
 def _look_of(batch: BatchObject) -> Look:

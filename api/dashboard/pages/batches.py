@@ -9,8 +9,10 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from api.dashboard.batch_rows import as_objects, places, tenant_names
+from api.batches.answers import all_shown
+from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
 from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
@@ -22,6 +24,9 @@ from jobs.overview.listing import BatchFilter
 from jobs.served_models import list_models
 
 router = page_router()
+
+_UNCHANGED_SECONDS = 5.0
+"""So long a list in which no batch got on is not asked for its other values: how long ago, until when, why it waits."""
 
 
 class ListQuery(StrictModel):
@@ -44,7 +49,7 @@ def show(
     query: Annotated[ListQuery, Query()],
 ) -> Response:
     found, has_more = listing.list_batches(session, viewer.tenant_id, query.wanted())
-    batches = as_objects(session, found, services.settings)
+    batches = all_shown(session, found, services.settings)
     return render(
         request,
         viewer,
@@ -65,12 +70,16 @@ async def live(
 ) -> Response:
     pages: OpenPages = request.app.state.open_pages
     key = ("batches", viewer.tenant_id, query.model_dump_json())
-    return stream(pages, key, partial(_look, services, viewer.tenant_id, query.wanted()))
+    return stream(pages, key, partial(_look, services, pages.recent, viewer.tenant_id, query.wanted()))
 
 
-def _look(services: Services, tenant_id: str | None, wanted: BatchFilter, session: Session) -> Look:
-    found, _ = listing.list_batches(session, tenant_id, wanted)
-    return _look_of(as_objects(session, found, services.settings))
+def _look(services: Services, recent: Recent, tenant_id: str | None, wanted: BatchFilter, session: Session) -> Look:
+    def read() -> Look:
+        found, _ = listing.list_batches(session, tenant_id, wanted)
+        return _look_of(all_shown_lately(session, found, services.settings, recent=recent))
+
+    seen = ("batches", tenant_id, wanted, listing.progress(session, tenant_id, wanted))
+    return recent.get(seen, read, seconds=_UNCHANGED_SECONDS)
 
 
 def _look_of(batches: list[BatchObject]) -> Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import Request, Response
@@ -28,7 +29,7 @@ _MOST = 50
 @router.get("/extractions", name="showExtractions")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_extractions(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    shown = [_shown(session, each, services) for each in page.data]
+    shown = _all_shown(session, page.data, services)
     return render(request, viewer, "extractions.html", extractions=shown, has_more=page.has_more, most=_MOST)
 
 
@@ -80,9 +81,14 @@ def _look(services: Services, tenant_id: str, extraction_id: str, session: Sessi
 
 
 def _shown(session: Session, extraction: Extraction, services: Services) -> ExtractionObject:
-    found = stages.stages_of(session, extraction.id)
-    batches = stages.all_batches_of(session, found)
-    return ExtractionObject.of(extraction, found, batches, currency=services.settings.currency)
+    return _all_shown(session, [extraction], services)[0]
+
+
+def _all_shown(session: Session, extractions: Sequence[Extraction], services: Services) -> list[ExtractionObject]:
+    found = stages.stages_of_each(session, [extraction.id for extraction in extractions])
+    batches = stages.all_batches_of(session, [stage for own in found.values() for stage in own])
+    currency = services.settings.currency
+    return [ExtractionObject.of(each, found[each.id], batches, currency=currency) for each in extractions]
 
 
 def _look_of(shown: ExtractionObject) -> Look:

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
-from api.dashboard.batch_rows import as_objects, places, tenant_names
+from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
 from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
 from jobs.accounts import budgets
+from jobs.batches.lifecycle import find_batches
 from jobs.overview import backlog, fleet, reviewing, scheduled, shares
 from jobs.overview.backlog import ClassBacklog
 from jobs.overview.fleet import ModelFleet
+from jobs.overview.listing import progress_of
 
 router = page_router()
+T = TypeVar("T")
+
+_LATELY_SECONDS = 5.0
+_FLEET_SECONDS = 0.9
+"""All who look in one second see the same workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,33 +108,68 @@ def _budget(quota: budgets.Quota) -> dict[str, Shown]:
 
 @router.get("/", name="showOverview")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
-    glance = _glance(services, viewer.tenant_id, session)
+    glance = _glance(services, Recent(), viewer.tenant_id, session)
     return render(request, viewer, "overview.html", glance=glance, look=glance.look())
 
 
 @router.get("/live/overview", name="streamOverview")
 async def live(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("overview", viewer.tenant_id), partial(_look, services, viewer.tenant_id))
+    looking = partial(_look, services, pages.recent, viewer.tenant_id)
+    return stream(pages, ("overview", viewer.tenant_id), looking)
 
 
-def _look(services: Services, tenant_id: str | None, session: Session) -> Look:
-    return _glance(services, tenant_id, session).look()
+def _look(services: Services, recent: Recent, tenant_id: str | None, session: Session) -> Look:
+    return _glance(services, recent, tenant_id, session).look()
 
 
-def _glance(services: Services, tenant_id: str | None, session: Session) -> _Glance:
-    waiting, at_risk = backlog.waiting_longest(session, tenant_id), backlog.at_risk(session, tenant_id)
-    failed = backlog.failed_lately(session, tenant_id)
-    every = [*waiting, *at_risk, *failed]
+def _glance(services: Services, recent: Recent, tenant_id: str | None, session: Session) -> _Glance:
+    def lately(read: Callable[[Session, str | None], T]) -> T:
+        """Return what need not be asked at each look."""
+        return recent.get((read, tenant_id), partial(read, session, tenant_id), seconds=_LATELY_SECONDS)
+
+    def read_batches() -> list[BatchObject]:
+        return all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
+
+    listed = lately(_listed)
+    ids = sorted({*listed.waiting, *listed.at_risk, *listed.failed})
+    seen = ("glance", tenant_id, progress_of(session, ids))
+    shown = {batch.id: batch for batch in recent.get(seen, read_batches, seconds=_LATELY_SECONDS)}
     return _Glance(
         classes=backlog.by_class(session, tenant_id),
-        waiting=as_objects(session, waiting, services.settings),
-        at_risk=as_objects(session, at_risk, services.settings),
-        failed=as_objects(session, failed, services.settings),
-        fleet=fleet.by_model(session),
-        tenants=tenant_names(session, every) if tenant_id is None else {},
+        waiting=[shown[batch_id] for batch_id in listed.waiting if batch_id in shown],
+        at_risk=[shown[batch_id] for batch_id in listed.at_risk if batch_id in shown],
+        failed=[shown[batch_id] for batch_id in listed.failed if batch_id in shown],
+        fleet=recent.get("fleet", partial(fleet.by_model, session), seconds=_FLEET_SECONDS),
+        tenants=listed.tenants,
         quota=None if tenant_id is None else budgets.quota(session, tenant_id),
-        shares=shares.by_tenant(session) if tenant_id is None else (),
-        schedules=scheduled.next_runs(session, tenant_id),
-        reviews=reviewing.open_reviews(session, tenant_id),
+        shares=lately(_shares),
+        schedules=lately(scheduled.next_runs),
+        reviews=lately(reviewing.open_reviews),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """The ids of batches that are told of one by one."""
+
+    waiting: Sequence[str]
+    at_risk: Sequence[str]
+    failed: Sequence[str]
+    tenants: dict[str, str]
+    """Names, by batch; empty where all are one tenant's."""
+
+
+def _listed(session: Session, tenant_id: str | None) -> _Listed:
+    waiting, at_risk = backlog.waiting_longest(session, tenant_id), backlog.at_risk(session, tenant_id)
+    failed = backlog.failed_lately(session, tenant_id)
+    return _Listed(
+        waiting=[batch.id for batch in waiting],
+        at_risk=[batch.id for batch in at_risk],
+        failed=[batch.id for batch in failed],
+        tenants=tenant_names(session, [*waiting, *at_risk, *failed]) if tenant_id is None else {},
+    )
+
+
+def _shares(session: Session, tenant_id: str | None) -> Sequence[shares.TenantShare]:
+    return shares.by_tenant(session) if tenant_id is None else ()

@@ -32,7 +32,8 @@ class LogQuery(StrictModel):
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
     viewer.caller.require(Scope.ADMIN)
     found = tenants.list_tenants(session)
-    shown = [TenantObject.of(tenant, budgets.quota(session, tenant.id)) for tenant in found]
+    quotas = budgets.quotas(session, [tenant.id for tenant in found])
+    shown = [TenantObject.of(tenant, quotas[tenant.id]) for tenant in found]
     return render(request, viewer, "tenants.html", tenants=shown, classes=_CLASSES)
 
 

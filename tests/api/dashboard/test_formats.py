@@ -38,3 +38,9 @@ def test_moments_are_told_from_now() -> None:
     assert formats.until(now + timedelta(hours=2, seconds=30)) == "in 2 h 0 min"
     assert formats.until(now - timedelta(minutes=5)) == "5 min ago"
     assert formats.stamp(0) == "1970-01-01 00:00 UTC"
+
+
+def test_what_comes_round_all_the_time_is_just_now() -> None:
+    now = datetime.now(UTC)
+    assert {formats.ago(now - timedelta(seconds=seconds)) for seconds in (-1, 0, 2, 4)} == {"just now"}
+    assert formats.ago(now - timedelta(seconds=7)) == "7 s ago"

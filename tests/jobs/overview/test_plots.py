@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import heartbeat, register
-from jobs.overview import plots
+from jobs.overview import plots, spending
 from jobs.overview.plots import KEPT, Range, Series
 from jobs.tables import Batch, Ledger, PlotPoint
 
@@ -77,11 +77,20 @@ def test_a_tenant_sees_its_own(session: Session, spend: Spend, tenant: Any) -> N
     assert total(session, Range.DAY, tenant_id="tenant_other") == 0
 
 
+def test_the_sum_over_tenants_is_kept_beside_what_each_used(session: Session, spend: Spend, tenant: Any) -> None:
+    spend(7, model="a")
+    spend(8, model="b", ago=timedelta(days=2))
+    plots.take(session)
+    assert total(session, Range.MONTH) == total(session, Range.MONTH, tenant_id=tenant.id) == 15
+    [used] = spending.by_tenant(session)
+    assert (used.name, used.input_tokens, used.output_tokens, used.cost_picos) == (tenant.name, 15, 2, 15)
+
+
 def test_old_points_are_forgotten(session: Session, spend: Spend) -> None:
     spend(5, ago=KEPT[plots.MINUTE] + timedelta(minutes=2))
     plots.take(session)
     left = session.scalars(select(PlotPoint.seconds).where(PlotPoint.name == Series.INPUT_TOKENS)).all()
-    assert left == [plots.HOUR]
+    assert sorted(left) == [plots.HOUR, plots.DAY]
     assert total(session, Range.MONTH) == 5
 
 

@@ -1,0 +1,64 @@
+"""What an open page is sent: what it has not been told yet, never more than a message holds, nothing left out."""
+
+from __future__ import annotations
+
+import json
+
+from api.dashboard.live import MAX_BYTES, Look, Told
+
+WIDE = {f"{row}.{what}": "no worker serves its model" for row in range(100) for what in ("why", "end")}
+
+
+def test_values_that_have_not_changed_are_not_told_again() -> None:
+    told = Told()
+    assert (
+        told.news(Look(values={"a": "1", "b": ("bad", "warn")}))
+        == '{"layout":"","values":{"a":"1","b":["bad","warn"]}}'
+    )
+    assert told.news(Look(values={"a": "1", "b": ("bad", "warn")})) is None
+    assert told.news(Look(values={"a": "2", "b": ("bad", "warn")})) == '{"layout":"","values":{"a":"2"}}'
+
+
+def test_a_page_without_values_is_told_its_layout_once() -> None:
+    told = Told()
+    assert told.news(Look(values={}, layout="gone")) == '{"layout":"gone","values":{}}'
+    assert told.news(Look(values={}, layout="gone")) is None
+
+
+def test_what_has_no_room_in_a_message_comes_with_the_next_ones() -> None:
+    told, shown = Told(), dict[str, str]()
+    messages = []
+    while (message := told.news(Look(values=WIDE, layout="x" * 12))) is not None:
+        messages.append(message)
+        shown |= json.loads(message)["values"]
+    assert shown == WIDE
+    assert len(messages) > 2
+    assert all(len(f"data: {message}\n\n") <= 2048 for message in messages)
+    assert max(map(len, messages)) <= MAX_BYTES
+
+
+def test_values_take_turns_where_all_change_all_the_time() -> None:
+    told, told_of = Told(), set[str]()
+    for moment in range(10):
+        message = told.news(Look(values=dict.fromkeys(WIDE, f"{moment}" * 30)))
+        assert message is not None
+        told_of |= set(json.loads(message)["values"])
+    assert told_of == set(WIDE)
+
+
+def test_one_value_that_no_message_holds_keeps_no_other_from_being_told() -> None:
+    told = Told()
+    look = Look(values={"a": "x" * 3 * MAX_BYTES, "b": "1"})
+    assert told.news(look) is not None
+    assert told.news(look) == '{"layout":"","values":{"b":"1"}}'
+    assert told.news(look) is None
+
+
+def test_a_page_with_other_rows_is_asked_for_anew_and_has_all_its_values_then() -> None:
+    told = Told()
+    told.news(Look(values=WIDE, layout="one"))
+    other = Look(values=WIDE | {"0.state": "lost"}, layout="two")
+    message = told.news(other)
+    assert message is not None
+    assert message.startswith('{"layout":"two"')
+    assert told.news(other) is None
