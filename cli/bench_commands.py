@@ -147,6 +147,18 @@ def queue(context: typer.Context) -> None:
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def dashboard(context: typer.Context) -> None:
+    """Measure what the dashboard's pages cost a Postgres of its own with a month of work in it, and what open ones do.
+
+    `tokenmill bench dashboard --help` lists its options.
+    """
+    from benchmarks.dashboard.command import parse, run
+    from cli.embedded.launcher import BenchLauncher
+
+    raise typer.Exit(run(parse(context.args), BenchLauncher))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def chaos(context: typer.Context) -> None:
     """Kill, stop and cut off the parts of a stack of its own, and prove that nothing is lost, repeated or billed twice.
 

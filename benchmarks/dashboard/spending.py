@@ -1,0 +1,67 @@
+"""What a page costs Postgres: statements, how long they took, and the processor time of its processes.
+
+On a busy machine a statement's time says how long it waited for a core; processor time says what it costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from benchmarks.chaos.stack import children_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Of Postgres, since a moment, or by one page."""
+
+    statements: int
+    elapsed_ms: float
+    """Of the statements, planning included."""
+    processor_ms: float
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(
+            statements=self.statements - other.statements,
+            elapsed_ms=self.elapsed_ms - other.elapsed_ms,
+            processor_ms=self.processor_ms - other.processor_ms,
+        )
+
+
+class Meter:
+    """Looks through a connection of its own, which it does not count."""
+
+    def __init__(self, connection: Connection, *, postgres_pid: int) -> None:
+        self._connection = connection
+        self._postgres_pid = postgres_pid
+        self._own_pid = connection.scalar(text("SELECT pg_backend_pid()"))
+        self._nanoseconds: dict[int, int] = {}
+
+    def read(self) -> Spent:
+        """Return what was spent so far."""
+        row = self._connection.execute(_COUNTED).one()
+        for child in children_of(self._postgres_pid):
+            if child.pid != self._own_pid:
+                self._nanoseconds[child.pid] = _nanoseconds(child.pid)
+        return Spent(
+            statements=int(row.calls),
+            elapsed_ms=float(row.elapsed_ms),
+            processor_ms=sum(self._nanoseconds.values()) / 1e6,
+        )
+
+
+def _nanoseconds(pid: int) -> int:
+    """Return the processor time of a process so far; of a thread alone, which a process of Postgres is."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except FileNotFoundError:  # it has ended meanwhile
+        return 0
+
+
+_COUNTED = text("""
+    SELECT coalesce(sum(calls), 0) AS calls, coalesce(sum(total_exec_time + total_plan_time), 0) AS elapsed_ms
+    FROM pg_stat_statements
+    WHERE query NOT LIKE '%pg_stat_statements%' AND query NOT IN ('BEGIN', 'COMMIT', 'ROLLBACK')
+""")
