@@ -145,10 +145,10 @@ def allowances_of(session: Session, tenant_ids: Collection[str]) -> dict[str, li
     """Return the same of several tenants that have some, by their ids: as many queries as for one."""
     of_tenants = select(WindowBudget, func.now()).where(WindowBudget.tenant_id.in_(tenant_ids))
     query = of_tenants.order_by(WindowBudget.api_key_id.nulls_first(), WindowBudget.unit, WindowBudget.window_kind)
-    found_now = session.execute(query, execution_options={"populate_existing": True}).all()
-    if not found_now:
+    with_now = session.execute(query, execution_options={"populate_existing": True}).all()
+    if not with_now:
         return {}
-    rows, (now, *_) = zip(*found_now, strict=True)
+    rows, (now, *_) = zip(*with_now, strict=True)
     values = {
         "tenant_ids": [row.tenant_id for row in rows],
         "by_key": any(row.api_key_id is not None for row in rows),

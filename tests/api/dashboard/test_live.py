@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
+from types import SimpleNamespace
+from typing import Any
 
-from api.dashboard.live import MAX_BYTES, Look, Told
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from api.dashboard.live import MAX_BYTES, Look, Told, _look_at_all, _Open
+from jobs.database import sessions
+from jobs.errors import NotFoundError
 
 WIDE = {f"{row}.{what}": "no worker serves its model" for row in range(100) for what in ("why", "end")}
 
@@ -62,3 +70,23 @@ def test_a_page_with_other_rows_is_asked_for_anew_and_has_all_its_values_then() 
     assert message is not None
     assert message.startswith('{"layout":"two"')
     assert told.news(other) is None
+
+
+def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(deployment: Any) -> None:
+    def breaks(session: Session) -> Look:
+        session.execute(text("SELECT 1 / 0"))
+        raise AssertionError
+
+    def is_gone(_: Session) -> Look:
+        raise NotFoundError("there is no such batch")
+
+    def reads(session: Session) -> Look:
+        return Look(values={"n": str(session.scalar(text("SELECT 7")))})
+
+    lookings = {"first": reads, "broken": breaks, "gone": is_gone, "last": reads}
+    pages: dict[Hashable, _Open] = {key: _Open(looking) for key, looking in lookings.items()}
+    services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
+    _look_at_all(services, pages)
+    found = {key: page.latest for key, page in pages.items()}
+    read = Look(values={"n": "7"})
+    assert found == {"first": read, "broken": None, "gone": Look(values={}, layout="gone"), "last": read}
