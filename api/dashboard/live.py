@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,8 +29,8 @@ from jobs.errors import InputError, ServiceError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-RESTS = 2
-"""Times as long as it looked at all pages it rests at least: with very many of them, looks become rarer."""
+RESTS = 3
+"""Times the processor time of its looks it rests at least: with very many pages open, they become rarer."""
 MAX_BYTES = 2000
 """Of a message, and so of what a page is sent in a second."""
 LAYOUT_LENGTH = 12
@@ -154,23 +155,27 @@ class OpenPages:
             if not self._open:
                 self._begun = anyio.Event()
                 continue
-            began_at = anyio.current_time()
-            await self._look()
-            ended_at = anyio.current_time()
-            await anyio.sleep_until(max(began_at + LOOK_SECONDS, ended_at + (ended_at - began_at) * RESTS))
+            next_at = anyio.current_time() + LOOK_SECONDS
+            spent_seconds = await self._look()
+            await anyio.sleep_until(max(next_at, anyio.current_time() + spent_seconds * RESTS))
 
-    async def _look(self) -> None:
+    async def _look(self) -> float:
         pages = dict(self._open)
         async with self._services.session_slots:
-            await run_sync(_look_at_all, self._services, pages)
+            spent_seconds = await run_sync(_look_at_all, self._services, pages)
         self.recent.forget()
         for page in pages.values():
             page.looked.set()
             page.looked = anyio.Event()
+        return spent_seconds
 
 
-def _look_at_all(services: Services, pages: Mapping[Hashable, _Open]) -> None:
-    """Look at pages in one transaction, and after one that failed in another."""
+def _look_at_all(services: Services, pages: Mapping[Hashable, _Open]) -> float:
+    """Look at pages in one transaction, and after one that failed in another; return the processor time that it took.
+
+    Where the database is away, the others are left for the next second.
+    """
+    began_at = time.thread_time()
     left = deque(pages.items())
     while left:
         try:
@@ -181,11 +186,12 @@ def _look_at_all(services: Services, pages: Mapping[Hashable, _Open]) -> None:
                     session.expunge_all()  # the next page is to see rows as they are then
         except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
             log.warning("open pages were not looked at pages=%d reason=%s", len(left) + 1, error)
-            return
+            break
         except InputError:  # what it shows is gone: the browser finds out when it asks again
             page.latest = Look(values={}, layout="gone")
         except Exception:
             log.exception("an open page was not looked at page=%s", key)  # the others must be
+    return time.thread_time() - began_at
 
 
 def stream(pages: OpenPages, key: Hashable, looking: Looking) -> StreamingResponse:

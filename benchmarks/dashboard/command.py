@@ -13,6 +13,8 @@ from benchmarks.dashboard import open_pages, pages
 from benchmarks.dashboard.rows import Sizes, fill
 from benchmarks.dashboard.stack import running_stack
 
+SECTIONS = ("pages", "open")
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line's options."""
@@ -21,6 +23,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Measure what the dashboard's pages cost a Postgres of its own with a month of work in it, and "
         "what many open ones cost all processes.",
     )
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
     parser.add_argument("--batches", type=natural, default=10_000, help="in all states")
     parser.add_argument("--workers", type=natural, default=200)
     parser.add_argument("--tenants", type=natural, default=20)
@@ -47,7 +50,9 @@ def run(arguments: argparse.Namespace, make_launcher: Callable[[Path], Launcher]
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
     with running_stack(make_launcher) as stack:
         filled = fill(stack.engine, sizes)
-        pages.measure(stack, filled, num_loads=arguments.loads, num_looks=arguments.looks)
-        open_pages.measure(stack, filled, num_open=arguments.open, seconds=arguments.seconds)
+        if "pages" in arguments.sections:
+            pages.measure(stack, filled, num_loads=arguments.loads, num_looks=arguments.looks)
+        if "open" in arguments.sections:
+            open_pages.measure(stack, filled, num_open=arguments.open, seconds=arguments.seconds)
     print(f"load {os.getloadavg()[0]:.1f} after", flush=True)
     return 0

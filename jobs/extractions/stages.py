@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 from sqlalchemy import func, select
@@ -58,9 +58,22 @@ def batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str,
 
 def all_batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:
     """Return them with the batches that have looked for the passages of an index for them."""
-    own = batches_of(session, stages)
-    beside = select(Batch).join(BatchStage, BatchStage.stage_batch_id == Batch.id).where(BatchStage.batch_id.in_(own))
-    return own | {batch.id: batch for batch in session.scalars(beside)}
+    return all_batches_of_each(session, {"": stages})[""]
+
+
+def all_batches_of_each(
+    session: Session, stages: Mapping[str, Sequence[ExtractionStage]]
+) -> dict[str, dict[str, Batch]]:
+    """Return the same of several extractions, by their ids, in two queries."""
+    own = batches_of(session, [stage for of_one in stages.values() for stage in of_one])
+    looked = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
+    beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}
+    for batch_id, batch in session.execute(looked.where(BatchStage.batch_id.in_(own))):
+        beside[batch_id][batch.id] = batch
+    return {
+        extraction_id: {batch.id: batch for stage in of_one for batch in beside.get(stage.batch_id or "", {}).values()}
+        for extraction_id, of_one in stages.items()
+    }
 
 
 def begin(

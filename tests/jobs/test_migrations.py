@@ -107,3 +107,28 @@ def test_a_contract_lets_only_newer_code_be_ready(engine: Any) -> None:
         with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
             require_code(revision)
         assert database.is_ready(engine) == is_ready
+
+
+def test_points_of_plots_are_summed_by_day_and_over_tenants_where_there_are_some(connection: Connection) -> None:
+    upgrade(connection, "0056")
+    connection.execute(text(POINTS))
+    upgrade(connection, "0057")
+    found = connection.execute(text("SELECT name, tenant_id, seconds, value FROM plot_point ORDER BY 1, 2, 3, 4"))
+    assert [tuple(row) for row in found] == [
+        ("cost", "one", 3600, 1.0),
+        ("cost", "one", 3600, 2.0),
+        ("cost", "one", 86400, 3.0),
+        ("cost", "two", 3600, 4.0),
+        ("cost", "two", 86400, 4.0),
+        ("queued_lines", "", 60, 9.0),
+        ("total_cost", "", 3600, 2.0),
+        ("total_cost", "", 3600, 5.0),
+        ("total_cost", "", 86400, 7.0),
+    ]
+
+
+POINTS = """
+    INSERT INTO plot_point (name, label, tenant_id, seconds, at, value) VALUES
+        ('cost', 'm', 'one', 3600, '2026-11-01 10:00Z', 1), ('cost', 'm', 'one', 3600, '2026-11-01 11:00Z', 2),
+        ('cost', 'm', 'two', 3600, '2026-11-01 10:00Z', 4), ('queued_lines', 'normal', '', 60, '2026-11-01 10:00Z', 9)
+"""

@@ -86,9 +86,9 @@ def _shown(session: Session, extraction: Extraction, services: Services) -> Extr
 
 def _all_shown(session: Session, extractions: Sequence[Extraction], services: Services) -> list[ExtractionObject]:
     found = stages.stages_of_each(session, [extraction.id for extraction in extractions])
-    batches = stages.all_batches_of(session, [stage for own in found.values() for stage in own])
+    batches = stages.all_batches_of_each(session, found)
     currency = services.settings.currency
-    return [ExtractionObject.of(each, found[each.id], batches, currency=currency) for each in extractions]
+    return [ExtractionObject.of(each, found[each.id], batches[each.id], currency=currency) for each in extractions]
 
 
 def _look_of(shown: ExtractionObject) -> Look:

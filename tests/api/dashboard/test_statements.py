@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select
+from sqlalchemy.orm import Session
 
 from benchmarks.dashboard import pages
 from benchmarks.dashboard.pages import Paths
 from benchmarks.dashboard.rows import Filled, Sizes, fill
+from jobs.extractions import stages
+from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
@@ -58,3 +61,21 @@ def test_statements_of_a_page_do_not_follow_what_it_shows(
         if len(sent) > MOST:
             too_many[path] = len(sent)
     assert too_many == {}
+
+
+def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: Filled) -> None:
+    with Session(deployment.engine) as session:
+        wanted = list(session.scalars(select(Extraction.id).where(Extraction.num_to_review > 0).limit(20)))
+        begun = stages.stages_of_each(session, wanted)
+        looked_for = begun[wanted[0]][0]
+        other = session.scalars(select(Batch.id).where(Batch.id.not_in(select(ExtractionStage.batch_id)))).first()
+        assert looked_for.batch_id is not None
+        assert other is not None
+        session.add(BatchStage(batch_id=looked_for.batch_id, number=0, kind="find", stage_batch_id=other))
+        session.flush()
+        together = stages.all_batches_of_each(session, begun)
+        assert other in together[wanted[0]]
+        for extraction_id in wanted:
+            alone = stages.all_batches_of(session, stages.stages_of(session, extraction_id))
+            assert set(together[extraction_id]) == set(alone)
+        session.rollback()
