@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 import psutil
+from sqlalchemy import text
 
 from benchmarks.chaos.stack import children_of
 from benchmarks.dashboard.pages import sign_in
@@ -23,6 +24,16 @@ _OPERATORS = 5
 """One in five open pages is an operator's."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """While pages were open, or none."""
+
+    share: float
+    """Of a core, by the API and Postgres."""
+    commits_a_second: float
+    """A look at all open pages is one transaction; without any there are those of the workers that beat."""
+
+
 @dataclass(slots=True)
 class Told:
     """What a page was sent."""
@@ -33,17 +44,19 @@ class Told:
 
 def measure(stack: DashboardStack, filled: Filled, *, num_open: int, seconds: float) -> None:
     """Print the processors' share that pages take: as many different ones as there are, and all the same."""
-    idle = asyncio.run(_spend(stack, filled, [], seconds=seconds))[0]
-    print(f"\nno page open: {idle:.1%} of a core, for {seconds:.0f} s", flush=True)
+    idle, _ = asyncio.run(_spend(stack, filled, [], seconds=seconds))
+    print(f"\nno page open: {idle.share:.1%} of a core, for {seconds:.0f} s", flush=True)
     operators = [(filled.operator_key, "/live/overview")] * num_open
     for what, opened in (("of many viewers", _spread(filled, num_open)), ("the same", operators)):
-        share, told = asyncio.run(_spend(stack, filled, opened, seconds=seconds))
+        spent, told = asyncio.run(_spend(stack, filled, opened, seconds=seconds))
+        share, looks = spent.share - idle.share, spent.commits_a_second - idle.commits_a_second
         firsts = [page.messages[0] for page in told]
         later = [size for page in told for size in page.messages[1:]]
         print(
-            f"{num_open} open pages, {what} ({len(set(opened))} different): {share - idle:.1%} of a core more; first "
-            f"messages of at most {max(firsts):,} bytes, {len(later) / num_open / seconds:.2f} further ones a second "
-            f"and page, of at most {max(later, default=0):,}",
+            f"{num_open} open pages, {what} ({len(set(opened))} different): {share:.1%} of a core more, at {looks:.2f} "
+            f"looks at all of them a second, {share / max(looks, 0.01) * 1e3:.0f} ms each; first messages of at most "
+            f"{max(firsts):,} bytes, {len(later) / num_open / seconds:.2f} further ones a second and page, of at most "
+            f"{max(later, default=0):,}",
             flush=True,
         )
 
@@ -61,8 +74,8 @@ def _spread(filled: Filled, num_open: int) -> list[tuple[str, str]]:
 
 async def _spend(
     stack: DashboardStack, filled: Filled, opened: Sequence[tuple[str, str]], *, seconds: float
-) -> tuple[float, list[Told]]:
-    """Return what share of a core was spent while these were open, and what each was told."""
+) -> tuple[Spent, list[Told]]:
+    """Return what was spent while these were open, and what each was told."""
     async with AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
         browsers = {key: await closing.enter_async_context(_browser(stack)) for key, _ in opened}
         for key, browser in browsers.items():
@@ -74,15 +87,17 @@ async def _spend(
         ]
         while not all(page.messages for page in told):
             await asyncio.sleep(0.1)
-        spent, began_at = _processor_seconds(stack), time.monotonic()
+        spent, commits, began_at = _processor_seconds(stack), _commits(stack), time.monotonic()
         while (elapsed := time.monotonic() - began_at) < seconds:
             await asyncio.to_thread(beat, stack.engine)
             await asyncio.to_thread(get_on, stack.engine)
             await asyncio.sleep(min(_BEAT_SECONDS, max(seconds - elapsed, 0)))
-        share = (_processor_seconds(stack) - spent) / (time.monotonic() - began_at)
+        elapsed = time.monotonic() - began_at
+        share = (_processor_seconds(stack) - spent) / elapsed
+        rate = (_commits(stack) - commits) / elapsed
         for task in listening:
             task.cancel()
-    return share, told
+    return Spent(share=share, commits_a_second=rate), told
 
 
 def _browser(stack: DashboardStack) -> httpx.AsyncClient:
@@ -96,6 +111,14 @@ async def _listen(browser: httpx.AsyncClient, path: str, told: Told) -> None:
         async for line in answer.aiter_lines():
             if line.startswith("data: "):
                 told.messages.append(len(line.encode()))
+
+
+def _commits(stack: DashboardStack) -> int:
+    with stack.engine.connect() as connection:
+        return int(connection.execute(_COMMITS).scalar_one())
+
+
+_COMMITS = text("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
 
 
 def _processor_seconds(stack: DashboardStack) -> float:

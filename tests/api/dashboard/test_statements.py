@@ -24,7 +24,13 @@ MOST = 20
 SIZES = Sizes(batches=400, workers=24, tenants=24, lines=2, largest=20, hours=2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def deployment(deploy: Callable[..., Any]) -> Any:
+    """An API with these rows alone."""
+    return deploy()
+
+
+@pytest.fixture(scope="module")
 def filled(deployment: Any) -> Filled:
     return fill(deployment.engine, SIZES)
 
