@@ -22,10 +22,12 @@ from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE, ONE_LISTING
 from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
+from extraction.course.job import Passes
 from extraction.course.stored_plan import StoredPlan
 from jobs.database import transaction
 from jobs.errors import InputError, TooLargeError
 from jobs.extractions import deletion, lifecycle, plans, records, reviewed, stages
+from jobs.extractions.examples import Examples
 from jobs.extractions.lifecycle import CreateExtraction
 from jobs.extractions.records import RecordsFile, RecordsPage
 from jobs.indexes.corpora import asked_index
@@ -68,12 +70,18 @@ class CreateExtractionBody(StrictModel):
     """Ask how likely each token is: better scores, and some 10 kB more a document."""
     again: bool = True
     """Ask for doubtful fields a second time."""
+    second_reading: bool = False
+    """Read each document another way, too: better scores, twice the tokens."""
+    cover: bool = False
+    """Ask once more with the found values covered: shows contradictions, twice the tokens."""
     max_tokens: Annotated[StrictInt, Field(ge=16, le=1_000_000), WHOLE] | None = None
     """Of an answer; null: twice what the schema lets expect."""
     max_fields: Annotated[StrictInt, Field(ge=1, le=_MAX_FIELDS), WHOLE] = 25
     """Fields asked at once; a larger schema is split."""
     calibration: dict[str, Any] | None = None
     """What `tokenmill extract calibrate` wrote: what scores mean."""
+    examples: ObjectId | None = None
+    """A gold file, or an extraction whose reviews are gold: each prompt shows up to three documents most alike."""
     parquet: bool = False
     """Write the fields as a table, too."""
     completion_window: CompletionWindow = "24h"
@@ -226,6 +234,8 @@ def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: st
         params=params,
         max_fields=body.max_fields,
         calibration=calibration,
+        passes=Passes(again=body.again, second_reading=body.second_reading, cover=body.cover),
+        examples_of=body.examples,
     )
     plans.check(plan, parquet=body.parquet)
     expiry = body.output_expires_after
@@ -234,7 +244,6 @@ def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: st
         collection_id=body.collection_id,
         index_id=body.index_id,
         top_k=body.top_k,
-        again=body.again,
         parquet=body.parquet,
         priority=body.priority,
         completion_window=body.completion_window,
@@ -251,6 +260,11 @@ def _check_asked(body: CreateExtractionBody) -> None:
             "Give collection_id, to ask each document of a collection, or index_id, to ask an index; one of the two.",
             param="collection_id",
             code="missing_required_parameter" if body.index_id is None else "invalid_value",
+        )
+    of_documents = {"second_reading": body.second_reading, "cover": body.cover, "examples": body.examples}
+    if body.index_id is not None and (given := [name for name, value in of_documents.items() if value]):
+        raise InputError(
+            f"{given[0]} is of documents, and not of an index; leave it out.", param=given[0], code="invalid_value"
         )
     if body.top_k is not None and body.index_id is None:
         raise InputError(
@@ -273,11 +287,30 @@ def _as_json(given: dict[str, Any], *, param: str) -> bytes:
 
 
 def _create(services: Services, tenant: Tenant, key_id: str, wanted: CreateExtraction) -> ExtractionObject:
+    if wanted.plan.examples_of is not None:
+        with transaction(services.sessions) as session:
+            earlier = lifecycle.find_earlier(session, tenant.id, wanted)
+            if earlier is not None:
+                return _shown(session, earlier, services.settings)
+        _check_examples(services, tenant, wanted, wanted.plan.examples_of)
     with transaction(services.sessions) as session:
         made = lifecycle.create_extraction(
             session, tenant, wanted, services.settings, key_id=key_id, find_index=asked_index
         )
         return _shown(session, made, services.settings)
+
+
+def _check_examples(services: Services, tenant: Tenant, wanted: CreateExtraction, source: str) -> None:
+    """Raise InputError for what can be no examples; the object store is asked between transactions."""
+    assert wanted.collection_id is not None, "an index has no examples"
+    examples = Examples(
+        reading=lambda: transaction(services.sessions),
+        storage=services.store.storage,
+        tenant_id=tenant.id,
+        collection_id=wanted.collection_id,
+        source=source,
+    )
+    examples.check(wanted.plan.job().schema)
 
 
 def _records_file(

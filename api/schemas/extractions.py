@@ -12,6 +12,7 @@ from api.schemas.batches import BatchUsage, RequestCounts, usage_of
 from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
+from jobs.extractions import lifecycle
 from jobs.extractions.stages import STAGES, Stage
 from jobs.states import BatchState, ExtractionState, Priority
 from jobs.tables import Batch, Extraction, ExtractionStage
@@ -66,6 +67,10 @@ class ExtractionObject(ListedObject):
     """As it was given."""
     quotes: bool
     again: bool
+    second_reading: bool
+    cover: bool
+    examples: str | None
+    """The gold file, or the extraction whose reviews are gold."""
     status: ExtractionState
     reason: str | None
     """Of its end, where it is not completed; or what it waits for."""
@@ -98,6 +103,7 @@ class ExtractionObject(ListedObject):
         cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
     ) -> Self:
         """`batches` are those of the stages by their ids, and whatever else was done for it."""
+        plan = lifecycle.stored_plan(extraction)
         of_stages = [batches.get(stage.batch_id or "") for stage in stages]
         return cls(
             id=extraction.id,
@@ -106,7 +112,10 @@ class ExtractionObject(ListedObject):
             model=extraction.model,
             schema_=orjson.loads(extraction.plan["schema"]),
             quotes=extraction.plan["quotes"],
-            again=extraction.again,
+            again=plan.passes.again,
+            second_reading=plan.passes.second_reading,
+            cover=plan.passes.cover,
+            examples=plan.examples_of,
             status=ExtractionState(extraction.state),
             reason=extraction.reason,
             stages=[StageObject.of(stage, batch) for stage, batch in zip(stages, of_stages, strict=True)],
@@ -156,7 +165,7 @@ class RecordLine(WireModel):
     """Its name."""
     sha256: str
     status: Literal["done", "failed", "provisional"]
-    """`provisional` while the document is being asked again."""
+    """`provisional` while the document is being asked more: again, or with what was found covered."""
     error: RecordProblem | None
     fields: dict[str, Any] | None
     evidence: list[dict[str, Any]]

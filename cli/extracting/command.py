@@ -16,7 +16,7 @@ from jobs.errors import InputError
 if TYPE_CHECKING:
     from cli.extracting.outputs import Outputs
     from cli.extracting.running import Tally
-    from cli.extracting.work import ExtractFolder, Passes
+    from cli.extracting.work import ExtractFolder
     from cli.places.session import Place
     from extraction.course.job import ExtractJob
 
@@ -88,9 +88,10 @@ def extract(
     from cli.extracting.prepared import ParseCache
     from cli.extracting.running import check_schemas, written_before
     from cli.extracting.sources import documents_of, require_outside
-    from cli.extracting.work import Passes, folder_of
+    from cli.extracting.work import folder_of
     from cli.places.options import json_params, place_of, text_of
     from cli.up_command import default_data_dir
+    from extraction.course.job import Passes
     from jobs.extractions.plans import plan, read_calibration
     from jobs.extractions.record_table import table_columns
 
@@ -112,26 +113,24 @@ def extract(
         job = replace(job, examples=read_examples(examples, job.schema, ParseCache.below(base)))
     if parquet is not None:
         table_columns(job.schema)
+    passes = Passes(again=again, second_reading=second_reading, cover=cover)
     place = place_of(model, base_url=base_url, window=window)
-    job = replace(job, model=place.model)
+    job = replace(job, model=place.model, passes=passes)
     check_schemas(job, place)
     if dry_run:
         _show(job, place, files)
         return
-    passes = Passes(again=again, second_reading=second_reading, cover=cover)
-    folder = folder_of(job, files, place=place.name, base=base, outputs=outputs.paths, passes=passes)
+    folder = folder_of(job, files, place=place.name, base=base, outputs=outputs.paths)
     with folder.run.held():
         tally = written_before(folder, outputs.paths)
         if tally is None:
-            tally = _run(job, place, folder, files, outputs=outputs, passes=passes)
+            tally = _run(job, place, folder, files, outputs=outputs)
         else:
             say(f"{output} is already complete. Remove it to run again.")
     end(tally, fail_on_errors=fail_on_errors)
 
 
-def _run(
-    job: ExtractJob, place: Place, folder: ExtractFolder, files: list[Path], *, outputs: Outputs, passes: Passes
-) -> Tally:
+def _run(job: ExtractJob, place: Place, folder: ExtractFolder, files: list[Path], *, outputs: Outputs) -> Tally:
     from cli.extracting.outputs import MostDoubtful, write_outputs, write_report
     from cli.extracting.running import Tally, records, run_batches
     from cli.extracting.screen import noting, print_examples, reading_progress
@@ -141,7 +140,7 @@ def _run(
         folder.prepare(files, on_each=on_each)
     job = _with_window(job, place, folder)
     with session_at(place, folder.run, say=say) as session:
-        run_batches(job, folder, session, passes)
+        run_batches(job, folder, session)
     tally, doubtful = Tally(), MostDoubtful()
     shown: list[dict[str, Any]] = []
     passing = doubtful.passing(noting(tally.passing(records(job, folder)), shown))
@@ -176,18 +175,25 @@ def _with_window(job: ExtractJob, place: Place, folder: ExtractFolder) -> Extrac
 
 def _show(job: ExtractJob, place: Place, files: list[Path]) -> None:
     """Print what the first document that can be read is asked, and what all of them would take."""
-    from cli.extracting.running import write_first
+    from cli.extracting.running import write_first, write_second_reading
     from cli.extracting.screen import print_prompt
-    from cli.extracting.work import Passes, folder_of
+    from cli.extracting.work import folder_of
     from cli.table import print_fields
 
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
-        folder = folder_of(job, files, place=place.name, base=Path(base), outputs=[], passes=Passes(again=False))
+        folder = folder_of(job, files, place=place.name, base=Path(base), outputs=[])
         folder.prepare(files, on_each=lambda: None)
-        if not write_first(_with_window(job, place, folder), folder):
+        job = _with_window(job, place, folder)
+        if not write_first(job, folder):
             raise InputError(f"no document could be read; the first says: {next(folder.prepared())[1].error}")
         print_prompt(folder.first.lines)
-        print_fields({"documents": f"{len(files):,}"} | place.estimate(folder.first.lines))
+        told = {"documents": f"{len(files):,}"} | place.estimate(folder.first.lines)
+        if job.passes.second_reading and write_second_reading(job, folder):
+            second = place.estimate(folder.second_reading.lines)
+            told |= {f"second reading, {name}": said for name, said in second.items() if name != "model"}
+        if job.passes.cover:
+            told["covered"] = "each question once more, with about as many tokens"
+        print_fields(told)
 
 
 def _require_free(params: Mapping[str, Any]) -> None:

@@ -11,12 +11,11 @@ from typing import Any, Self
 
 from cli.extracting.prepared import Prepared
 from cli.extracting.results import Results
-from cli.extracting.work import ExtractFolder, Passes
+from cli.extracting.work import ExtractFolder
 from cli.places.session import Place, Session
-from extraction.course.answers import LineResult, usage_of
-from extraction.course.document import covered_questions, first_reading, record_of, whole_reading
+from extraction.course.answers import Answers, LineResult, usage_of
+from extraction.course.document import again_requests, covered_requests, record_of
 from extraction.course.job import ExtractJob, custom_id
-from extraction.passes.document_reading import DocumentReading
 from extraction.scoring.records import failed_record
 from jobs.errors import ServiceError
 
@@ -98,14 +97,13 @@ def write_again(job: ExtractJob, folder: ExtractFolder) -> bool:
             for number, one in folder.prepared():
                 if one.error is not None:
                     continue
-                answers = _first_answers(job, first, number=number)
+                answers = Answers(
+                    first=_first_answers(job, first, number=number),
+                    second_readings=_by_group(job, second, number=number),
+                )
                 showing = job.showing(folder.cache.load(one.sha256))
-                second_readings = _by_group(job, second, number=number)
-                reading = first_reading(job, showing, answers, second_readings)
-                if isinstance(reading, DocumentReading):
-                    for group, doubts in reading.doubts().items():
-                        request = job.again_request(group, reading.first[group].shown.text, doubts)
-                        file.write(job.line(number, group, request))
+                for group, request in again_requests(job, showing, answers).items():
+                    file.write(job.line(number, group, request))
     return _has_lines(folder.again.lines)
 
 
@@ -117,22 +115,20 @@ def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
                 if one.error is not None:
                     continue
                 answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
-                reading = whole_reading(job, showing, answers.first, answers.again, answers.second_readings)
-                if isinstance(reading, DocumentReading):
-                    for group, request in covered_questions(job, showing, reading):
-                        file.write(job.line(number, group, request))
+                for group, request in covered_requests(job, showing, answers).items():
+                    file.write(job.line(number, group, request))
     return _has_lines(folder.covered.lines)
 
 
-def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session, passes: Passes) -> None:
+def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session) -> None:
     """Bring all answers into the folder."""
     if write_first(job, folder):
         session.run(folder.first)
-        if passes.second_reading and write_second_reading(job, folder):
+        if job.passes.second_reading and write_second_reading(job, folder):
             session.run(folder.second_reading)
-    if passes.again and write_again(job, folder):
+    if job.passes.again and write_again(job, folder):
         session.run(folder.again)
-    if passes.cover and write_covered(job, folder):
+    if job.passes.cover and write_covered(job, folder):
         session.run(folder.covered)
 
 
@@ -146,29 +142,9 @@ def records(job: ExtractJob, folder: ExtractFolder) -> Iterator[dict[str, Any]]:
                 yield failed_record(one.error, name=one.name, sha256=one.sha256, usage=usage_of([]))
 
 
-def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers: _Answers) -> dict[str, Any]:
-    behind = (answers.second_readings, answers.again, answers.covered)
-    return record_of(
-        job,
-        job.showing(folder.cache.load(prepared.sha256)),
-        name=prepared.name,
-        sha256=prepared.sha256,
-        first=answers.first,
-        again=answers.again,
-        usage=usage_of([*answers.first, *(result for stage in behind for result in stage.values())]),
-        second_readings=answers.second_readings,
-        covered=answers.covered,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answers:
-    """What was answered about one document; all but the first by the number of the group."""
-
-    first: list[LineResult]
-    second_readings: dict[int, LineResult]
-    again: dict[int, LineResult]
-    covered: dict[int, LineResult]
+def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers: Answers) -> dict[str, Any]:
+    showing = job.showing(folder.cache.load(prepared.sha256))
+    return record_of(job, showing, answers, name=prepared.name, sha256=prepared.sha256, usage=answers.usage)
 
 
 class _AllResults:
@@ -186,10 +162,10 @@ class _AllResults:
     def __exit__(self, *error: object) -> None:
         self._closing.close()
 
-    def of(self, number: int) -> _Answers:
+    def of(self, number: int) -> Answers:
         first, *others = self._stages
         second_readings, again, covered = (_by_group(self._job, stage, number=number) for stage in others)
-        return _Answers(
+        return Answers(
             first=_first_answers(self._job, first, number=number),
             second_readings=second_readings,
             again=again,

@@ -26,18 +26,6 @@ from extraction.course.job import ExtractJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
-    """Which batches there are beside the first."""
-
-    again: bool = True
-    """Doubtful fields are asked for a second time."""
-    second_reading: bool = False
-    """Each document is read another way, too: every value that it has, without fields."""
-    cover: bool = False
-    """Each document is asked once more, with every value that was found covered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractFolder:
     """The files of one job, below the folder of its run."""
 
@@ -119,10 +107,10 @@ class ExtractFolder:
 
 
 def folder_of(
-    job: ExtractJob, files: Sequence[Path], *, place: str, base: Path, outputs: Sequence[Path], passes: Passes
+    job: ExtractJob, files: Sequence[Path], *, place: str, base: Path, outputs: Sequence[Path]
 ) -> ExtractFolder:
     """Return the folder of these documents' job at a place into these outputs, read by the readers of this release."""
     cache = ParseCache.below(base)
     named = [f"{name_of(path)} {sha256_of(path)}" for path in files]
-    key = job.identity(place, repr(passes), cache.version, *(name_of(path.absolute()) for path in outputs), *named)
+    key = job.identity(place, repr(job.passes), cache.version, *(name_of(path.absolute()) for path in outputs), *named)
     return ExtractFolder(run=RunFolder.below(base, key), cache=cache)

@@ -1,9 +1,9 @@
-"""The answer to one line of an extraction's batches, as its result file has it. Knows no file."""
+"""What was answered about a document: the result of each line that asked it. Knows no file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 
@@ -29,6 +29,26 @@ class LineResult:
     def from_body(cls, answer: Mapping[str, Any]) -> Self:
         """Return what such a line holds; what it took stands elsewhere in it."""
         return cls(**answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The results of all questions about one document; but for the first ones by the number of their group."""
+
+    first: Sequence[LineResult]
+    """Of each group."""
+    second_readings: Mapping[int, LineResult] = field(default_factory=dict)
+    """One that failed tells nothing."""
+    again: Mapping[int, LineResult] = field(default_factory=dict)
+    """To what was doubtful; where one failed, the first answer is all there is."""
+    covered: Mapping[int, LineResult] = field(default_factory=dict)
+    """With every value that was found covered; one that failed tells nothing."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Return what all of them took together."""
+        behind = (self.second_readings, self.again, self.covered)
+        return usage_of([*self.first, *(result for results in behind for result in results.values())])
 
 
 def result_of(line: Mapping[str, Any]) -> LineResult:

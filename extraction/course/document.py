@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from extraction.course.answers import LineResult
+from extraction.course.answers import Answers, LineResult
 from extraction.course.job import ExtractJob
 from extraction.documents.layout import LayoutText
 from extraction.fields.groups import Group
@@ -20,48 +20,50 @@ from extraction.passes.prompts import Request
 from extraction.passes.second_reading import read_second, with_agreements
 from extraction.scoring.records import done_record, failed_record
 
-SecondReadings = Mapping[int, LineResult]
-"""Second readings by the number of their group; one that failed tells nothing."""
 
-
-def first_reading(
-    job: ExtractJob, showing: Showing, first: Sequence[LineResult], second_readings: SecondReadings | None = None
-) -> DocumentReading | Mapping[str, Any]:
-    """Return what a document was answered the first time, a result for each group; or the error of one of them."""
+def first_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
+    """Return what a document was answered the first time, with its second readings; or the error of a first answer."""
     read: list[GroupReading] = []
-    for number, (group, result) in enumerate(zip(job.groups, first, strict=True)):
+    for number, (group, result) in enumerate(zip(job.groups, answers.first, strict=True)):
         if result.error is not None:
             return result.error
         shown = job.excerpt(number, showing).layout
-        read.append(_agreeing(_read(job, result, group, shown), number, second_readings or {}))
+        read.append(_agreeing(_read(job, result, group, shown), number, answers))
     return DocumentReading(schema=job.schema, first=tuple(read))
 
 
-def whole_reading(
-    job: ExtractJob,
-    showing: Showing,
-    first: Sequence[LineResult],
-    again: Mapping[int, LineResult],
-    second_readings: SecondReadings | None = None,
-) -> DocumentReading | Mapping[str, Any]:
-    """Return what a document was answered both times; or the error of one of the first answers.
-
-    `again` are the second answers, by the number of their group. Where a second question failed, the first answer is
-    all there is.
-    """
-    reading = first_reading(job, showing, first, second_readings)
+def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
+    """Return what a document was answered both times; or the error of one of the first answers."""
+    reading = first_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return reading
     second = {
         group: _agreeing(
-            _read(job, again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
+            _read(job, answers.again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
             group,
-            second_readings or {},
+            answers,
         )
         for group, doubts in reading.doubts().items()
-        if group in again and again[group].error is None
+        if group in answers.again and answers.again[group].error is None
     }
     return replace(reading, again=second)
+
+
+def again_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[int, Request]:
+    """Return what asks for doubtful leaves again, by the number of their group."""
+    reading = first_reading(job, showing, answers)
+    if not isinstance(reading, DocumentReading):
+        return {}
+    shown = {group: reading.first[group].shown.text for group in range(len(job.groups))}
+    return {group: job.again_request(group, shown[group], doubts) for group, doubts in reading.doubts().items()}
+
+
+def covered_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[int, Request]:
+    """Return what asks once more with every value that was found covered, by the number of the group."""
+    reading = whole_reading(job, showing, answers)
+    if not isinstance(reading, DocumentReading):
+        return {}
+    return dict(covered_questions(job, showing, reading))
 
 
 def covered_texts(job: ExtractJob, showing: Showing, reading: DocumentReading) -> list[LayoutText]:
@@ -80,17 +82,14 @@ def covered_questions(job: ExtractJob, showing: Showing, reading: DocumentReadin
 def record_of(
     job: ExtractJob,
     showing: Showing,
+    answers: Answers,
     *,
     name: str,
     sha256: str,
-    first: Sequence[LineResult],
-    again: Mapping[int, LineResult],
     usage: Mapping[str, int],
-    second_readings: SecondReadings | None = None,
-    covered: Mapping[int, LineResult] | None = None,
 ) -> dict[str, Any]:
-    """Return the record of a document; `covered` are the answers to `covered_questions`, by their groups' numbers."""
-    reading = whole_reading(job, showing, first, again, second_readings)
+    """Return the record of a document, as far as it is answered; `usage` is what that took."""
+    reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)
     return done_record(
@@ -102,7 +101,7 @@ def record_of(
         usage=usage,
         calibration=job.calibration,
         retrieval_ranks=_ranks(showing),
-        covered=_behind_covers(job, showing, reading, covered) if covered else None,
+        covered=_behind_covers(job, showing, reading, answers.covered) if answers.covered else None,
     )
 
 
@@ -126,9 +125,9 @@ def _ranks(showing: Showing) -> Mapping[int, int]:
     return best
 
 
-def _agreeing(read: GroupReading, number: int, second_readings: SecondReadings) -> GroupReading:
+def _agreeing(read: GroupReading, number: int, answers: Answers) -> GroupReading:
     """Return a reading with what the second reading of its group says of it."""
-    second = second_readings.get(number)
+    second = answers.second_readings.get(number)
     if second is None or second.error is not None:
         return read
     values = read_second(second.text, read.shown.text)

@@ -11,17 +11,17 @@ from typing import Any
 
 import orjson
 
-from extraction.course.answers import LineResult
+from extraction.course.answers import Answers, LineResult
 from extraction.course.corpus import FoundPassage, Gathered, gather
-from extraction.course.document import first_reading, record_of
+from extraction.course.document import again_requests, covered_requests, record_of
 from extraction.course.job import ExtractJob
 from extraction.course.stored_plan import StoredPlan
 from extraction.documents.document import Document
 from extraction.documents.limits import Limits, Progress
 from extraction.documents.process.child import serve
 from extraction.errors import DocumentCode, DocumentError, ExtractionError
-from extraction.passes.document_reading import DocumentReading
 from extraction.passes.excerpts import Showing
+from extraction.passes.prompts import Request
 
 MODULE = "extraction.course.grounding_child"
 _SIZES = struct.Struct("<QQ")
@@ -42,7 +42,11 @@ def packed_found(
 
 
 def ground(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
-    """Return JSON of the `record`, and of the `doubts` that are to be asked again where nothing was so far."""
+    """Return JSON of the `record`, and of what is asked next.
+
+    That are the `doubts`, of which nothing was asked so far; where there are none, the questions with the found values
+    `covered`, if the plan has them.
+    """
     num_said, num_plan = _SIZES.unpack_from(content)
     starts = [_SIZES.size, _SIZES.size + num_said, _SIZES.size + num_said + num_plan]
     asked = orjson.loads(content[starts[0] : starts[1]])
@@ -52,14 +56,14 @@ def ground(content: bytes, name: str, limits: Limits, progress: Progress) -> byt
         raise DocumentError(DocumentCode.UNKNOWN_VERSION, str(error)) from None
     gathered = None if asked.get("found") is None else _gathered(asked, content[starts[2] :])
     showing = job.showing(Document.from_bytes(content[starts[2] :])) if gathered is None else gathered.showing()
-    first = [LineResult.from_body(answer) for answer in asked["first"]]
-    if len(first) != len(job.groups):
-        message = f"there are answers for {len(first)} groups, and the plan asks for {len(job.groups)}: ask again"
+    answers = _answers(asked)
+    num_answers = len(answers.first)
+    if num_answers != len(job.groups):
+        message = f"there are answers for {num_answers} groups, and the plan asks for {len(job.groups)}: ask again"
         raise DocumentError(DocumentCode.UNKNOWN_VERSION, message)
-    again = {int(group): LineResult.from_body(answer) for group, answer in (asked["again"] or {}).items()}
-    record = record_of(job, showing, name=name, sha256=asked["sha256"], first=first, again=again, usage=asked["usage"])
-    doubts = _doubts(job, showing, first) if asked["again"] is None else []
-    return orjson.dumps({"record": gathered.placed(record) if gathered else record, "doubts": doubts})
+    record = record_of(job, showing, answers, name=name, sha256=asked["sha256"], usage=asked["usage"])
+    record = gathered.placed(record) if gathered else record
+    return orjson.dumps({"record": record} | _next(job, showing, answers, asked))
 
 
 def _gathered(asked: Mapping[str, Any], stored: bytes) -> Gathered:
@@ -71,17 +75,28 @@ def _gathered(asked: Mapping[str, Any], stored: bytes) -> Gathered:
     return gather([[FoundPassage(**each) for each in passages] for passages in asked["found"]], documents)
 
 
-def _doubts(job: ExtractJob, showing: Showing, first: list[LineResult]) -> list[dict[str, Any]]:
-    reading = first_reading(job, showing, first)
-    if not isinstance(reading, DocumentReading):
-        return []
-    asked = {
-        group: job.again_request(group, reading.first[group].shown.text, doubts)
-        for group, doubts in reading.doubts().items()
+def _answers(asked: Mapping[str, Any]) -> Answers:
+    by_group = {
+        name: {int(group): LineResult.from_body(answer) for group, answer in (asked[name] or {}).items()}
+        for name in ("second_readings", "again", "covered")
     }
+    return Answers(first=[LineResult.from_body(answer) for answer in asked["first"]], **by_group)
+
+
+def _next(job: ExtractJob, showing: Showing, answers: Answers, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the questions that follow of what was asked so far: None is what was not."""
+    doubts, covered = dict[int, Request](), dict[int, Request]()
+    if job.passes.again and asked["again"] is None:
+        doubts = again_requests(job, showing, answers)
+    if job.passes.cover and asked["covered"] is None and not doubts:
+        covered = covered_requests(job, showing, answers)
+    return {"doubts": _questions(doubts), "covered": _questions(covered)}
+
+
+def _questions(requests: Mapping[int, Request]) -> list[dict[str, Any]]:
     return [
         {"group": group, "messages": list(request.messages), "response_format": request.response_format}
-        for group, request in asked.items()
+        for group, request in requests.items()
     ]
 
 

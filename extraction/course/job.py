@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -15,8 +15,8 @@ from extraction.fields.groups import Group, answer_tokens, groups
 from extraction.fields.paths import Path as FieldPath
 from extraction.fields.schema import FieldSchema
 from extraction.passages.cutting import Count
-from extraction.passes.asking_again import CONTRADICTED, CUT
-from extraction.passes.examples import Example
+from extraction.passes.asking_again import CONTRADICTED, CUT, fewer_reasons
+from extraction.passes.examples import MAX_EXAMPLES, Example, examples_in_words
 from extraction.passes.excerpts import LEAST_ROOM, Excerpt, Showing, Window
 from extraction.passes.hunter import hunter_request
 from extraction.passes.likeness import choose_examples
@@ -32,6 +32,18 @@ _TOKENS_PER_MESSAGE = 16
 _LEAST_TOKENS = 256
 _ANSWER_MARGIN = 2.0
 """How many times what an answer is expected to take it may take, where the user sets no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """What is asked of each document beside every group of fields."""
+
+    again: bool = True
+    """Doubtful fields are asked for a second time."""
+    second_reading: bool = False
+    """Each document is read another way, too: every value that it has, without fields."""
+    cover: bool = False
+    """Each document is asked once more, with every value that was found covered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +64,12 @@ class ExtractJob:
     """Documents with their true fields; each document is shown those that it is most like."""
     calibration: Calibration | None = None
     """What scores mean; without one they are as before gold."""
+    passes: Passes = field(default_factory=Passes)
     window: Window | None = None
     """What longer documents are shown in parts for; None where they are asked as a whole, whatever comes of it."""
 
     def identity(self, *parts: str) -> str:
-        """Return a digest of all that the results depend on but the documents and the window, and of `parts`."""
+        """Return a digest of all that answers depend on but documents, passes and the window, and of `parts`."""
         learned = self.calibration and self.calibration.to_json()
         groups = [[leaf.path for leaf in group.leaves] for group in self.groups]
         shown = [[one.document_text, dict(one.fields)] for one in self.examples]
@@ -99,8 +112,14 @@ class ExtractJob:
         )
 
     def again_request(self, group: int, text: str, doubts: Mapping[FieldPath, str]) -> Request:
-        """Return what asks for doubtful leaves again."""
-        return self._request(text, self.doubted(group, doubts), doubts=doubts)
+        """Return what asks for doubtful leaves again, with as many of the reasons as the model's context has room."""
+        asked = self.doubted(group, doubts)
+        request = self._request(text, asked, doubts=doubts)
+        for told in fewer_reasons(doubts):
+            if self.window is None or _num_tokens(request, self.window.count) <= self._most_tokens(self.window):
+                break
+            request = self._request(text, asked, doubts=told)
+        return request
 
     def doubted(self, group: int, paths: Mapping[FieldPath, str]) -> Group:
         """Return a group's leaves at these paths as a group.
@@ -116,56 +135,81 @@ class ExtractJob:
         """Return for how many tokens of text every question for a group has room; None: nobody knows."""
         if self.window is None:
             return None
-        return self._prompt_tokens(self.window) - self._longest(group, "", self.window.count)
+        return self._most_tokens(self.window) - self._longest(group, "", self.window.count)
 
-    def line(self, document: int, group: int, request: Request, *, context: Mapping[str, Any] | None = None) -> bytes:
+    def fits(self) -> Callable[[Example], bool]:
+        """Return what tells whether as many examples of one's length as a prompt shows leave room for a document."""
+        window = self.window
+        if window is None:
+            return lambda _example: True
+        plain = replace(self, examples=())
+        rooms = [
+            self._most_tokens(window) - LEAST_ROOM - plain._longest(group, "", window.count, told=False)
+            for group in range(len(self.groups))
+        ]
+
+        def fits(example: Example) -> bool:
+            told = (examples_in_words([example], group, quotes=self.quotes) for group in self.groups)
+            taken = (MAX_EXAMPLES * (window.count(one) + _TOKENS_PER_MESSAGE) for one in told)
+            return all(tokens <= room for tokens, room in zip(taken, rooms, strict=True))
+
+        return fits
+
+    def line(
+        self,
+        document: int,
+        group: int,
+        request: Request,
+        *,
+        is_second_reading: bool = False,
+        context: Mapping[str, Any] | None = None,
+    ) -> bytes:
         """Return the line that puts a request to the model; `context` says what is to be found for its prompt."""
         asked = {"messages": list(request.messages), "response_format": request.response_format}
         body = {"model": self.model, **self.params, **asked, **({} if context is None else {"context": context})}
-        line = {"custom_id": custom_id(document, group), "method": "POST", "url": ENDPOINT, "body": body}
+        name = custom_id(document, group, is_second_reading=is_second_reading)
+        line = {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": body}
         return orjson.dumps(line) + b"\n"
 
     def _excerpt(self, group: int, showing: Showing) -> Excerpt:
         if self.window is None:
             return showing.whole
-        limit = self._prompt_tokens(self.window)
+        limit = self._most_tokens(self.window)
         if self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:  # a token has a byte or more
             return showing.whole
-        again = (
-            limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
-        )  # else the first answer is all there is
-        room = limit - self._longest(group, "", self.window.count, again=again)
+        told = limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
+        room = limit - self._longest(group, "", self.window.count, told=told)
         for _ in range(_TRIES):  # which examples a prompt shows depends on what it shows of the document
             excerpt = showing.excerpt(self.groups[group], room)
-            too_many = self._longest(group, excerpt.layout.text, self.window.count, again=again) - limit
+            too_many = self._longest(group, excerpt.layout.text, self.window.count, told=told) - limit
             if too_many <= 0 or room < LEAST_ROOM:
                 return excerpt
             room -= too_many
         return excerpt
 
-    def _prompt_tokens(self, window: Window) -> int:
-        """Return what the longest answer leaves for a prompt."""
+    def _longest(self, group: int, text: str, count: Count, *, told: bool = True) -> int:
+        """Return the tokens of the longest prompt for a group: with every doubt, if any reason is `told`."""
+        # Of one reason that all share. Where they have more, some are not told: room for reasons of their own would be
+        # taken from the document's text.
+        doubts = dict.fromkeys((leaf.path for leaf in self.groups[group].leaves), CONTRADICTED) if told else {}
+        again = self._request(text, self.groups[group], doubts=doubts)
+        return max(_num_tokens(one, count) for one in (again, self.second_request(group, text)) if one is not None)
+
+    def _most_tokens(self, window: Window) -> int:
+        """Return the most tokens that a prompt may have beside the longest answer."""
         return window.max_tokens - int(self.params.get("max_tokens") or 0)
 
-    def _longest(self, group: int, text: str, count: Count, *, again: bool = True) -> int:
-        """Return the tokens of the longest prompt for a group: with every doubt, if it may be asked `again`."""
-        # For one reason that all share, told once. Where they have more, the question may be too long: then the first
-        # answer stands, and is looked at. Room for reasons of their own would be taken from the document's text.
-        doubts = dict.fromkeys((leaf.path for leaf in self.groups[group].leaves), CONTRADICTED)
-        first = self.again_request(group, text, doubts) if again else self.first_request(group, text)
-        prompts = [
-            [message["content"] for message in one.messages] for one in (first, self.second_request(group, text)) if one
-        ]
-        return max(sum(count(part) + _TOKENS_PER_MESSAGE for part in ("", *prompt)) for prompt in prompts)
-
-    def _request(self, text: str, group: Group, *, doubts: Mapping[FieldPath, str] | None = None) -> Request:
+    def _request(self, text: str, group: Group, *, doubts: Mapping[FieldPath, str | None] | None = None) -> Request:
         examples = choose_examples(text, self.examples)
         return hunter_request(text, group, quotes=self.quotes, examples=examples, shape=self.shape, doubts=doubts)
 
 
-def custom_id(document: int, group: int) -> str:
-    """Return the name of a line; both numbers count from 0."""
-    return f"document-{document}-group-{group}"
+def custom_id(document: int, group: int, *, is_second_reading: bool = False) -> str:
+    """Return the name of a line; both numbers count from 0.
+
+    A second reading has one of its own, so that both questions may be lines of one batch.
+    """
+    return f"document-{document}-group-{group}" + ("-second-reading" if is_second_reading else "")
 
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int, apart: bool = False) -> ExtractJob:
@@ -183,6 +227,11 @@ def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: 
 def _max_tokens(group: Group, *, quotes: bool) -> int:
     expected = sum(answer_tokens(leaf, group.containers, quotes=quotes) for leaf in group.leaves)
     return max(_LEAST_TOKENS, math.ceil(_ANSWER_MARGIN * expected))
+
+
+def _num_tokens(request: Request, count: Count) -> int:
+    prompt = (message["content"] for message in request.messages)
+    return sum(count(part) + _TOKENS_PER_MESSAGE for part in ("", *prompt))
 
 
 def _num_bytes(text: str) -> int:

@@ -9,15 +9,16 @@ from typing import Any, Self
 import orjson
 
 from extraction.course.corpus import Corpus
-from extraction.course.job import ExtractJob, plan
+from extraction.course.job import ExtractJob, Passes, plan
 from extraction.errors import ExtractionError
 from extraction.fields.groups import MAX_LEAVES
+from extraction.passes.examples import Example
 from extraction.passes.excerpts import Window, likely_tokens
 from extraction.scoring.calibration import Calibration
 
-_VERSION = 1
-_CORPUS_VERSION = 2
-"""Of plans for an index, which releases that know none must not take for those of documents."""
+_VERSIONS = (1, 2)
+"""The second is that of plans with what readers of the first would leave out; they refuse it."""
+_OF_PASSES = ("passes", "examples_of", "examples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +39,40 @@ class StoredPlan:
     corpus: Corpus | None = None
     """The index that is asked; None: documents are."""
 
-    def to_bytes(self) -> bytes:
-        """Return the plan to be kept."""
+    passes: Passes = field(default_factory=Passes)
+    examples_of: str | None = None
+    """Where examples come from; they are in the plan before anything is asked."""
+    examples: tuple[Example, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the plan asks, without what readers of the first version take for granted."""
         kept = asdict(self)
         if self.corpus is None:
             del kept["corpus"]
-        return orjson.dumps({"version": _VERSION if self.corpus is None else _CORPUS_VERSION, **kept})
+        for name in () if self._has_passes else _OF_PASSES:
+            del kept[name]
+        return kept
+
+    def to_bytes(self) -> bytes:
+        """Return the plan to be kept."""
+        has_more = self._has_passes or self.corpus is not None
+        return orjson.dumps({"version": 2 if has_more else 1, **self.to_json()})
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Self:
         """Read what was kept. Raises ExtractionError for what another release has written."""
         found = orjson.loads(stored)
-        corpus = found.pop("corpus", None)
-        if found.pop("version") != (_VERSION if corpus is None else _CORPUS_VERSION):
+        if found.pop("version") not in _VERSIONS:
             raise ExtractionError("the plan was kept by another release; create the extraction anew")
-        return cls(**found, corpus=None if corpus is None else Corpus(**corpus))
+        corpus = found.pop("corpus", None)
+        passes = Passes(**found.pop("passes", {}))
+        examples = tuple(Example(**each) for each in found.pop("examples", ()))
+        corpus = None if corpus is None else Corpus(**corpus)
+        return cls(**found, corpus=corpus, passes=passes, examples=examples)
+
+    @property
+    def _has_passes(self) -> bool:
+        return self.passes.second_reading or self.passes.cover or self.examples_of is not None
 
     def job(self) -> ExtractJob:
         """Return the job. Raises SchemaError for a schema that cannot be asked."""
@@ -65,4 +85,5 @@ class StoredPlan:
         )
         learned = None if self.calibration is None else Calibration.from_json(self.calibration)
         window = None if self.context is None else Window(max_tokens=self.context, count=likely_tokens)
-        return replace(made, model=self.model, calibration=learned, window=window)
+        given = replace(made, model=self.model, passes=self.passes, examples=self.examples)
+        return replace(given, calibration=learned, window=window)

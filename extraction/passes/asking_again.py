@@ -5,7 +5,7 @@ Once, all doubtful leaves of a document together; a third time nothing is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extraction.fields.groups import Group
 from extraction.fields.paths import ITEM, Path
@@ -44,6 +44,15 @@ def doubts(
         for other in _whole_array(group, path):
             found.setdefault(other, found[path])
     return {leaf.path: found[leaf.path] for leaf in group.leaves if leaf.path in found}
+
+
+def fewer_reasons(doubts: Mapping[Path, str]) -> Iterator[dict[Path, str | None]]:
+    """Yield doubts with fewer and fewer told: None for the longest reasons first, at last not even the leaves."""
+    told: dict[Path, str | None] = dict(doubts)
+    for reason in sorted(set(doubts.values()), key=lambda reason: (-len(reason), reason)):
+        told = {path: None if each == reason else each for path, each in told.items()}
+        yield told
+    yield {}
 
 
 def settle(

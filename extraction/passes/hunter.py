@@ -26,17 +26,18 @@ def hunter_request(
     quotes: bool = True,
     examples: Sequence[Example] = (),
     shape: Shape = Shape.FIELDS_FIRST,
-    doubts: Mapping[Path, str] | None = None,
+    doubts: Mapping[Path, str | None] | None = None,
     max_characters: int | None = None,
 ) -> Request:
-    """Return the request for one group of one document; `doubts` say why leaves are asked again.
+    """Return the request for one group of one document.
 
+    Where it is asked again `doubts` say which leaves are the reason, and why; of some, or of all, it may not be told.
     `max_characters` bounds texts and quotes.
     """
     task = _QUOTED if quotes else _PLAIN
-    if doubts:
-        told = "; ".join(f"{', '.join(map(spell, paths))}: {reason}" for reason, paths in _by_reason(doubts).items())
-        task = f"A first answer was doubtful ({told}). Look again. {task}"
+    if doubts is not None:
+        told = "; ".join(_doubt(paths, reason) for reason, paths in _by_reason(doubts).items())
+        task = f"A first answer was doubtful{f' ({told})' if told else ''}. Look again. {task}"
     return request(
         document_text,
         shared=shared_part(group, examples, quotes=quotes),
@@ -47,9 +48,14 @@ def hunter_request(
     )
 
 
-def _by_reason(doubts: Mapping[Path, str]) -> dict[str, list[Path]]:
+def _doubt(paths: Sequence[Path], reason: str | None) -> str:
+    names = ", ".join(map(spell, paths))
+    return names if reason is None else f"{names}: {reason}"
+
+
+def _by_reason(doubts: Mapping[Path, str | None]) -> dict[str | None, list[Path]]:
     """Return the leaves of each reason, which is told once: after a cut many share one."""
-    found: dict[str, list[Path]] = {}
+    found: dict[str | None, list[Path]] = {}
     for path, reason in doubts.items():
         found.setdefault(reason, []).append(path)
     return found

@@ -93,32 +93,31 @@ class Extractions(Advancer[Extraction]):
 
     def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: Stage) -> None:
         made = self._lines_of(work, standing)
-        kept = made.keep() if stage is Stage.READ else []
-        counted = _Counted(made.lines(stage, documents_key=kept[0].object_key if kept else None))
+        kept = made.keep(stage)
+        documents_key = kept["documents_file_id"].object_key if stage is Stage.READ else None
+        counted = _Counted(made.lines(stage, documents_key=documents_key))
         object_key = files.new_object_key(standing.extraction.tenant_id)
         name = f"{standing.extraction.id}_{stage}.jsonl"
         written = made_inputs.write_input(self._storage, object_key, counted, filename=name, settings=self._settings)
-        if stage is Stage.ASK_AGAIN and counted.num_lines:
+        if stage in (Stage.ASK_AGAIN, Stage.ASK_COVERED) and counted.num_lines:
             provisional = (one.provisional_record() for one in self._lines_of(work, standing).progress())
-            kept = [outputs.write_provisional(self._storage, standing.extraction, provisional)]
+            kept = {"output_file_id": outputs.write_provisional(self._storage, standing.extraction, provisional)}
         try:
             self._submit(work, stage, kept, written if counted.num_lines else None, num_lines=counted.num_lines)
         except (LimitError, RateLimitError):
-            for key in (object_key, *(new.object_key for new in kept)):  # the next look writes them anew
+            for key in (object_key, *(new.object_key for new in kept.values())):  # the next look writes them anew
                 self._storage.delete(key)
             raise
 
     def _submit(
-        self, work: ExtractionWork, stage: Stage, kept: list[NewFile], lines: NewFile | None, *, num_lines: int
+        self, work: ExtractionWork, stage: Stage, kept: dict[str, NewFile], lines: NewFile | None, *, num_lines: int
     ) -> None:
         with work.writing() as (session, extraction):
             if extraction.state != ExtractionState.IN_PROGRESS:
                 return  # it is cancelled meanwhile, and the next look sees that
-            ids = [files.create_file(session, extraction.tenant_id, new).id for new in kept]
-            if stage is Stage.READ:
-                extraction.documents_file_id, extraction.plan_file_id = ids
-            elif ids:
-                (extraction.output_file_id,) = ids
+            for column, new in kept.items():
+                _delete_kept(session, extraction, column)
+                setattr(extraction, column, files.create_file(session, extraction.tenant_id, new).id)
             stages.begin(session, extraction, stage, lines, num_lines=num_lines, settings=self._settings)
 
     def _finish_stage(self, work: ExtractionWork, standing: Standing, open_stage: ExtractionStage) -> bool:
@@ -154,7 +153,7 @@ class Extractions(Advancer[Extraction]):
         records = reviews.noting(work, schema, made)
         written = outputs.write(self._storage, standing.extraction, records, schema=schema)
         with work.writing() as (session, extraction):
-            _delete_provisional(session, extraction)
+            _delete_kept(session, extraction, "output_file_id")
             extraction.output_file_id = files.create_file(session, extraction.tenant_id, written.records).id
             if written.table is not None:
                 extraction.parquet_file_id = files.create_file(session, extraction.tenant_id, written.table).id
@@ -181,9 +180,9 @@ class _Counted:
             yield line
 
 
-def _delete_provisional(session: Session, extraction: Extraction) -> None:
-    """Delete the file of records of before, where there is one that its owner has not deleted."""
-    of_it = (File.id == extraction.output_file_id) & File.deleted_at.is_(None)
+def _delete_kept(session: Session, extraction: Extraction, column: str) -> None:
+    """Delete the file that another takes the place of, where there is one that its owner has not deleted."""
+    of_it = (File.id == getattr(extraction, column)) & File.deleted_at.is_(None)
     files.mark_deleted(session, session.scalars(select(File).where(of_it).with_for_update()).all(), by=extraction.id)
 
 

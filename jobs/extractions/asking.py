@@ -13,7 +13,7 @@ from jobs import served_models
 from jobs.batches.scan import Scan
 from jobs.chunks import fleet
 from jobs.errors import InputError, TooLargeError
-from jobs.extractions import corpora
+from jobs.extractions import corpora, questions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.endpoints import LineKind
 from jobs.lines.reading import RawLine
@@ -23,7 +23,8 @@ from jobs.settings import Settings
 def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, settings: Settings) -> None:
     """Raise TooLargeError where a batch cannot ask so many documents, InputError where it would refuse each line."""
     job = plan.job()
-    _check_count(len(job.groups), num_documents, settings)
+    lines = list(_lines(job, plan.corpus))
+    _check_count(len(lines), num_documents, settings)
     scan = Scan(
         endpoint=CHAT_ENDPOINT,
         models=served_models.names_for(session, LineKind.GENERATE),
@@ -31,29 +32,27 @@ def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, s
         contexts=fleet.contexts(session),
         settings=settings,
     )
-    for group, content in enumerate(_lines(job, plan.corpus)):
-        problem = scan.check(RawLine(line_no=group, byte_start=0, byte_end=len(content), content=content))
+    for number, line in enumerate(lines):
+        problem = scan.check(RawLine(line_no=number, byte_start=0, byte_end=len(line), content=line))
         if problem is not None:
             param = (problem.param or "").removeprefix("body.") or None
             raise InputError(f"No document can be asked this: {problem.message}.", param=param, code=problem.code)
 
 
-def _check_count(num_groups: int, num_documents: int, settings: Settings) -> None:
-    num_lines = num_groups * num_documents
+def _check_count(num_questions: int, num_documents: int, settings: Settings) -> None:
+    num_lines = num_questions * num_documents
     if num_lines > settings.max_batch_lines:
         raise TooLargeError(
-            f"{num_documents:,} documents asked in {num_groups:,} groups of fields are {num_lines:,} lines, and a "
-            f"batch may have {settings.max_batch_lines:,}. Ask up to {settings.max_batch_lines // num_groups:,} "
-            "documents in one extraction, for fewer fields, or for more of them at once with max_fields.",
+            f"{num_documents:,} documents with {num_questions:,} questions each are {num_lines:,} lines, and a batch "
+            f"may have {settings.max_batch_lines:,}. Ask up to {settings.max_batch_lines // num_questions:,} documents "
+            "in one extraction, for fewer fields, for more of them at once with max_fields, or without second_reading.",
             param="collection_id",
             code="too_many_lines",
         )
 
 
 def _lines(job: ExtractJob, corpus: Corpus | None) -> Iterator[bytes]:
-    """Yield the lines that ask an empty document for every group, or the index."""
+    """Return the lines that ask an empty document the first time, or the index."""
     if corpus is not None:
-        yield from corpora.questions(job, corpus)
-        return
-    for group in range(len(job.groups)):
-        yield job.line(0, group, job.first_request(group, "")).rstrip(b"\n")
+        return corpora.questions(job, corpus)
+    return questions.of_document(job, 0, [""] * len(job.groups))

@@ -46,7 +46,6 @@ class CreateExtraction:
     index_id: str | None = None
     top_k: int | None = None
     """Passages that a question of an index is shown, at most."""
-    again: bool = True
     parquet: bool = False
     priority: AskedPriority = AskedPriority.NORMAL
     completion_window: str = "24h"
@@ -56,8 +55,9 @@ class CreateExtraction:
 
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""
-        wanted = asdict(self)
-        del wanted["idempotency_key"], wanted["plan"]["corpus"]  # which the index decides
+        wanted = asdict(self) | {"plan": self.plan.to_json(), "again": self.plan.passes.again}
+        del wanted["idempotency_key"]
+        wanted["plan"].pop("corpus", None)  # which the index decides
         if self.index_id is None:
             del wanted["index_id"], wanted["top_k"]  # as releases that knew none have hashed it
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -77,7 +77,7 @@ def create_extraction(
     Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
     request.
     """
-    earlier = _find_earlier(session, tenant.id, wanted)
+    earlier = find_earlier(session, tenant.id, wanted)
     if earlier is not None:
         return earlier
     check_metadata(wanted.metadata)
@@ -94,7 +94,7 @@ def create_extraction(
         collection_id=asked.collection_id,
         model=wanted.plan.model,
         plan=orjson.loads(plan.to_bytes()),
-        again=wanted.again,
+        again=plan.passes.again,
         parquet=wanted.parquet,
         priority=wanted.priority.value,
         completion_window=wanted.completion_window,
@@ -137,7 +137,8 @@ def _asked(session: Session, tenant_id: str, wanted: CreateExtraction, find_inde
     return _Asked(collection_id=collection.id, num_documents=num_documents)
 
 
-def _find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:
+def find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:
+    """Return the extraction that a call with this idempotency key has made. Raises ConflictError for another call."""
     if wanted.idempotency_key is None:
         return None
     advisory_lock(session, f"extraction {tenant_id} {wanted.idempotency_key}")
@@ -233,7 +234,8 @@ def move(session: Session, extraction: Extraction, after: ExtractionState) -> No
 
 def stored_plan(extraction: Extraction) -> StoredPlan:
     """Return what an extraction asks."""
-    return StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+    plan = StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+    return replace(plan, passes=replace(plan.passes, again=extraction.again))
 
 
 def not_found(extraction_id: str) -> NotFoundError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from extraction.course.answers import LineResult, result_of, usage_of
+from extraction.course.answers import Answers, LineResult, result_of
 from extraction.course.job import custom_id as question_id
 from extraction.scoring.records import failed_record
 from jobs.batches.ordered_results import OrderedResults
@@ -44,10 +44,13 @@ class DocumentProgress:
     read: Outcome | None
     first: Sequence[LineResult]
     """Of each group, or none at all."""
+    second_readings: Mapping[int, LineResult]
+    """By the number of the group, as all that follow."""
     grounded: Outcome | None
     again: Mapping[int, LineResult]
-    """By the number of the group."""
     grounded_again: Outcome | None
+    covered: Mapping[int, LineResult]
+    grounded_covered: Outcome | None
     not_asked: Mapping[str, Any]
     """The error of a document that was read and not asked."""
 
@@ -57,12 +60,19 @@ class DocumentProgress:
 
     @property
     def usage(self) -> dict[str, int]:
-        return usage_of([*self.first, *self.again.values()])
+        behind = {"second_readings": self.second_readings, "again": self.again, "covered": self.covered}
+        return Answers(first=self.first, **behind).usage
 
     @property
     def doubts(self) -> Sequence[Mapping[str, Any]]:
         """Return the questions that are to be put again."""
         return self.grounded.body.get("doubts", ()) if self.grounded is not None else ()
+
+    @property
+    def covered_questions(self) -> Sequence[Mapping[str, Any]]:
+        """Return the questions that are to be put with the found values covered."""
+        found: Sequence[Mapping[str, Any]] = self._last_grounded().body.get("covered", ())
+        return found
 
     def problem(self) -> Mapping[str, Any] | None:
         """Return why the document can have no fields, as far as it is known."""
@@ -73,12 +83,10 @@ class DocumentProgress:
         return next((result.error for result in self.first if result.error is not None), None)
 
     def record(self) -> dict[str, Any]:
-        """Return the record; where the second grounding failed, what the first one found is all there is."""
+        """Return the record; where a later grounding failed, what the one before it found is all there is."""
         problem = self.problem()
         if problem is None:
-            grounded = self.grounded or Outcome(error=_MISSING)
-            second = self.grounded_again
-            found = grounded if second is None or second.error is not None else second
+            found = self._last_grounded()
             if found.error is None:
                 return {"document_id": self.document.id, **found.body["record"], "usage": self.usage}
             problem = found.error
@@ -86,8 +94,14 @@ class DocumentProgress:
         return {"document_id": self.document.id, **failed}
 
     def provisional_record(self) -> dict[str, Any]:
-        """Return the record before anything is asked again; one that may change has another status."""
-        return {**self.record(), **({"status": PROVISIONAL} if self.doubts else {})}
+        """Return the record while some are asked more; one that may change by that has another status."""
+        is_open = bool(self.covered_questions or (self.doubts and not self.again))
+        return {**self.record(), **({"status": PROVISIONAL} if is_open else {})}
+
+    def _last_grounded(self) -> Outcome:
+        later = (self.grounded_covered, self.grounded_again)
+        found = next((one for one in later if one is not None and one.error is None), self.grounded)
+        return found or Outcome(error=_MISSING)
 
 
 class Progress:
@@ -114,20 +128,36 @@ class Progress:
         results = {stage: self._opened(self._stages.get(stage, StageFiles())) for stage in Stage}
         for number, document in kept_documents(self._storage, self._documents_key):
             name = custom_id(number)
-            first = self._answers(results[Stage.ASK], number)
+            first, second_readings = self._first_answers(results[Stage.ASK], number)
             yield DocumentProgress(
                 number=number,
                 document=document,
                 read=Outcome() if document.is_index else _outcome(results[Stage.READ].take(name)),
                 first=[first[group] for group in range(self._num_groups)] if len(first) == self._num_groups else (),
+                second_readings=second_readings,
                 grounded=_outcome(results[Stage.GROUND].take(name)),
                 again=self._answers(results[Stage.ASK_AGAIN], number),
                 grounded_again=_outcome(results[Stage.GROUND_AGAIN].take(name)),
+                covered=self._answers(results[Stage.ASK_COVERED], number),
+                grounded_covered=_outcome(results[Stage.GROUND_COVERED].take(name)),
                 not_asked=self._not_asked,
             )
 
     def _opened(self, files: StageFiles) -> _StageResults:
         return _StageResults(self._storage, files)
+
+    def _first_answers(
+        self, results: _StageResults, number: int
+    ) -> tuple[dict[int, LineResult], dict[int, LineResult]]:
+        """Return first answers and second readings, whose lines take turns."""
+        first: dict[int, LineResult] = {}
+        second_readings: dict[int, LineResult] = {}
+        for group in range(self._num_groups):
+            for found, is_second in ((first, False), (second_readings, True)):
+                line = results.take(question_id(number, group, is_second_reading=is_second))
+                if line is not None:
+                    found[group] = result_of(line)
+        return first, second_readings
 
     def _answers(self, results: _StageResults, number: int) -> dict[int, LineResult]:
         found = {group: results.take(question_id(number, group)) for group in range(self._num_groups)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from extraction.course.answers import LineResult
 from extraction.course.job import ExtractJob
 from extraction.documents.document import Document
 from extraction.passes.prompts import Request
@@ -42,39 +43,59 @@ def first_questions(
             continue
         showing = job.showing(document)
         texts = [job.excerpt(group, showing).layout.text for group in range(len(job.groups))]
-        lines = [job.line(one.number, group, job.first_request(group, text)) for group, text in enumerate(texts)]
+        lines = list(of_document(job, one.number, texts))
         if all(len(line) <= max_line_bytes for line in lines):
-            yield from (line.rstrip(b"\n") for line in lines)
+            yield from lines
 
 
-def second_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
+def of_document(job: ExtractJob, number: int, texts: Sequence[str]) -> Iterator[bytes]:
+    """Yield the lines that ask a document the first time; `texts` are those of its excerpts for each group.
+
+    A group's second reading follows it: what both begin with is in the prefix cache.
+    """
+    for group, text in enumerate(texts):
+        yield job.line(number, group, job.first_request(group, text)).rstrip(b"\n")
+        second = job.second_request(group, text) if job.passes.second_reading else None
+        if second is not None:
+            yield job.line(number, group, second, is_second_reading=True).rstrip(b"\n")
+
+
+def again_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
     """Yield the lines that ask again for what was doubtful."""
-    for one in documents:
-        for doubt in one.doubts:
-            request = Request(messages=tuple(doubt["messages"]), response_format=doubt["response_format"])
-            yield job.line(one.number, doubt["group"], request).rstrip(b"\n")
+    return (_question(one, job, said) for one in documents for said in one.doubts)
 
 
-def first_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
+def covered_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
+    """Yield the lines that ask with the found values covered."""
+    return (_question(one, job, said) for one in documents for said in one.covered_questions)
+
+
+def _question(one: DocumentProgress, job: ExtractJob, said: Mapping[str, Any]) -> bytes:
+    request = Request(messages=tuple(said["messages"]), response_format=said["response_format"])
+    return job.line(one.number, said["group"], request).rstrip(b"\n")
+
+
+def groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
     """Yield the lines that have first answers looked for in their documents."""
-    for one in documents:
-        if one.problem() is None:
-            yield _grounding(one, keys, again=None)
+    return (_grounding(one, keys) for one in documents if one.problem() is None)
 
 
-def second_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
+def again_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
     """Yield the lines that have first and second answers looked for, of documents that were asked again."""
-    for one in documents:
-        if one.again:
-            answers = {str(group): result.to_body() for group, result in one.again.items()}
-            yield _grounding(one, keys, again=answers)
+    return (_grounding(one, keys) for one in documents if one.again)
 
 
-def _grounding(one: DocumentProgress, keys: GroundingKeys, *, again: dict[str, Any] | None) -> bytes:
+def covered_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
+    """Yield the lines that have all answers looked for, of documents that were asked with values covered."""
+    return (_grounding(one, keys) for one in documents if one.covered)
+
+
+def _grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
     assert one.read is not None, "it was read"
     if one.document.is_index and keys.found is None:
         raise InputError("what was found for its questions was deleted; create the extraction anew")
     source = {"found_key": keys.found} if one.document.is_index else {"object_key": one.read.body["object_key"]}
+    later = {"second_readings": one.second_readings, "again": one.again, "covered": one.covered}
     body = {
         "model": PREPARE_MODEL,
         **source,
@@ -82,11 +103,15 @@ def _grounding(one: DocumentProgress, keys: GroundingKeys, *, again: dict[str, A
         "name": one.document.name,
         "sha256": one.sha256,
         "first": [result.to_body() for result in one.first],
-        "again": again,
         "usage": one.usage,
     }
+    body |= {name: _bodies(results) for name, results in later.items() if results}
     line = {"custom_id": custom_id(one.number), "method": "POST", "url": GROUND_ENDPOINT, "body": body}
     return orjson.dumps(line)
+
+
+def _bodies(results: Mapping[int, LineResult]) -> dict[str, Any]:
+    return {str(group): result.to_body() for group, result in results.items()}
 
 
 def _document(storage: Storage, object_key: str) -> Document | None:

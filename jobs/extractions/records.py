@@ -12,13 +12,15 @@ from sqlalchemy.orm import Session
 
 from jobs import files
 from jobs.errors import ConflictError, GoneError, InputError
+from jobs.extractions.stages import STAGES, Stage, stages_of
 from jobs.settings import MIB
 from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Extraction
 
-_PROVISIONAL_FROM = 2**52
-"""Cursors from here on are of a file of before the end; no file is so large."""
+_FINAL_FROM = 0
+_FROM = {Stage.ASK_AGAIN: 2**52, Stage.ASK_COVERED: 2**52 + 2**51}
+"""Cursors from here on are of the file that was written when this stage began; no file is so large."""
 MAX_PAGE_BYTES = 4 * MIB
 """A page ends after the record that passes this."""
 _READ_AT_ONCE = MIB
@@ -43,7 +45,13 @@ class RecordsFile:
 
     object_key: str
     size_bytes: int
-    is_final: bool
+    cursors_from: int = _FINAL_FROM
+    """What cursors have beside how far they are in it."""
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether its records are those of the end."""
+        return self.cursors_from == _FINAL_FROM
 
 
 def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
@@ -53,7 +61,9 @@ def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
         return None
     if extraction.state == ExtractionState.COMPLETED or extraction.output_file_id is None:
         return records_file(session, extraction)
-    return _kept(session, extraction, extraction.output_file_id, is_final=False)
+    begun = [STAGES[stage.number] for stage in stages_of(session, extraction.id) if stage.num_lines]
+    newest = max(base for stage, base in _FROM.items() if stage in begun)
+    return replace(_kept(session, extraction, extraction.output_file_id), cursors_from=newest)
 
 
 def records_file(session: Session, extraction: Extraction) -> RecordsFile:
@@ -65,17 +75,17 @@ def records_file(session: Session, extraction: Extraction) -> RecordsFile:
             code="no_results",
         )
     assert extraction.output_file_id is not None, "a completed one has its file"
-    return _kept(session, extraction, extraction.output_file_id, is_final=True)
+    return _kept(session, extraction, extraction.output_file_id)
 
 
-def _kept(session: Session, extraction: Extraction, file_id: str, *, is_final: bool) -> RecordsFile:
+def _kept(session: Session, extraction: Extraction, file_id: str) -> RecordsFile:
     file = files.find_kept(session, extraction.tenant_id, file_id)
     if file is None:
         raise GoneError(
             f"The results of extraction {extraction.id!r} were in file {file_id!r}, which was deleted or has expired.",
             code="results_deleted",
         )
-    return RecordsFile(object_key=file.object_key, size_bytes=file.size_bytes, is_final=is_final)
+    return RecordsFile(object_key=file.object_key, size_bytes=file.size_bytes)
 
 
 def no_page(after: int) -> RecordsPage:
@@ -88,15 +98,15 @@ def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) ->
 
     Raises InputError for one that no page has given, ConflictError for one of records that were not final.
     """
-    if file.is_final and after >= _PROVISIONAL_FROM:
+    given_from = max(base for base in (_FINAL_FROM, *_FROM.values()) if base <= after)
+    if given_from not in (_FINAL_FROM, file.cursors_from):
         raise ConflictError(
-            "The extraction has been completed since that page was read, and records have changed. Read them again "
-            "from after=0.",
+            "The extraction has gone on since that page was read, and records have changed. Read them again from "
+            "after=0.",
             code="results_changed",
         )
-    base = 0 if file.is_final or after == 0 else _PROVISIONAL_FROM
-    page = _read(storage, file, after=after - base, limit=limit)
-    return page if file.is_final else replace(page, after=page.after + _PROVISIONAL_FROM)
+    page = _read(storage, file, after=after and after - file.cursors_from, limit=limit)
+    return replace(page, after=page.after + file.cursors_from)
 
 
 def _read(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:

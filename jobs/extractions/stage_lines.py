@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
 
+from extraction.passes.examples import Example
 from jobs import files
 from jobs.errors import InputError
 from jobs.extractions import corpora, documents, questions
 from jobs.extractions.claims import ExtractionWork
+from jobs.extractions.examples import Examples
 from jobs.extractions.progress import DocumentProgress, Progress, StageFiles
 from jobs.extractions.questions import GroundingKeys
 from jobs.extractions.snapshot import KeptDocument, encoded, kept_documents
@@ -19,6 +23,12 @@ from jobs.storage import Storage
 from jobs.tables import Extraction, ExtractionStage
 
 _ROWS_A_LOOK = 1000
+_LATER_QUESTIONS = {Stage.ASK_AGAIN: questions.again_questions, Stage.ASK_COVERED: questions.covered_questions}
+_GROUNDINGS = {
+    Stage.GROUND: questions.groundings,
+    Stage.GROUND_AGAIN: questions.again_groundings,
+    Stage.GROUND_COVERED: questions.covered_groundings,
+}
 
 
 class ExtractionFailedError(InputError):
@@ -34,13 +44,20 @@ class StageLines:
         self._storage = storage
         self._settings = settings
 
-    def keep(self) -> list[NewFile]:
-        """Write the documents of now and the plan as objects that no row names yet."""
+    def keep(self, stage: Stage) -> dict[str, NewFile]:
+        """Write what is kept when a stage begins, by the column that names it, as objects that no row names yet.
+
+        The documents of now and the plan are kept at first; the plan once more when its examples have texts.
+        """
         extraction = self._standing.extraction
-        plan, corpus = self._standing.plan.to_bytes(), self._standing.plan.corpus
-        of_index = [] if corpus is None else [KeptDocument.of_index(corpus)]
-        kept = encoded(of_index or self._documents(extraction.collection_id))
-        return [self._kept("documents.jsonl", kept), self._kept("plan.json", [plan])]
+        if stage is Stage.READ:
+            corpus = self._standing.plan.corpus
+            of_index = [] if corpus is None else [KeptDocument.of_index(corpus)]
+            kept = encoded(of_index or self._documents(extraction.collection_id))
+            return {"documents_file_id": self._kept("documents.jsonl", kept), "plan_file_id": self._kept_plan()}
+        if stage is Stage.ASK and self._standing.plan.examples_of is not None and self._is_asked:
+            return {"plan_file_id": self._kept_plan()}
+        return {}
 
     def lines(self, stage: Stage, *, documents_key: str | None) -> Iterable[bytes]:
         """Return the lines of a stage; `documents_key` is the object of the documents where they are just kept."""
@@ -48,20 +65,21 @@ class StageLines:
         if documents_key is not None:
             kept = kept_documents(self._storage, documents_key)
             return (document.read_line(number) for number, document in kept if not document.is_index)
-        if stage in (Stage.ASK, Stage.ASK_AGAIN) and self._standing.early_end is not None:
+        if stage in (Stage.ASK, Stage.ASK_AGAIN, Stage.ASK_COVERED) and not self._is_asked:
             return ()
         progress, job = self.progress(), self._standing.job
         if stage is Stage.ASK and corpus is not None:
             return corpora.questions(job, corpus)
         if stage is Stage.ASK:
+            job = replace(job, examples=self._examples)
             most = self._settings.max_line_bytes
             return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
-        if stage is Stage.ASK_AGAIN:
-            return questions.second_questions(progress, job)
+        if stage in _LATER_QUESTIONS:
+            return _LATER_QUESTIONS[stage](progress, job)
         plan_key = self._kept_key(self._standing.extraction.plan_file_id)
-        keys = GroundingKeys(plan=plan_key, found=None if corpus is None else self._found_key())
-        ground = questions.first_groundings if stage is Stage.GROUND else questions.second_groundings
-        return ground(progress, keys)
+        return _GROUNDINGS[stage](
+            progress, GroundingKeys(plan=plan_key, found=None if corpus is None else self._found_key())
+        )
 
     def progress(self) -> Iterator[DocumentProgress]:
         """Yield each document with what the stages so far came to."""
@@ -81,6 +99,30 @@ class StageLines:
             return None
         with self._work.reading() as session:
             return corpora.found_key(session, batch_id)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Tell whether there is anything that the model may still be asked."""
+        return self._standing.early_end is None
+
+    @cached_property
+    def _examples(self) -> tuple[Example, ...]:
+        extraction, source = self._standing.extraction, self._standing.plan.examples_of
+        if source is None:
+            return ()
+        found = Examples(
+            reading=self._work.reading,
+            storage=self._storage,
+            tenant_id=extraction.tenant_id,
+            collection_id=extraction.collection_id,
+            source=source,
+        )
+        return found.read(self._standing.job)
+
+    def _kept_plan(self) -> NewFile:
+        has_texts = bool(self._standing.begun)
+        plan = replace(self._standing.plan, examples=self._examples if has_texts else ())
+        return self._kept("plan.json", [plan.to_bytes()])
 
     def _kept(self, name: str, content: Iterable[bytes]) -> NewFile:
         extraction = self._standing.extraction

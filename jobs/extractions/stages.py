@@ -8,6 +8,7 @@ from enum import StrEnum
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from extraction.course.job import Passes
 from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
@@ -27,13 +28,23 @@ class Stage(StrEnum):
     GROUND = "ground"  # what it said is looked for in the text; what is doubtful is named
     ASK_AGAIN = "ask_again"  # the model is asked for that
     GROUND_AGAIN = "ground_again"
+    ASK_COVERED = "ask_covered"  # the model is asked with what was found covered
+    GROUND_COVERED = "ground_covered"
 
 
 STAGES = tuple(Stage)
-"""In their order: a stage's place here is its number."""
-_ENDPOINTS = {Stage.READ: READ_ENDPOINT, Stage.GROUND: GROUND_ENDPOINT, Stage.GROUND_AGAIN: GROUND_ENDPOINT}
-_LEAST_MINUTES = {Stage.GROUND: 60, Stage.GROUND_AGAIN: 60}
+"""In their order, of which an extraction has those of its passes: a stage's place here is its number."""
+_GROUNDING = (Stage.GROUND, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
+_ENDPOINTS = {Stage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
+_LEAST_MINUTES = dict.fromkeys(_GROUNDING, 60)
 """What was answered is paid: to look for it in the texts there is time, even after the window."""
+
+
+def stages_for(passes: Passes) -> list[Stage]:
+    """Return the stages of an extraction with these passes, in order."""
+    again = (Stage.ASK_AGAIN, Stage.GROUND_AGAIN) if passes.again else ()
+    covered = (Stage.ASK_COVERED, Stage.GROUND_COVERED) if passes.cover else ()
+    return [Stage.READ, Stage.ASK, Stage.GROUND, *again, *covered]
 
 
 def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:

@@ -40,7 +40,7 @@ class Standing:
     @property
     def next_stage(self) -> Stage | None:
         """Return the stage that has not begun; None: all there are, have."""
-        all_of = STAGES if self.extraction.again else STAGES[: STAGES.index(Stage.GROUND) + 1]
+        all_of = stages.stages_for(self.job.passes)
         return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
 
     @property

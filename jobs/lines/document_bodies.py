@@ -44,14 +44,18 @@ class GroundRequest:
     sha256: str
     first: Sequence[Mapping[str, Any]]
     """Of each group, in their order, its answer: `text` and `logprobs`, or `error` with a code and a message."""
-    again: Mapping[str, Mapping[str, Any]] | None
-    """The same of what was asked a second time, by the number of the group; None: nothing was, so far."""
     usage: Mapping[str, Any]
     """Tokens of all answers, as the record tells them."""
     object_key: str | None = None
     """Of the read document."""
     found_key: str | None = None
     """In its place where an index was asked: of the results of looking for its passages."""
+    second_readings: Mapping[str, Mapping[str, Any]] | None = None
+    """The same of second readings, by the number of the group; None: there are none."""
+    again: Mapping[str, Mapping[str, Any]] | None = None
+    """The same of what was asked a second time; None: nothing was, so far."""
+    covered: Mapping[str, Mapping[str, Any]] | None = None
+    """The same of what was asked with the found values covered; None: nothing was, so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +86,7 @@ def ground_request(body: Mapping[str, Any]) -> GroundRequest:
     given = _checked(body, _GROUND)
     if ("object_key" in given) == ("found_key" in given):
         raise BodyError("object_key", "give object_key, or found_key in its place", code="invalid_value")
-    _required(given, "plan_key", "name", "sha256", "first", "usage")
-    return GroundRequest(**{"again": None} | given)
+    return GroundRequest(**_required(given, "plan_key", "name", "sha256", "first", "usage"))
 
 
 def cut_request(body: Mapping[str, Any]) -> CutRequest:
@@ -157,8 +160,10 @@ _GROUND: dict[str, Check] = {
     "name": text,
     "sha256": text,
     "first": _answers,
-    "again": _answers_by_group,
     "usage": object_,
+    "second_readings": _answers_by_group,
+    "again": _answers_by_group,
+    "covered": _answers_by_group,
 }
 _NAMED: dict[str, Check] = {"id": text, "name": text, "object_key": text}
 _CUT: dict[str, Check] = {

@@ -134,6 +134,63 @@ def test_while_documents_are_asked_again_records_are_provisional(http: httpx.Cli
     assert http.get(f"/v1/files/{provisional.pop()}").status_code == 404
 
 
+def test_before_and_after_asking_again_records_are_provisional_where_values_are_covered_at_the_end(
+    http: httpx.Client, deployment: Any
+) -> None:
+    made = ask(http, GOOD, b"vendor: Birch FLAKY Ltd\ntotal: 3", b"", second_reading=True, cover=True)
+    assert (made["again"], made["second_reading"], made["cover"]) == (True, True, True)
+    url = f"/v1/extractions/{made['id']}/results"
+    afters = ["0"]
+    for stage, vendor in (("ask_again", "nowhere to be found"), ("ask_covered", "Birch FLAKY Ltd"), (None, ...)):
+        work_off(deployment, made["id"], until=stage)
+        for after in afters[1:]:
+            changed = http.get(url, params={"after": after})
+            assert (changed.status_code, changed.json()["error"]["code"]) == (409, "results_changed")
+        page = http.get(url, params={"limit": 2})
+        records = [json.loads(line) for line in page.text.splitlines()]
+        assert [record["status"] for record in records] == ["done" if stage is None else "provisional"] * 2
+        assert vendor in (..., records[1]["fields"]["vendor"])
+        afters.append(page.headers["x-next-after"])
+    kept = [file["filename"] for file in http.get("/v1/files").json()["data"]]
+    assert not [name for name in kept if made["id"] in name and "provisional" in name]
+
+
+@pytest.mark.parametrize("given", [{"second_reading": True}, {"cover": True}, {"examples": "extraction_1"}])
+def test_passes_of_documents_are_refused_of_an_index(http: httpx.Client, given: dict[str, Any]) -> None:
+    body = {"index_id": "index_1", "schema": SCHEMA, "model": MODEL, **given}
+    refused = http.post("/v1/extractions", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(given)))
+    assert "is of documents, and not of an index" in refused.json()["error"]["message"]
+
+
+def test_examples_are_a_gold_file_or_reviews_of_their_tenant_with_the_fields_of_the_schema(
+    http: httpx.Client, other: httpx.Client
+) -> None:
+    gold = {"document": "0.txt", "fields": {"vendor": "Ash Ltd", "total": "12.50"}}
+    made = ask(http, GOOD)
+    body = {"collection_id": made["collection_id"], "schema": SCHEMA, "model": MODEL}
+
+    def asked(client: httpx.Client, *, fields: dict[str, str]) -> httpx.Response:
+        content = json.dumps(gold | {"fields": fields})
+        files = {"file": ("gold.jsonl", content)}
+        file_id = client.post("/v1/files", data={"purpose": "user_data"}, files=files).json()["id"]
+        return http.post("/v1/extractions", json=body | {"examples": file_id}, headers={"Idempotency-Key": file_id})
+
+    good = asked(http, fields={"vendor": "Ash Ltd"})
+    assert good.status_code == 200, good.text
+    source = good.json()["examples"]
+    http.delete(f"/v1/files/{source}")
+    repeated = http.post("/v1/extractions", json=body | {"examples": source}, headers={"Idempotency-Key": source})
+    assert (repeated.status_code, repeated.json()["id"]) == (200, good.json()["id"])
+    wrong = asked(http, fields={"amount": "1"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "examples")
+    assert "'amount' is no field of the schema" in wrong.json()["error"]["message"]
+    assert asked(other, fields={"vendor": "Ash Ltd"}).status_code == 404
+    open_one = http.post("/v1/extractions", json=body | {"examples": made["id"]})
+    assert (open_one.status_code, open_one.json()["error"]["code"]) == (409, "no_results")
+    assert http.post("/v1/extractions", json=body | {"examples": "extraction_none"}).status_code == 404
+
+
 def test_what_was_found_before_a_cancel_can_be_read(http: httpx.Client, deployment: Any) -> None:
     made = ask(http, b"vendor: Birch FLAKY Ltd\ntotal: 3")
     work_off(deployment, made["id"], until="ask_again")

@@ -254,11 +254,13 @@ def test_an_example_that_is_gone_is_refused_by_its_name(service: Service, folder
 def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: Service, folder: Path) -> None:
     service.worker_lives()
     before = len(service.batches())
-    result = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32"))
+    result = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32", "--second-reading", "--cover"))
     assert result.exit_code == 0, result.stderr
     assert "- vendor: text" in result.stdout
     assert "<document>\nInvoice of Ash Ltd" in result.stdout
     assert re.search(r"^documents +4$", result.stdout, re.MULTILINE)
+    assert re.search(r"^second reading, [a-z ]*tokens", result.stdout, re.MULTILINE)
+    assert re.search(r"^covered +each question once more", result.stdout, re.MULTILINE)
     assert len(service.batches()) == before
 
 

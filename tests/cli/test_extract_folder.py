@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cli.extracting.work import ExtractFolder, Passes, folder_of
-from extraction.course.job import ExtractJob, plan
+from cli.extracting.work import ExtractFolder, folder_of
+from extraction.course.job import ExtractJob, Passes, plan
 from jobs.errors import InputError
 from tests.cli.service import run
 
@@ -25,7 +25,7 @@ def job(*, max_fields: int = 25) -> ExtractJob:
 def folder(tmp_path: Path, one: ExtractJob, **changed: Any) -> ExtractFolder:
     files = [tmp_path / "a.txt"]
     files[0].write_text("Invoice of Ash Ltd")
-    given = {"place": "here", "base": tmp_path / "d", "outputs": [tmp_path / "out.jsonl"], "passes": Passes()}
+    given = {"place": "here", "base": tmp_path / "d", "outputs": [tmp_path / "out.jsonl"]}
     return folder_of(one, files, **{**given, **changed})
 
 
@@ -34,11 +34,11 @@ def test_the_same_start_is_the_same_run(tmp_path: Path) -> None:
 
 
 def test_asking_once_is_another_run_than_asking_again(tmp_path: Path) -> None:
-    assert folder(tmp_path, job()).run != folder(tmp_path, job(), passes=Passes(again=False)).run
+    assert folder(tmp_path, job()).run != folder(tmp_path, replace(job(), passes=Passes(again=False))).run
 
 
 def test_reading_twice_is_another_run_than_reading_once(tmp_path: Path) -> None:
-    assert folder(tmp_path, job()).run != folder(tmp_path, job(), passes=Passes(second_reading=True)).run
+    assert folder(tmp_path, job()).run != folder(tmp_path, replace(job(), passes=Passes(second_reading=True))).run
 
 
 def test_other_groups_are_another_run_though_they_are_as_many(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_other_readers_are_another_run(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_document_whose_name_is_no_utf_8_is_read_and_named_by_its_bytes(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/B\xfccher.txt"))
     path.write_text("Invoice of Ash Ltd")
-    found = folder_of(job(), [path], place="here", base=tmp_path / "d", outputs=[], passes=Passes())
+    found = folder_of(job(), [path], place="here", base=tmp_path / "d", outputs=[])
     found.prepare([path], on_each=lambda: None)
     assert [one.name for _, one in found.prepared()] == [f"{tmp_path}/B\\xfccher.txt"]
 

@@ -27,6 +27,8 @@ from workers.preparing.line_errors import LineError
 from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
 
+_ASKED = ("sha256", "first", "second_readings", "again", "covered", "usage")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentAnswers:
@@ -71,7 +73,7 @@ class DocumentAnswers:
 
     def _answers(self, request: GroundRequest, tenant_id: str) -> bytes:
         """Return the answers with what they are to be looked for in: a document, or what was found in an index."""
-        asked: Mapping[str, Any] = {name: getattr(request, name) for name in ("sha256", "first", "again", "usage")}
+        asked: Mapping[str, Any] = {name: getattr(request, name) for name in _ASKED}
         plan = self._own(request.plan_key, tenant_id)
         if request.object_key is not None:
             return packed(asked, plan=plan, document=self._own(request.object_key, tenant_id))

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from extraction.course.answers import LineResult
+from extraction.course.answers import Answers, LineResult
 from extraction.course.corpus import FoundPassage, gather
 from extraction.course.document import record_of
 from extraction.course.job import ExtractJob, plan
@@ -46,7 +46,7 @@ def job() -> ExtractJob:
 def record(found: list[list[FoundPassage]], stored: dict[str, bytes], *answers: dict[str, Any]) -> dict[str, Any]:
     gathered = gather(found, stored)
     first = [LineResult(text=json.dumps(answer)) for answer in answers]
-    made = record_of(job(), gathered.showing(), name="all", sha256="", first=first, again={}, usage={})
+    made = record_of(job(), gathered.showing(), Answers(first=first), name="all", sha256="", usage={})
     return gathered.placed(made)
 
 

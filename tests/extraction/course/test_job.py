@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from extraction.course import job
-from extraction.course.answers import LineResult
+from extraction.course.answers import Answers, LineResult
 from extraction.course.document import record_of, whole_reading
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
+from extraction.fields.paths import spell
 from extraction.passes.asking_again import CUT, MISSING
 from extraction.passes.document_reading import DocumentReading
+from extraction.passes.excerpts import Window
 
 TEXT = {"type": "string"}
 SCHEMA = {
@@ -24,7 +29,7 @@ CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
 
 
 def test_the_field_in_which_an_answer_ran_on_is_asked_again_behind_the_others() -> None:
-    reading = whole_reading(JOB, JOB.showing(DOCUMENT), [CUT_ANSWER], {})
+    reading = whole_reading(JOB, JOB.showing(DOCUMENT), Answers(first=[CUT_ANSWER]))
     assert isinstance(reading, DocumentReading)
     doubts = reading.doubts()[0]
     assert doubts == {("a", "y"): CUT, ("a", "z"): MISSING, ("b",): MISSING}
@@ -36,8 +41,32 @@ def test_the_field_in_which_an_answer_ran_on_is_asked_again_behind_the_others() 
 
 def test_a_second_answer_that_runs_on_there_too_has_all_the_others() -> None:
     again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
-    found: dict[str, Any] = record_of(
-        JOB, JOB.showing(DOCUMENT), name="a.txt", sha256="", first=[CUT_ANSWER], again={0: again}, usage={}
-    )
+    answers = Answers(first=[CUT_ANSWER], again={0: again})
+    found: dict[str, Any] = record_of(JOB, JOB.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})
     assert found["fields"] == {"a": {"x": "one", "y": None, "z": "three"}, "b": "four"}
     assert [each["path"] for each in found["evidence"] if each["review"] and each["value"] is None] == ["a.y"]
+
+
+REASONS = {("a", "x"): "short", ("a", "y"): "a reason that is long " * 3, ("b",): "one of middling length"}
+TASK = "A first answer was doubtful{}. Look again."
+
+
+@pytest.mark.parametrize(
+    ("room", "told"),
+    [
+        (0, ""),
+        (13, ""),
+        (14, " (a.x, a.y, b)"),
+        (21, " (a.x: short; a.y, b)"),
+        (112, " (a.x: short; a.y; b: one of middling length)"),
+        (113, f" (a.x: short; a.y: {'a reason that is long ' * 3}; b: one of middling length)"),
+    ],
+)
+def test_a_question_that_asks_again_tells_as_many_reasons_as_there_is_room_for(room: int, told: str) -> None:
+    asked = JOB.again_request(0, "one two", REASONS)
+    longest = TASK.format(f" ({'; '.join(f'{spell(path)}: {reason}' for path, reason in REASONS.items())})")
+    others = sum(len(message["content"]) + 16 for message in asked.messages) + 16 - len(longest)
+    window = Window(max_tokens=others + len(TASK.format("")) + room, count=len)
+    request = replace(JOB, params={}, window=window).again_request(0, "one two", REASONS)
+    assert request.messages[-1]["content"] == asked.messages[-1]["content"].replace(longest, TASK.format(told))
+    assert request.response_format == asked.response_format

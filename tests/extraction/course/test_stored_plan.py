@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from extraction.course.answers import LineResult
+from extraction.course.job import Passes
 from extraction.course.stored_plan import StoredPlan
 from extraction.errors import ExtractionError
 
@@ -30,10 +31,19 @@ def test_a_kept_plan_knows_how_long_prompts_may_be() -> None:
     assert StoredPlan(schema=SCHEMA, model="m").job().window is None
 
 
+def test_a_kept_plan_has_its_passes_and_names_its_version_by_them() -> None:
+    passes = Passes(again=False, second_reading=True, cover=True)
+    plain, kept = (StoredPlan(schema=SCHEMA, model="m", passes=one).to_bytes() for one in (Passes(), passes))
+    assert StoredPlan.from_bytes(kept).job().passes == passes
+    assert StoredPlan.from_bytes(plain).job().passes == Passes()
+    assert [orjson.loads(one)["version"] for one in (plain, kept)] == [1, 2]
+    assert "passes" not in orjson.loads(plain), "readers of the first version refuse what they do not know"
+
+
 def test_a_plan_of_another_release_is_refused() -> None:
     kept = orjson.loads(StoredPlan(schema=SCHEMA, model="m").to_bytes())
     with pytest.raises(ExtractionError, match="another release"):
-        StoredPlan.from_bytes(orjson.dumps(kept | {"version": 2}))
+        StoredPlan.from_bytes(orjson.dumps(kept | {"version": 3}))
 
 
 @pytest.mark.parametrize(

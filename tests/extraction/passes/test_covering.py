@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extraction.course import job
-from extraction.course.answers import LineResult
+from extraction.course.answers import Answers, LineResult
 from extraction.course.document import covered_questions, covered_texts, record_of, whole_reading
 from extraction.documents.document import Document
 from extraction.documents.layout import layout
@@ -46,16 +46,14 @@ def answer(**fields: Any) -> LineResult:
 
 
 def evidence(behind: LineResult) -> dict[str, dict[str, Any]]:
-    first = [LineResult(text=json.dumps(FIRST))]
-    found = record_of(
-        JOB, JOB.showing(document()), name="a.txt", sha256="", first=first, again={}, usage={}, covered={0: behind}
-    )  # fmt: skip
+    answers = Answers(first=[LineResult(text=json.dumps(FIRST))], covered={0: behind})
+    found = record_of(JOB, JOB.showing(document()), answers, name="a.txt", sha256="", usage={})
     return {each["path"]: each for each in found["evidence"]}
 
 
 def test_no_value_that_was_found_is_shown_and_all_else_is() -> None:
     showing = JOB.showing(document())
-    reading = whole_reading(JOB, showing, [LineResult(text=json.dumps(FIRST))], {})
+    reading = whole_reading(JOB, showing, Answers(first=[LineResult(text=json.dumps(FIRST))]))
     assert isinstance(reading, DocumentReading)
     (shown,) = covered_texts(JOB, showing, reading)
     assert shown.text.split("\n") == [COVER, f"{COVER}   Total {COVER}", COVER, "Bolt", "Proposal of 2024-05-09", ""]
@@ -71,7 +69,7 @@ def test_an_answer_behind_covers_cannot_run_on_in_a_text_or_a_quote(vendor: str,
     asked = job.plan(json.dumps(schema).encode(), quotes=True, params={}, max_fields=25)
     showing = asked.showing(parse(f"From {vendor}".encode(), "a.txt", Limits()))
     first = LineResult(text=json.dumps({"vendor": {"value": vendor, "quote": vendor}, "code": None, "day": None}))
-    reading = whole_reading(asked, showing, [first], {})
+    reading = whole_reading(asked, showing, Answers(first=[first]))
     assert isinstance(reading, DocumentReading)
     ((_, request),) = covered_questions(asked, showing, reading)
     fields = request.response_format["json_schema"]["schema"]["properties"]

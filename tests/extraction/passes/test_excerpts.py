@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.extraction.alignment import generated_text
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
-from extraction.course.answers import LineResult
+from extraction.course.answers import Answers, LineResult
 from extraction.course.document import record_of
 from extraction.course.job import ExtractJob, plan
 from extraction.documents.document import Document
@@ -21,6 +21,7 @@ from extraction.grounding.spans import Span
 from extraction.passes.examples import Example
 from extraction.passes.excerpts import Showing, Window, pieces_of, spread, words_of
 from extraction.passes.likeness import choose_examples
+from extraction.passes.prompts import Request
 from tests.extraction.passages.builders import count
 
 SCHEMA = {
@@ -62,7 +63,11 @@ def job(*, max_tokens: int, schema: object = SCHEMA, max_fields: int = 25) -> Ex
 def longest_prompt(asked: ExtractJob, text: str) -> int:
     """Return the tokens of the question that doubts every leaf of the first group, for one reason."""
     doubts = dict.fromkeys((leaf.path for leaf in asked.groups[0].leaves), "a second reading found another value there")
-    return sum(count(message["content"]) for message in asked.again_request(0, text, doubts).messages)
+    return num_tokens(replace(asked, window=None).again_request(0, text, doubts))
+
+
+def num_tokens(request: Request) -> int:
+    return sum(count(message["content"]) for message in request.messages)
 
 
 @pytest.mark.parametrize("max_tokens", [700, 1024, 4096])
@@ -86,7 +91,7 @@ def test_values_of_a_long_document_are_found_on_their_pages(long_document: Docum
     }
     result = LineResult(text=json.dumps(said))
     showing = asked.showing(long_document)
-    record = record_of(asked, showing, name="a", sha256="b", first=[result], again={}, usage={})
+    record = record_of(asked, showing, Answers(first=[result]), name="a", sha256="b", usage={})
     found = {each["path"]: each for each in record["evidence"]}
     assert {path: each["spans"][0]["page"] for path, each in found.items()} == {"tenantName": 120, "deposit": 250}
     span = found["deposit"]["spans"][0]
@@ -142,9 +147,8 @@ def test_where_doubts_would_leave_no_room_the_first_question_has_it_all(long_doc
     max_tokens = longest_prompt(job(max_tokens=2000, schema=wide), "") + 256 + 90
     asked = job(max_tokens=max_tokens, schema=wide)
     shown = asked.excerpt(0, asked.showing(long_document)).layout.text
-    messages = asked.first_request(0, shown).messages
     assert longest_prompt(asked, shown) + 256 > max_tokens
-    assert max_tokens - 150 < sum(count(message["content"]) for message in messages) + 256 <= max_tokens
+    assert max_tokens - 150 < num_tokens(asked.first_request(0, shown)) + 256 <= max_tokens
 
 
 def test_no_field_of_a_group_is_asked_without_its_words() -> None:

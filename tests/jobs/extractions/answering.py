@@ -1,6 +1,7 @@
 """What workers do of an extraction's batches, without engine and processes: texts are read, and a model that copies.
 
-The model answers a field with what stands behind its name in the document; `FLAKY` it leaves out the first time.
+The model answers a field with what first stands behind its name in the document, uncovered; `FLAKY` it leaves out the
+first time. Asked for every value it lists what stands behind any name.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from extraction.course.grounding_child import ground, packed, packed_found
 from extraction.documents.limits import Limits, Progress
 from extraction.documents.parsing import parse
 from extraction.errors import DocumentError
+from extraction.passes.covered_text import COVER
 from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -120,7 +122,7 @@ class Answering:
         if batch.endpoint == FIND_ENDPOINT:
             return self._find(batch.tenant_id, body)
         self.asked.append(body)
-        return _completion(body)
+        return completion(body)
 
     def _read(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self.num_read += 1
@@ -142,7 +144,8 @@ class Answering:
         }
 
     def _ground(self, tenant_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        asked = {name: body[name] for name in ("sha256", "first", "again", "usage")}
+        names = ("sha256", "first", "second_readings", "again", "covered", "usage")
+        asked = {name: body.get(name) for name in names}
         plan = self._object(body["plan_key"])
         if "object_key" in body:
             content = packed(asked, plan=plan, document=self._object(body["object_key"]))
@@ -161,13 +164,18 @@ class Answering:
         return b"".join(self.storage.iter_chunks(key))
 
 
-def _completion(body: Mapping[str, Any]) -> dict[str, Any]:
+def completion(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of the model's response to that of a line. Raises LineFailure."""
     prompt = body["messages"][-1]["content"]
     if "CRASH" in prompt:
         raise LineFailure("the engine failed")
     is_second = "Look again" in prompt
-    names = body["response_format"]["json_schema"]["schema"]["properties"]
-    found = {name: _value(prompt, name, is_second=is_second) for name in names}
+    asked = body["response_format"]["json_schema"]
+    stated = _stated(prompt)
+    if asked["name"] == "values":
+        found: dict[str, Any] = {"values": [{"kind": "text", "value": value, "quote": value} for _, value in stated]}
+    else:
+        found = {name: _value(stated, name, is_second=is_second) for name in asked["schema"]["properties"]}
     content = json.dumps(found)
     return {
         "object": "chat.completion",
@@ -176,12 +184,17 @@ def _completion(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _value(prompt: str, name: str, *, is_second: bool) -> dict[str, str] | None:
-    document = prompt.partition("<document>")[2].partition("</document>")[0]
-    for line in document.splitlines():
-        label, separator, value = line.partition(": ")
-        if separator and label == name:
-            if FLAKY in value and not is_second:
-                return {"value": "nowhere to be found", "quote": "nowhere to be found"}
-            return {"value": value, "quote": value}
-    return None
+def _value(stated: list[tuple[str, str]], name: str, *, is_second: bool) -> dict[str, str] | None:
+    value = next((value for label, value in stated if label == name), None)
+    if value is None:
+        return None
+    if FLAKY in value and not is_second:
+        value = "nowhere to be found"
+    return {"value": value, "quote": value}
+
+
+def _stated(prompt: str) -> list[tuple[str, str]]:
+    """Return what the document states, by the names before it."""
+    document = prompt.rpartition("<document>")[2].partition("</document>")[0]
+    lines = (line.partition(": ") for line in document.splitlines())
+    return [(label, value) for label, separator, value in lines if separator and COVER not in value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -56,13 +57,20 @@ def make_collection(
 def make_extraction(
     session: Session, tenant: Tenant, settings: Settings, make_collection: MakeCollection
 ) -> MakeExtraction:
-    """Accept an extraction of these documents; keywords are of the create call; committed."""
+    """Accept an extraction of these documents; `plan` is of what is asked, keywords of the create call; committed."""
     served_models.add_model(session, "m", "/models/m", input_price_micros=1_000_000, output_price_micros=2_000_000)
 
-    def make(contents: Mapping[str, str], *, schema: Mapping[str, Any] = SCHEMA, **wishes: Any) -> Extraction:
+    def make(
+        contents: Mapping[str, str],
+        *,
+        schema: Mapping[str, Any] = SCHEMA,
+        plan: Mapping[str, Any] = MappingProxyType({}),
+        **wishes: Any,
+    ) -> Extraction:
         made = make_collection(contents)
-        plan = StoredPlan(schema=orjson.dumps(schema).decode(), model="m", params={"temperature": 0.0})
-        wanted = CreateExtraction(collection_id=made.id, plan=plan, **wishes)
+        asked = {"model": "m", "params": {"temperature": 0.0}, **plan}
+        planned = StoredPlan(schema=orjson.dumps(schema).decode(), **asked)
+        wanted = CreateExtraction(collection_id=made.id, plan=planned, **wishes)
         extraction = lifecycle.create_extraction(
             session, tenant, wanted, settings, key_id="key_1", find_index=asked_index
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from extraction.course.job import Passes
 from extraction.scoring import reviews as scoring
 from jobs import files
 from jobs.batches import made_inputs
@@ -17,24 +17,18 @@ from jobs.chunks import fleet
 from jobs.errors import InputError
 from jobs.extractions import documents, lifecycle, outputs, reviews, stages
 from jobs.extractions.advancing import Extractions
-from jobs.extractions.stages import STAGES, Stage
+from jobs.extractions.stages import STAGES, Stage, stages_for
 from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, CollectionDocument, Extraction, File
 from tests.jobs.extractions.answering import FLAKY, Answering
+from tests.jobs.extractions.builders import records_of
 
 Run = Callable[[Extraction], Extraction]
 
 GOOD = "vendor: Ash Ltd\ntotal: 12.50"
 PAPERS = {"a.txt": GOOD, "b.txt": f"vendor: Birch {FLAKY} Ltd\ntotal: 3.00", "empty.txt": "", "c.txt": "CRASH\n" + GOOD}
-
-
-def records_of(session: Session, storage: Storage, extraction: Extraction) -> list[dict[str, Any]]:
-    session.refresh(extraction)
-    assert extraction.output_file_id is not None, extraction.reason
-    key = session.get_one(File, extraction.output_file_id).object_key
-    return [orjson.loads(line) for line in b"".join(storage.iter_chunks(key)).splitlines()]
 
 
 def test_every_document_has_a_record_in_its_order_with_its_fields_or_its_error(
@@ -70,7 +64,7 @@ def test_only_doubtful_documents_are_asked_again_and_their_tokens_are_counted(
 def test_without_asking_again_the_first_answer_is_all_there_is(
     session: Session, storage: Storage, make_extraction: Any, run: Run
 ) -> None:
-    extraction = run(make_extraction({"b.txt": PAPERS["b.txt"]}, again=False))
+    extraction = run(make_extraction({"b.txt": PAPERS["b.txt"]}, plan={"passes": Passes(again=False)}))
     assert len(stages.stages_of(session, extraction.id)) == 3
     record = records_of(session, storage, extraction)[0]
     assert record["fields"]["vendor"] == "nowhere to be found"
@@ -99,7 +93,7 @@ def test_each_stage_is_a_batch_that_its_owner_sees_and_pays(session: Session, ma
     extraction = run(make_extraction({"a.txt": GOOD, "b.txt": PAPERS["b.txt"]}))
     batches = session.scalars(select(Batch).order_by(Batch.created_at, Batch.id)).all()
     assert [batch.request_metadata for batch in batches] == [
-        {"extraction_id": extraction.id, "stage": stage} for stage in STAGES
+        {"extraction_id": extraction.id, "stage": stage} for stage in stages_for(Passes())
     ]
     assert [batch.input_tokens for batch in batches] == [0, 14, 0, 7, 0]
     assert {batch.api_key_id for batch in batches} == {"key_1"}
@@ -163,6 +157,7 @@ EFFECTS = [
     (documents, "note_read"),
     (stages, "finish"),
     (outputs, "write"),
+    (outputs, "write_provisional"),
     (reviews, "insert"),
     (lifecycle, "move"),
 ]
@@ -197,7 +192,8 @@ def test_killed_before_or_after_any_effect_another_worker_goes_on(
 
     monkeypatch.setattr(module, name, deadly)
     monkeypatch.setattr(scoring, "SAMPLED", 1.0)
-    extraction = make_extraction({"a.txt": GOOD, "b.txt": PAPERS["b.txt"]})
+    passes = Passes(second_reading=True, cover=True)
+    extraction = make_extraction({"a.txt": GOOD, "b.txt": PAPERS["b.txt"]}, plan={"passes": passes})
     for _ in range(40):
         try:
             run(extraction)
@@ -213,7 +209,9 @@ def test_killed_before_or_after_any_effect_another_worker_goes_on(
         f"Birch {FLAKY} Ltd",
     ]
     assert session.scalar(text("SELECT count(*) FROM batch")) == len(STAGES)
-    assert session.scalar(text("SELECT sum(num_completed) FROM batch")) == 2 + 2 + 2 + 1 + 1
+    assert session.scalar(text("SELECT sum(num_completed) FROM batch")) == 2 + 4 + 2 + 1 + 1 + 2 + 2
+    kept = text("SELECT count(*) FROM file WHERE deleted_at IS NULL AND filename LIKE '%provisional%'")
+    assert session.scalar(kept) == 0
     reviewed = session.execute(text("SELECT document, path FROM review ORDER BY document, path")).all()
     assert [tuple(row) for row in reviewed] == [
         (name, path) for name in ("a.txt", "b.txt") for path in ("total", "vendor")

@@ -1,0 +1,201 @@
+"""Worked examples of an extraction: documents whose fields people know, by a gold file or by reviews.
+
+Looked at when the extraction is created, and again once its documents are read: then the examples have texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+
+from extraction.course.job import ExtractJob
+from extraction.documents.document import Document
+from extraction.documents.layout import layout
+from extraction.errors import ExtractionError
+from extraction.evaluation.gold import GoldDocument, read_gold
+from extraction.fields.paths import spell
+from extraction.fields.schema import FieldSchema
+from extraction.passes.examples import Example
+from extraction.scoring.verdicts import Reason
+from jobs import files, read_documents
+from jobs.errors import ConflictError, InputError, TooLargeError
+from jobs.extractions import records, reviewed, reviews
+from jobs.lines.reading import iter_lines
+from jobs.settings import MIB
+from jobs.storage import Storage
+from jobs.tables import CollectionDocument, Review
+
+MAX_EXAMPLES = 100
+"""Each prompt shows the three of them that are most like its document."""
+MAX_GOLD_BYTES = 4 * MIB
+MAX_TEXT_BYTES = 32 * 1024
+"""Of an example: every line that grounds answers reads all of them."""
+_MAX_RECORD_BYTES = 64 * MIB
+
+Reading = Callable[[], AbstractContextManager[Session]]
+"""Opens a transaction that only reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """Where an extraction's examples come from, and who asks for them."""
+
+    reading: Reading
+    storage: Storage
+    tenant_id: str
+    collection_id: str
+    source: str
+    """The id of a gold file, or of an extraction whose reviews are gold."""
+
+    def check(self, schema: FieldSchema) -> None:
+        """Raise InputError for what can be no examples of this schema, NotFoundError for another tenant's."""
+        if self._is_reviews:
+            with self.reading() as session:
+                self._require_reviews(session, schema)
+        else:
+            gold = self._gold(schema)
+            with self.reading() as session:
+                self._named(session, gold)
+
+    def read(self, job: ExtractJob) -> tuple[Example, ...]:
+        """Return the examples with their texts, once the collection's documents are read. Raises InputError."""
+        found = tuple(self._of_reviews(job) if self._is_reviews else self._of_file(job))
+        if not found:
+            raise InputError(
+                f"{self.source} has no example whose document is still there, and short enough for a prompt. Create "
+                "the extraction without examples, or with others."
+            )
+        return found
+
+    @property
+    def _is_reviews(self) -> bool:
+        return self.source.startswith("extraction_")
+
+    # --- a gold file -------------------------------------------------------------------------------------------------
+
+    def _gold(self, schema: FieldSchema) -> Mapping[str, GoldDocument]:
+        with self.reading() as session:
+            file = files.get_file(session, self.tenant_id, self.source)
+            object_key, size_bytes = file.object_key, file.size_bytes
+        if size_bytes > MAX_GOLD_BYTES:
+            raise TooLargeError(
+                f"{self.source} has {size_bytes:,} bytes, and a gold file of examples may have {MAX_GOLD_BYTES:,}.",
+                param="examples",
+            )
+        content = b"".join(self.storage.iter_chunks(object_key))
+        try:
+            found = read_gold(content.decode().split("\n"), schema)
+        except (ExtractionError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.source} is no gold of this schema: {error}", param="examples") from None
+        if not 0 < len(found) <= MAX_EXAMPLES:
+            raise InputError(
+                f"{self.source} has {len(found):,} documents; give from 1 to {MAX_EXAMPLES} as examples.",
+                param="examples",
+            )
+        return found
+
+    def _named(self, session: Session, names: Sequence[str] | Mapping[str, Any]) -> dict[str, CollectionDocument]:
+        """Return the documents of these names in the collection, or of these ids in any of the tenant's."""
+        row = CollectionDocument
+        in_collection = (row.collection_id == self.collection_id) & row.name.in_(names)
+        is_it = or_(in_collection, row.id.in_(names))
+        mine = (row.tenant_id == self.tenant_id) & row.deleted_at.is_(None)
+        found: dict[str, CollectionDocument] = {}
+        for each in session.scalars(select(row).where(mine, is_it).order_by(row.number)):
+            name = each.id if each.id in names else each.name
+            if name in found:
+                raise InputError(
+                    f"{self.source} names {name!r}, as two documents of the collection are called: give the id of one.",
+                    param="examples",
+                )
+            found[name] = each
+        missing = next((name for name in names if name not in found), None)
+        if missing is not None:
+            raise InputError(
+                f"{self.source} names {missing[:200]!r}, which is no document of the collection, and no id of another "
+                "one's. Give names as the collection has them, or ids.",
+                param="examples",
+            )
+        return found
+
+    def _of_file(self, job: ExtractJob) -> Iterator[Example]:
+        gold, fits = self._gold(job.schema), job.fits()
+        with self.reading() as session:
+            documents = self._named(session, gold)
+        for name, known in gold.items():
+            row = documents[name]
+            text = None if row.object_key is None else self._text(row.object_key)
+            if text is None:
+                why = (
+                    f"could not be read: {row.error['message']}" if row.error else "is not read: extract from it first"
+                )
+                raise InputError(f"{name!r}, an example of {self.source}, {why}")
+            example = Example(document_text=text, fields=known.fields)
+            if not _is_short(example, fits):
+                raise InputError(
+                    f"{name!r}, an example of {self.source}, is too long: a prompt has no room for three such ones "
+                    "beside the fields and the answer. Leave it out of the gold file."
+                )
+            yield example
+
+    # --- reviews -----------------------------------------------------------------------------------------------------
+
+    def _require_reviews(self, session: Session, schema: FieldSchema) -> None:
+        extraction = reviews.completed(session, self.tenant_id, self.source)
+        kinds = {leaf.path: leaf.type for leaf in schema.leaves}
+        for leaf in FieldSchema.parse(extraction.plan["schema"]).leaves:
+            if kinds.get(leaf.path) is not leaf.type:
+                raise InputError(
+                    f"{self.source} was asked for {spell(leaf.path)!r} as {leaf.type}, which this schema does not ask: "
+                    "examples are of the same fields.",
+                    param="examples",
+                )
+        if not self._decided(session):
+            raise ConflictError(
+                f"No document of {self.source} is reviewed: decide about all doubtful values of one first.",
+                param="examples",
+                code="too_few_reviews",
+            )
+
+    def _decided(self, session: Session) -> list[str]:
+        """Return the documents about which nothing doubtful is left to decide, those decided last first."""
+        is_open = func.bool_or(Review.decided_at.is_(None) & (Review.reason == Reason.DOUBT))
+        decided_at = func.max(Review.decided_at)
+        query = select(Review.document_id).where(Review.extraction_id == self.source).group_by(Review.document_id)
+        decided = query.having(decided_at.is_not(None) & ~is_open).order_by(decided_at.desc(), Review.document_id)
+        return list(session.scalars(decided.limit(MAX_EXAMPLES)))
+
+    def _of_reviews(self, job: ExtractJob) -> Iterator[Example]:
+        with self.reading() as session:
+            self._require_reviews(session, job.schema)
+            extraction = reviews.completed(session, self.tenant_id, self.source)
+            file = records.records_file(session, extraction)
+            row = CollectionDocument
+            kept = row.id.in_(self._decided(session)) & row.deleted_at.is_(None) & row.object_key.is_not(None)
+            keys = {each.id: each.object_key for each in session.scalars(select(row).where(kept))}
+        fits = job.fits()
+        for line in iter_lines(self.storage.iter_chunks(file.object_key), max_line_bytes=_MAX_RECORD_BYTES):
+            document_id = orjson.loads(line.content or b"{}").get("document_id")
+            object_key = keys.pop(document_id, None)
+            if object_key is not None and (text := self._text(object_key)) is not None:
+                with self.reading() as session:
+                    (told,) = reviewed.with_decisions(session, extraction, (line.content or b"") + b"\n").splitlines()
+                example = Example(document_text=text, fields=orjson.loads(told)["fields"])
+                if _is_short(example, fits):
+                    yield example
+            if not keys:
+                return
+
+    def _text(self, object_key: str) -> str | None:
+        stored = read_documents.find(self.storage, object_key)
+        return None if stored is None else layout(Document.from_bytes(stored)).text
+
+
+def _is_short(example: Example, fits: Callable[[Example], bool]) -> bool:
+    return len(example.document_text.encode()) <= MAX_TEXT_BYTES and fits(example)
