@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--largest", type=natural, default=40_000, help="lines of one batch, half of them done")
     parser.add_argument("--loads", type=natural, default=20, help="of every page")
-    parser.add_argument("--looks", type=natural, default=5, help="of every stream, about one a second")
+    parser.add_argument("--looks", type=natural, default=10, help="of every stream, about one a second")
     parser.add_argument("--open", type=natural, default=50, help="pages that are open at once")
     parser.add_argument("--seconds", type=positive, default=30.0, help="for which they are")
     return parser.parse_args(arguments)

@@ -30,7 +30,7 @@ class Spent:
 
     share: float
     """Of a core, by the API and Postgres."""
-    commits_a_second: float
+    transactions_a_second: float
     """A look at all open pages is one transaction; without any there are those of the workers that beat."""
 
 
@@ -49,7 +49,7 @@ def measure(stack: DashboardStack, filled: Filled, *, num_open: int, seconds: fl
     operators = [(filled.operator_key, "/live/overview")] * num_open
     for what, opened in (("of many viewers", _spread(filled, num_open)), ("the same", operators)):
         spent, told = asyncio.run(_spend(stack, filled, opened, seconds=seconds))
-        share, looks = spent.share - idle.share, spent.commits_a_second - idle.commits_a_second
+        share, looks = spent.share - idle.share, spent.transactions_a_second - idle.transactions_a_second
         firsts = [page.messages[0] for page in told]
         later = [size for page in told for size in page.messages[1:]]
         print(
@@ -87,17 +87,17 @@ async def _spend(
         ]
         while not all(page.messages for page in told):
             await asyncio.sleep(0.1)
-        spent, commits, began_at = _processor_seconds(stack), _commits(stack), time.monotonic()
+        spent, begun, began_at = _processor_seconds(stack), _transactions(stack), time.monotonic()
         while (elapsed := time.monotonic() - began_at) < seconds:
             await asyncio.to_thread(beat, stack.engine)
             await asyncio.to_thread(get_on, stack.engine)
             await asyncio.sleep(min(_BEAT_SECONDS, max(seconds - elapsed, 0)))
         elapsed = time.monotonic() - began_at
         share = (_processor_seconds(stack) - spent) / elapsed
-        rate = (_commits(stack) - commits) / elapsed
+        rate = (_transactions(stack) - begun) / elapsed
         for task in listening:
             task.cancel()
-    return Spent(share=share, commits_a_second=rate), told
+    return Spent(share=share, transactions_a_second=rate), told
 
 
 def _browser(stack: DashboardStack) -> httpx.AsyncClient:
@@ -113,12 +113,12 @@ async def _listen(browser: httpx.AsyncClient, path: str, told: Told) -> None:
                 told.messages.append(len(line.encode()))
 
 
-def _commits(stack: DashboardStack) -> int:
+def _transactions(stack: DashboardStack) -> int:
     with stack.engine.connect() as connection:
-        return int(connection.execute(_COMMITS).scalar_one())
+        return int(connection.execute(_BEGUN).scalar_one())
 
 
-_COMMITS = text("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+_BEGUN = text("SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE query = 'BEGIN'")
 
 
 def _processor_seconds(stack: DashboardStack) -> float:
