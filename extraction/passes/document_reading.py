@@ -54,12 +54,13 @@ class DocumentReading:
     def merged(self) -> list[Merged]:
         """Return each value of the record with its candidates; spans are of the document's text."""
         passages: list[tuple[Sequence[Finding], LayoutText]] = []
+        doubts = self.doubts() if self.again else {}
         for number, one in enumerate(self.first):
             second = self.again.get(number)
             if second is None:
                 passages.append((one.findings, one.shown))
             else:
-                asked = {leaf.path for leaf in second.group.leaves}
+                asked = doubts[number].keys()  # not the keys of items, which came with them
                 kept, again = settle(one.group, one.findings, second.findings, asked)
                 passages += [(kept, one.shown), (again, second.shown)]
         return self._merged(passages)

@@ -47,6 +47,18 @@ def test_a_second_answer_that_runs_on_there_too_has_all_the_others() -> None:
     assert [each["path"] for each in found["evidence"] if each["review"] and each["value"] is None] == ["a.y"]
 
 
+def test_items_with_a_key_keep_what_was_not_asked_again_of_them() -> None:
+    item = {"k": {"type": "string", "x-tokenmill": {"key": True}}, "p": TEXT, "q": TEXT}
+    rows = {"type": "array", "items": {"type": "object", "properties": item}}
+    schema = {"type": "object", "properties": {"rows": rows}}
+    planned = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=25)
+    first = LineResult(text='{"rows": [{"k": "one", "p": "two", "q": "nowhere"}]}')
+    again = LineResult(text='{"rows": [{"k": "one", "q": "three"}]}')
+    answers = Answers(first=[first], again={0: again})
+    found = record_of(planned, planned.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})
+    assert found["fields"] == {"rows": [{"k": "one", "p": "two", "q": "three"}]}
+
+
 REASONS = {("a", "x"): "short", ("a", "y"): "a reason that is long " * 3, ("b",): "one of middling length"}
 TASK = "A first answer was doubtful{}. Look again."
 
