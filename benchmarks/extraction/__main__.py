@@ -8,6 +8,7 @@ python -m benchmarks.extraction fields [--documents 200] [--known 400] [--harmed
 python -m benchmarks.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
 python -m benchmarks.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
 python -m benchmarks.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
+python -m benchmarks.extraction wide [--documents 3] [--fields 369] [--max-tokens 384] [--seed 0] [options of extract]
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "long_documents", "retrieval")
+_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "long_documents", "retrieval", "wide")
 """Modules, loaded when they are named: two of them need torch, and the memory of documents is measured without it."""
 
 
