@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 from fastapi import FastAPI
 
-from api import files, health, models, quota, usage
+from api import health, models, quota, usage
 from api.admin import budgets as admin_budgets
 from api.admin import keys as admin_keys
 from api.admin import log as admin_log
@@ -21,6 +21,8 @@ from api.dashboard.live import OpenPages
 from api.dashboard.site import install_dashboard
 from api.errors import install_error_handlers
 from api.extractions import collections, documents, extractions, page_images, reviewed, reviews
+from api.files import routes as files
+from api.files import tables
 from api.in_flight import InFlight
 from api.indexes import indexes, searches
 from api.middleware.layers import install_layers
@@ -109,7 +111,19 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     nightly = (previews, definitions, schedules, runs)
     extracting = (collections, documents, page_images, reviewed, reviews, extractions, indexes, searches)
     administering = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
-    for module in (files, uploads, *batches, *nightly, *extracting, models, usage, quota, health, *administering):
+    for module in (
+        files,
+        tables,
+        uploads,
+        *batches,
+        *nightly,
+        *extracting,
+        models,
+        usage,
+        quota,
+        health,
+        *administering,
+    ):
         app.include_router(module.router)
     for webhook_module in (webhook_routes, webhook_deliveries):
         app.include_router(webhook_module.router)

@@ -15,7 +15,7 @@ OPEN = frozenset({"isAlive", "isReady", "readMetrics"})
 """Operations that ask for no key, but for TOKENMILL_API_OPERATOR_KEY where `api.middleware.guard` says so."""
 
 _READ = (
-    *("listFiles", "retrieveFile", "downloadFile", "retrieveUpload"),
+    *("listFiles", "retrieveFile", "downloadFile", "readTable", "retrieveUpload"),
     *("listBatches", "retrieveBatch", "listResults", "listDecisions", "streamBatch", "retrieveEstimate"),
     *("listPipelines", "retrievePipeline", "listSchedules", "retrieveSchedule", "listRuns", "retrieveRun"),
     *("listCollections", "retrieveCollection", "listDocuments", "retrieveDocument", "retrievePageImage"),
@@ -25,7 +25,7 @@ _READ = (
     *("listModels", "retrieveModel", "readUsage", "readQuota"),
 )
 _SUBMIT = (  # what changes something, and what has the service work: estimates and previews
-    *("createFile", "deleteFile", "createUpload", "addUploadPart", "completeUpload", "cancelUpload"),
+    *("createFile", "deleteFile", "createRequests", "createUpload", "addUploadPart", "completeUpload", "cancelUpload"),
     *("createBatch", "changeBatch", "retryBatch", "cancelBatch", "deleteBatch", "createEstimate"),
     *("createPipeline", "changePipeline", "deletePipeline", "previewPipeline"),
     *("createSchedule", "changeSchedule", "deleteSchedule", "pauseSchedule", "resumeSchedule", "backfillSchedule"),

@@ -130,7 +130,8 @@ def _output_key(key: str) -> str:
     return key
 
 
-def _parameters(given: dict[str, Any]) -> dict[str, Any]:
+def checked_parameters(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what every request of a table gives beside its prompt. Raises ValueError for what another part says."""
     for name, reason in _RESERVED_PARAMETERS.items():
         if name in given:
             raise ValueError(f"there may be no {name!r} among them: {reason}")
@@ -234,7 +235,7 @@ class Step(SpecModel):
     model: Annotated[str, Field(min_length=1, max_length=200)]
     response_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     """JSON Schema of the answers; None: they are text."""
-    parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = {}
+    parameters: Annotated[dict[str, Any], AfterValidator(checked_parameters)] = {}
     """Of the request's body, such as max_tokens and temperature."""
     priority: AskedPriority = AskedPriority.BULK
     completion_window: Annotated[str, AfterValidator(_window)] = "24h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +78,7 @@ def require_columns(template: Template, columns: Sequence[str] | None) -> None:
         )
 
 
-def request_lines(source: Source, template: Template, ask: Ask) -> Iterator[RequestLine | UnrenderedRow]:
+def request_lines(source: Source, template: Template, ask: Ask) -> Generator[RequestLine | UnrenderedRow, None, None]:
     """Yield what each row of a source becomes, in order."""
     body = ask.body()
     with Renderer(template) as renderer:

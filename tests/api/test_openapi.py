@@ -57,6 +57,7 @@ REQUESTS = {
     "ChangeScheduleBody",
     "BackfillBody",
     "RunBody",
+    "RowsBody",
     "CollectionBody",
     "DocumentsBody",
     "CreateExtractionBody",

@@ -95,6 +95,29 @@ def test_what_cannot_be_submitted_is_told(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_role("alert")).to_contain_text("give one at a time")
 
 
+def test_a_table_becomes_a_batch_through_a_prompt(page: Page, window: Window, tmp_path: Path) -> None:
+    table = tmp_path / "receipts.csv"
+    table.write_text('paper,"the name"\n"RECEIPT | 44491",first\n"RECEIPT | 44492",second\n', encoding="utf-8")
+    page.goto("/submit")
+    page.get_by_label("Drop files here").set_input_files(table)
+    expect(page.locator("#rows td").first).to_have_text("RECEIPT | 44491")
+    page.get_by_role("button", name="paper").click()
+    page.get_by_role("button", name="the name").click()
+    expect(page.get_by_label("Prompt of every row")).to_have_value('{{ paper }}{{ row["the name"] }}')
+    page.get_by_label("Most tokens").fill("8")
+    page.get_by_role("button", name="Make the requests").click()
+    expect(page.get_by_text("2 of 2 rows became requests")).to_be_visible()
+    expect(page.locator("#first")).to_have_text("user:\nRECEIPT | 44491first")
+    expect(page.get_by_role("button", name="Start the batch")).to_be_enabled()
+    assert window.violations() == []
+    page.get_by_label("Prompt of every row").fill("{{ papr }}")
+    page.get_by_role("button", name="Make the requests").click()
+    expect(page.get_by_role("alert")).to_contain_text("Its columns are: paper, the name")
+    expect(page.get_by_role("button", name="Start the batch")).to_be_hidden()
+    assert [one for one in window.complaints if "400" not in one] == []
+    window.complaints.clear()  # a refusal is noted by the browser itself
+
+
 def test_doubtful_values_are_reviewed_by_keyboard(page: Page, window: Window, tmp_path: Path) -> None:
     said = ("INVOICE", "Vendor: Ash Ltd", "Number: 7", "Total: 9.00")
     words = tuple(Words(x=72, y=72 + 20 * n, text=text) for n, text in enumerate(said))

@@ -2,9 +2,12 @@
 import { call, complain } from "./dashboard.js";
 
 const part = (id) => document.getElementById(id);
-const isRequests = (file) => /\.jsonl(\.gz)?$/i.test(file.name);
+const KINDS = [["batch", /\.jsonl(\.gz)?$/i], ["table", /\.(csv(\.gz)?|parquet)$/i], ["extraction", /./]];
+const NAMES = { batch: "a batch is one .jsonl file", table: "a table is one .csv or .parquet file" };
+const kindOf = (file) => KINDS.find(([, ends]) => ends.test(file.name))[0];
 const grouped = (number) => Number(number).toLocaleString("en");
 let sent = [];
+let input = null; // the file that a batch would have
 
 /** Upload with progress, which fetch cannot tell. */
 function upload(file, purpose, progress) {
@@ -28,29 +31,88 @@ function upload(file, purpose, progress) {
 
 async function send(files) {
   complain("");
-  for (const id of ["batch", "extraction"]) part(id).hidden = true;
+  for (const [kind] of KINDS) part(kind).hidden = true;
   if (!files.length) return;
-  const asBatch = isRequests(files[0]);
-  if (asBatch && files.length > 1) return complain(`You give ${files.length} files. A batch is one .jsonl file: give one at a time.`);
-  if (!asBatch && files.some(isRequests)) return complain("You give requests and documents together. Give one .jsonl file, or documents alone.");
+  const kind = kindOf(files[0]);
+  if (files.some((file) => kindOf(file) !== kind)) return complain("You give files of several kinds together. Give one .jsonl file, one table, or documents alone.");
+  if (NAMES[kind] && files.length > 1) return complain(`You give ${files.length} files, and ${NAMES[kind]}: give one at a time.`);
   part("sent").hidden = false;
   sent = [];
   try {
     for (const [n, file] of files.entries()) {
       part("sent-name").textContent = file.name;
       part("sent-state").textContent = files.length > 1 ? `${n + 1} of ${files.length}` : "uploading";
-      sent.push(await upload(file, asBatch ? "batch" : "user_data", (share) => { part("sent-bar").value = 1000 * (n + share) / files.length; }));
+      sent.push(await upload(file, kind === "batch" ? "batch" : "user_data", (share) => { part("sent-bar").value = 1000 * (n + share) / files.length; }));
       part("sent-bar").value = 1000 * (n + 1) / files.length;
     }
     part("sent-name").textContent = files.length > 1 ? `${files.length} files` : files[0].name;
     part("sent-state").textContent = "uploaded";
+    if (kind === "table") showTable(await call("GET", `/v1/files/${sent[0].id}/table`));
   } catch (error) {
-    part("sent-state").textContent = "not uploaded";
+    if (sent.length < files.length) part("sent-state").textContent = "not uploaded";
     return complain(error.message);
   }
-  part(asBatch ? "batch" : "extraction").hidden = false;
-  if (asBatch) await estimate();
-  else part("extract").disabled = false;
+  part(kind).hidden = false;
+  input = sent[0].id;
+  if (kind === "batch") await estimate();
+  if (kind === "extraction") part("extract").disabled = false;
+}
+
+/** Put rows of texts into a table's body. */
+function fill(body, rows) {
+  body.replaceChildren(...rows.map((cells) => {
+    const row = document.createElement("tr");
+    for (const [text, kind] of cells) {
+      const cell = row.appendChild(document.createElement("td"));
+      cell.textContent = text;
+      cell.className = kind;
+    }
+    return row;
+  }));
+}
+
+const isWord = (name) => /^[A-Za-z_]\w*$/.test(name);
+const taken = (name) => `{{ ${isWord(name) ? name : `row[${JSON.stringify(name)}]`} }}`;
+const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value ?? null));
+
+function showTable(table) {
+  const columns = part("columns");
+  columns.replaceChildren(...table.columns.map((name) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: name, title: `Put ${taken(name)} into the prompt` });
+    button.addEventListener("click", () => {
+      const prompt = part("prompt");
+      prompt.setRangeText(taken(name), prompt.selectionStart, prompt.selectionEnd, "end");
+      prompt.focus();
+    });
+    return button;
+  }));
+  const head = document.createElement("tr");
+  head.append(...table.columns.map((name) => Object.assign(document.createElement("th"), { scope: "col", textContent: name })));
+  part("rows-head").replaceChildren(head);
+  fill(part("rows"), table.rows.map((row) => table.columns.map((name) => [shown(row[name]).slice(0, 200), "long"])));
+  part("made").hidden = true;
+}
+
+async function makeRequests() {
+  const given = Object.fromEntries(new FormData(part("table-form")));
+  const wish = { prompt: given.prompt, model: given.model, parameters: { max_tokens: Number(given.max_tokens) } };
+  if (given.schema.trim()) {
+    try { wish.schema = JSON.parse(given.schema); } catch (error) { throw new Error(`The schema is no JSON: ${error.message}`); }
+  }
+  part("batch").hidden = part("made").hidden = true;
+  const made = await call("POST", `/v1/files/${sent[0].id}/requests`, wish);
+  const failed = made.failed ? ` ${grouped(made.failed)} do not fit the prompt and are left out.` : "";
+  part("made-said").textContent = `${grouped(made.rows - made.failed)} of ${grouped(made.rows)} rows became requests.${failed}`;
+  part("made-said").classList.toggle("warn", made.failed > 0);
+  part("first").textContent = (made.lines[0]?.body.messages ?? []).map((message) => `${message.role}:\n${message.content}`).join("\n\n");
+  part("first-of").hidden = !made.lines.length;
+  part("unfit").hidden = !made.failed;
+  fill(part("unfit-rows"), made.errors.map((error) => [[error.row, "number"], [error.message, ""]]));
+  part("made").hidden = false;
+  input = made.file.id;
+  part("batch-form").elements.endpoint.value = "/v1/chat/completions";
+  part("batch").hidden = false;
+  await estimate();
 }
 
 const chosen = () => Object.fromEntries(new FormData(part("batch-form")));
@@ -58,7 +120,7 @@ const chosen = () => Object.fromEntries(new FormData(part("batch-form")));
 async function estimate() {
   part("start").disabled = true;
   complain("");
-  try { showEstimate(await call("POST", "/v1/estimates", { input_file_id: sent[0].id, ...chosen() })); }
+  try { showEstimate(await call("POST", "/v1/estimates", { input_file_id: input, ...chosen() })); }
   catch (error) { part("estimate").hidden = true; complain(error.message); }
 }
 
@@ -79,19 +141,9 @@ function showEstimate(found) {
   if (bad) {
     const which = found.checked_lines < found.requests ? `Of the first ${grouped(found.checked_lines)} lines` : `Of ${grouped(found.checked_lines)} lines`;
     part("invalid-said").textContent = `${which} ${grouped(bad)} ${bad === 1 ? "is" : "are"} invalid. ${skips ? "They are left out and listed in the error file." : "As things are chosen, the batch would be refused: mend the file, or leave them out."}`;
-    part("invalid-lines").replaceChildren(...(found.errors?.data ?? []).slice(0, 50).map(lineOf));
+    fill(part("invalid-lines"), (found.errors?.data ?? []).slice(0, 50).map((error) => [[error.line ?? "", "number"], [error.code, "mono"], [error.message, ""]]));
   }
   part("start").disabled = (bad > 0 && !skips) || !found.requests;
-}
-
-function lineOf(error) {
-  const row = document.createElement("tr");
-  for (const [text, kind] of [[error.line ?? "", "number"], [error.code, "mono"], [error.message, ""]]) {
-    const cell = row.appendChild(document.createElement("td"));
-    cell.textContent = text;
-    cell.className = kind;
-  }
-  return row;
 }
 
 async function go(button, act) {
@@ -105,9 +157,17 @@ part("files").addEventListener("change", (event) => send([...event.target.files]
 part("batch-form").addEventListener("change", estimate);
 part("batch-form").addEventListener("submit", (event) => event.preventDefault());
 part("start").addEventListener("click", () => go(part("start"), async () => {
-  const made = await call("POST", "/v1/batches", { input_file_id: sent[0].id, ...chosen() });
+  const made = await call("POST", "/v1/batches", { input_file_id: input, ...chosen() });
   return `/batches/${made.id}`;
 }));
+part("table-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  complain("");
+  part("make").disabled = true;
+  try { await makeRequests(); }
+  catch (error) { complain(error.message); }
+  part("make").disabled = false;
+});
 part("extraction-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const given = Object.fromEntries(new FormData(event.target));

@@ -14,6 +14,7 @@ from pydantic import Field
 from api.auth import KeyIdDep, TenantDep
 from api.errors import error_response
 from api.fields import ObjectId, Order, StrictModel
+from api.files.naming import name_object
 from api.openapi import Responses, bytes_of, failures
 from api.ranges import ByteRange, UnsatisfiableRangeError, parse_range
 from api.schemas.files import DeletedFile, FileObject, FilePage
@@ -26,7 +27,7 @@ from jobs import files
 from jobs.accounts.limits import limits_of
 from jobs.database import transaction
 from jobs.errors import NotFoundError, ServiceError
-from jobs.files import MAX_PAGE, NewFile
+from jobs.files import MAX_PAGE
 from jobs.tables import File, Tenant
 from jobs.telemetry.declared import UPLOAD_BYTES
 
@@ -70,40 +71,12 @@ async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) 
     key = files.new_object_key(tenant.id)
     received = await receive_upload(request, key, store=services.store, settings=services.settings)
     services.meters.count(UPLOAD_BYTES, by=received.size_bytes)
-    try:
-        async with services.session_slots:
-            return await run_sync(_name_object, services, tenant, received)
-    except _UnnamedError as error:
-        await services.store.delete(received.object_key)
-        raise error.cause from None
-
-
-class _UnnamedError(Exception):
-    """An object has no row, for sure."""
-
-    def __init__(self, cause: Exception) -> None:
-        self.cause = cause
+    return await name_object(services, tenant, received)
 
 
 def _check_room(services: Services, tenant: Tenant) -> None:
     with transaction(services.sessions) as session:
         files.check_room(session, tenant.id, limits_of(tenant, services.settings), size_bytes=1)
-
-
-def _name_object(services: Services, tenant: Tenant, new: NewFile) -> FileObject:
-    """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
-
-    A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
-    """
-    with transaction(services.sessions) as session:
-        try:
-            limits = limits_of(tenant, services.settings)
-            files.hold_room(session, tenant.id)
-            files.check_room(session, tenant.id, limits, size_bytes=new.size_bytes)
-            file = files.create_file(session, tenant.id, new)
-        except Exception as error:
-            raise _UnnamedError(error) from error
-    return FileObject.of(file)
 
 
 @router.get("", operation_id="listFiles")

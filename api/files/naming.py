@@ -1,0 +1,46 @@
+"""An object that a request has written gets its row; one that will never have a row is deleted again."""
+
+from __future__ import annotations
+
+from anyio.to_thread import run_sync
+
+from api.schemas.files import FileObject
+from api.services import Services
+from jobs import files
+from jobs.accounts.limits import limits_of
+from jobs.database import transaction
+from jobs.files import NewFile
+from jobs.tables import Tenant
+
+
+class _UnnamedError(Exception):
+    """An object has no row, for sure."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+
+async def name_object(services: Services, tenant: Tenant, new: NewFile) -> FileObject:
+    """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
+
+    A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
+    Raises TooLargeError where the tenant keeps as much as it may.
+    """
+    try:
+        async with services.session_slots:
+            return await run_sync(_name, services, tenant, new)
+    except _UnnamedError as error:
+        await services.store.delete(new.object_key)
+        raise error.cause from None
+
+
+def _name(services: Services, tenant: Tenant, new: NewFile) -> FileObject:
+    with transaction(services.sessions) as session:
+        try:
+            limits = limits_of(tenant, services.settings)
+            files.hold_room(session, tenant.id)
+            files.check_room(session, tenant.id, limits, size_bytes=new.size_bytes)
+            file = files.create_file(session, tenant.id, new)
+        except Exception as error:
+            raise _UnnamedError(error) from error
+    return FileObject.of(file)
