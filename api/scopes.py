@@ -20,6 +20,7 @@ _READ = (
     *("listPipelines", "retrievePipeline", "listSchedules", "retrieveSchedule", "listRuns", "retrieveRun"),
     *("listCollections", "retrieveCollection", "listDocuments", "retrieveDocument", "retrievePageImage"),
     *("listExtractions", "retrieveExtraction", "listRecords", "listReviews", "summariseReviews", "listGold"),
+    "evaluateExtraction",
     *("listIndexes", "retrieveIndex", "searchIndex"),  # which asks for submit where a model embeds the question
     *("listWebhookEndpoints", "retrieveWebhookEndpoint", "listWebhookDeliveries", "listWebhookEventTypes"),
     *("listModels", "retrieveModel", "readUsage", "readQuota"),

@@ -17,7 +17,7 @@ from api.services import ServicesDep
 from jobs.accounts.limits import limits_of
 from jobs.errors import RateLimitError
 
-_AT_ONCE = 2
+AT_ONCE = 2
 """Sums, estimates and tests of webhooks that one tenant may have under way in one API process: each may take long."""
 
 STREAMS = 32
@@ -67,12 +67,12 @@ async def hold_download(services: ServicesDep, tenant: TenantDep) -> AsyncIterat
 
 
 async def hold_sum(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
-    with services.in_flight.hold(tenant.id, "sums", allowed=_AT_ONCE):
+    with services.in_flight.hold(tenant.id, "sums", allowed=AT_ONCE):
         yield
 
 
 async def hold_estimate(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
-    with services.in_flight.hold(tenant.id, "estimates", allowed=_AT_ONCE):
+    with services.in_flight.hold(tenant.id, "estimates", allowed=AT_ONCE):
         yield
 
 
@@ -82,12 +82,12 @@ async def hold_preview(services: ServicesDep, tenant: TenantDep) -> AsyncIterato
 
 
 async def hold_listing(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
-    with services.in_flight.hold(tenant.id, "listings", allowed=_AT_ONCE):
+    with services.in_flight.hold(tenant.id, "listings", allowed=AT_ONCE):
         yield
 
 
 async def hold_webhook_test(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
-    with services.in_flight.hold(tenant.id, "webhook_tests", allowed=_AT_ONCE):
+    with services.in_flight.hold(tenant.id, "webhook_tests", allowed=AT_ONCE):
         yield
 
 

@@ -49,6 +49,11 @@ def share(part: float, whole: float) -> str:
     return f"{min(percent, 99) if part < whole else percent:.0f} %"
 
 
+def percent(part: float | None) -> str:
+    """Write a share, 0 to 1, with a decimal, as measures are compared."""
+    return NOTHING if part is None else f"{100 * part:.1f} %"
+
+
 def span(seconds: float | None) -> str:
     """Write a length of time with its two largest units."""
     if seconds is None:

@@ -71,6 +71,7 @@ def _environment() -> Environment:
         formats.number,
         formats.exact,
         formats.rate,
+        formats.percent,
         formats.span,
         formats.ago,
         formats.until,

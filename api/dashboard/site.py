@@ -12,6 +12,7 @@ from api.dashboard import signing_in
 from api.dashboard.pages import (
     batch,
     batches,
+    evaluation,
     extractions,
     health,
     models,
@@ -25,7 +26,7 @@ from api.dashboard.pages import (
 
 _STATIC = Path(__file__).parent / "static"
 _ASKED_AGAIN = "no-cache"  # answered with 304 where nothing has changed: an upgrade is seen at once
-_PAGES = (overview, batches, batch, submit, models, pipelines, extractions, tenants, usage, health, plots)
+_PAGES = (overview, batches, batch, submit, models, pipelines, extractions, evaluation, tenants, usage, health, plots)
 
 
 class _Static(StaticFiles):

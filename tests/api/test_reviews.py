@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,10 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from extraction.scoring import reviews
-from jobs.database import sessions
-from jobs.extractions.advancing import Extractions
-from jobs.storage import Storage
-from tests.jobs.extractions.answering import FLAKY, Answering
+from tests.api.extracting import completed_extraction
+from tests.jobs.extractions.answering import FLAKY
 
 MODEL = "org/tiny"
 SCHEMA = {
@@ -35,26 +34,7 @@ def other(deployment: Any) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def extract(http: httpx.Client, deployment: Any) -> Callable[..., str]:
-    """Extract fields of these documents without asking again: what the model leaves out is doubtful."""
-
-    def extract(*contents: bytes) -> str:
-        collection_id = http.post("/v1/collections", json={"name": "papers"}).json()["id"]
-        ids = []
-        for number, content in enumerate(contents):
-            file = {"file": (f"{number}.txt", content)}
-            ids.append(http.post("/v1/files", data={"purpose": "user_data"}, files=file).json()["id"])
-        http.post(f"/v1/collections/{collection_id}/documents", json={"file_ids": ids})
-        asked = {"collection_id": collection_id, "schema": SCHEMA, "model": MODEL, "again": False}
-        made = http.post("/v1/extractions", json=asked).json()
-        maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
-        answering = Answering(maker, storage, deployment.settings)
-        for _ in range(4):
-            Extractions(maker, storage, deployment.settings).advance(made["id"])
-            answering.work_off()
-        assert http.get(f"/v1/extractions/{made['id']}").json()["status"] == "completed"
-        return str(made["id"])
-
-    return extract
+    return partial(completed_extraction, http, deployment, SCHEMA)
 
 
 def listed(http: httpx.Client, extraction_id: str, *, reason: str = "doubt") -> list[dict[str, Any]]:

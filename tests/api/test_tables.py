@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,24 +13,17 @@ from jobs.pipelines.sources import uploaded_tables
 ROWS = b'\xef\xbb\xbftext,lang\n"Good, cheap",en\n"Sehr\nlaut",de\n'
 
 
-@pytest.fixture
-def http(deployment: Any) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
-    with httpx.Client(base_url=f"{deployment.url}/v1", headers=headers, timeout=20) as client:
-        yield client
-
-
 def upload(http: httpx.Client, content: bytes, name: str = "reviews.csv") -> str:
-    made = http.post("/files", data={"purpose": "user_data"}, files={"file": (name, content)})
+    made = http.post("/v1/files", data={"purpose": "user_data"}, files={"file": (name, content)})
     return str(made.json()["id"])
 
 
 def test_a_table_says_its_columns_and_first_rows(http: httpx.Client) -> None:
-    found = http.get(f"/files/{upload(http, ROWS)}/table").json()
+    found = http.get(f"/v1/files/{upload(http, ROWS)}/table").json()
     assert found["columns"] == ["text", "lang"]
     assert found["rows"] == [{"text": "Good, cheap", "lang": "en"}, {"text": "Sehr\nlaut", "lang": "de"}]
     loose = upload(http, b'{"a": 1}\n{"b": null}\n', "rows.jsonl")
-    assert http.get(f"/files/{loose}/table").json()["columns"] == ["a", "b"]
+    assert http.get(f"/v1/files/{loose}/table").json()["columns"] == ["a", "b"]
 
 
 def test_rows_become_the_input_of_a_batch(http: httpx.Client) -> None:
@@ -41,22 +33,22 @@ def test_rows_become_the_input_of_a_batch(http: httpx.Client) -> None:
         "parameters": {"max_tokens": 4},
         "schema": {"type": "object", "properties": {"praise": {"type": "boolean"}}},
     }
-    made = http.post(f"/files/{upload(http, ROWS)}/requests", json=wish).json()
+    made = http.post(f"/v1/files/{upload(http, ROWS)}/requests", json=wish).json()
     assert (made["rows"], made["failed"], made["errors"]) == (2, 0, [])
-    lines = [json.loads(line) for line in http.get(f"/files/{made['file']['id']}/content").text.splitlines()]
+    lines = [json.loads(line) for line in http.get(f"/v1/files/{made['file']['id']}/content").text.splitlines()]
     assert lines == made["lines"]
     assert [line["custom_id"] for line in lines] == ["row-1", "row-2"]
     body = lines[0]["body"]
     assert body["messages"] == [{"role": "user", "content": "Is this praise? Good, cheap"}]
     assert (body["max_tokens"], body["response_format"]["type"]) == (4, "json_schema")
     asked = {"input_file_id": made["file"]["id"], "endpoint": "/v1/chat/completions"}
-    estimate = http.post("/estimates", json=asked).json()
+    estimate = http.post("/v1/estimates", json=asked).json()
     assert (estimate["requests"], estimate["invalid_lines"]) == (2, 0)
 
 
 def test_rows_that_do_not_fit_are_told_and_left_out(http: httpx.Client) -> None:
     table = upload(http, b'{"n": 2}\n{"n": "x"}\n', "rows.jsonl")
-    made = http.post(f"/files/{table}/requests", json={"prompt": "{{ 4 / n }}", "model": "org/tiny"}).json()
+    made = http.post(f"/v1/files/{table}/requests", json={"prompt": "{{ 4 / n }}", "model": "org/tiny"}).json()
     assert (made["rows"], made["failed"], made["errors"][0]["row"]) == (2, 1, 2)
     assert len(made["lines"]) == 1
 
@@ -77,9 +69,9 @@ def test_what_is_no_table_or_no_prompt_is_told(
     http: httpx.Client, content: bytes, name: str, changes: dict[str, Any], status: int, says: str
 ) -> None:
     wish = {"prompt": "{{ text }}", "model": "org/tiny"} | changes
-    refused = http.post(f"/files/{upload(http, content, name)}/requests", json=wish)
+    refused = http.post(f"/v1/files/{upload(http, content, name)}/requests", json=wish)
     assert (refused.status_code, says in refused.json()["error"]["message"]) == (status, True), refused.text
-    assert len(http.get("/files").json()["data"]) == 1
+    assert len(http.get("/v1/files").json()["data"]) == 1
 
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_ROWS", 1), ("MAX_LINES_BYTES", 200), ("MAX_TABLE_BYTES", 10)])
@@ -87,7 +79,7 @@ def test_what_is_too_large_for_a_call_is_told(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(uploaded_tables, limit, most)
-    refused = http.post(f"/files/{upload(http, ROWS)}/requests", json={"prompt": "{{ text }}", "model": "org/tiny"})
+    refused = http.post(f"/v1/files/{upload(http, ROWS)}/requests", json={"prompt": "{{ text }}", "model": "org/tiny"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "table_too_large")
     assert "tokenmill map" in refused.json()["error"]["message"]
 
@@ -95,6 +87,6 @@ def test_what_is_too_large_for_a_call_is_told(
 def test_a_table_is_its_tenants(http: httpx.Client, deployment: Any) -> None:
     table = upload(http, ROWS)
     stranger = {"Authorization": f"Bearer {deployment.new_key()}"}
-    assert http.get(f"/files/{table}/table", headers=stranger).status_code == 404
+    assert http.get(f"/v1/files/{table}/table", headers=stranger).status_code == 404
     wish = {"prompt": "{{ text }}", "model": "org/tiny"}
-    assert http.post(f"/files/{table}/requests", json=wish, headers=stranger).status_code == 404
+    assert http.post(f"/v1/files/{table}/requests", json=wish, headers=stranger).status_code == 404

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy.orm import Session
 
@@ -13,6 +14,7 @@ from jobs.accounts.keys import authenticate
 from jobs.chunks.fleet import heartbeat, register, stop
 from jobs.pipelines import stores
 from tests.api.browser import Browser
+from tests.api.extracting import completed_extraction
 
 Browse = Callable[[str | None], Browser]
 
@@ -125,6 +127,24 @@ def test_an_extraction_is_its_tenants(extraction_id: tuple[Browser, str], browse
 def test_what_is_not_completed_has_nothing_to_review(extraction_id: tuple[Browser, str]) -> None:
     browser, found = extraction_id
     assert browser.get(f"/reviews/{found}").status_code == 409
+
+
+def test_an_evaluation_is_told_by_field_with_its_plots(browse: Browse, deployment: Any) -> None:
+    key, gold = deployment.new_key(), b'{"document": "0.txt", "fields": {"vendor": "Elm <b>", "total": "3"}}'
+    with httpx.Client(base_url=deployment.url, headers={"Authorization": f"Bearer {key}"}, timeout=20) as http:
+        schema = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
+        found = completed_extraction(http, deployment, schema, b"vendor: Birch Ltd\ntotal: 3")
+        file = http.post("/v1/files", data={"purpose": "user_data"}, files={"file": ("<i>.jsonl", gold)}).json()["id"]
+    browser = browse(key)
+    path = f"/extractions/{found}/evaluation"
+    assert path in browser.get(f"/extractions/{found}").text
+    early = browser.get(path)
+    assert (early.status_code, "Nobody has decided" in early.text) == (200, True)
+    page = browser.get(f"{path}?gold={file}").text
+    assert ("vendor" in page, "50.0 %" in page, page.count("<svg"), "<i>" in page) == (True, True, 2, False)
+    wrong = browser.get(f"{path}?gold=file_x")
+    assert (wrong.status_code, "No such File" in wrong.text) == (404, True)
+    assert browse(deployment.new_key()).get(f"{path}?gold={file}").status_code == 404
 
 
 def test_usage_is_that_of_the_days_that_are_asked_for(browse: Browse, deployment: Any) -> None:

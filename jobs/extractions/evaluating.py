@@ -1,0 +1,116 @@
+"""An extraction's records beside gold: a file of its owner's, or what people have decided about its values.
+
+What is measured, `extraction.evaluation` knows. Made while its owner waits, so gold is bounded, and with it what is
+held: of records only those that gold has are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy.orm import Session
+
+from extraction.errors import ExtractionError
+from extraction.evaluation.evaluate import Evaluation, evaluate
+from extraction.evaluation.gold import read_gold
+from extraction.fields.schema import FieldSchema
+from jobs import files
+from jobs.errors import ConflictError, InputError, NotFoundError, TooLargeError
+from jobs.extractions import records
+from jobs.extractions.lifecycle import stored_plan
+from jobs.extractions.records import RecordsFile
+from jobs.lines.reading import iter_lines
+from jobs.settings import MIB
+from jobs.storage import Storage
+from jobs.tables import Extraction
+
+MAX_GOLD_BYTES = 32 * MIB
+MAX_RECORDS_BYTES = 1024 * MIB
+_MAX_RECORD_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldSource:
+    """What an evaluation is made of."""
+
+    extraction_id: str
+    schema: FieldSchema
+    records: RecordsFile
+    gold_name: str | None
+    """Of the file; None: what people have decided."""
+    gold_key: str | None
+
+
+def find(session: Session, extraction: Extraction, gold_file_id: str | None) -> GoldSource:
+    """Return what is compared. Raises ConflictError, GoneError, NotFoundError, TooLargeError."""
+    found = records.records_file(session, extraction)
+    if found.size_bytes > MAX_RECORDS_BYTES:
+        raise TooLargeError(
+            f"The records have {found.size_bytes:,} bytes, and {MAX_RECORDS_BYTES:,} are compared in a call. Download "
+            "them, and use `tokenmill extract evaluate`."
+        )
+    gold = None if gold_file_id is None else files.get_file(session, extraction.tenant_id, gold_file_id)
+    if gold is not None and gold.size_bytes > MAX_GOLD_BYTES:
+        raise TooLargeError(
+            f"The gold file has {gold.size_bytes:,} bytes, and {MAX_GOLD_BYTES:,} are allowed in a call. Download the "
+            "records, and use `tokenmill extract evaluate`.",
+            param="gold_file_id",
+            code="file_too_large",
+        )
+    return GoldSource(
+        extraction_id=extraction.id,
+        schema=stored_plan(extraction).job().schema,
+        records=found,
+        gold_name=None if gold is None else gold.filename,
+        gold_key=None if gold is None else gold.object_key,
+    )
+
+
+def read_file(storage: Storage, key: str) -> bytes:
+    """Return a gold file's content. Raises NotFoundError where the store has lost it."""
+    try:
+        return b"".join(storage.iter_chunks(key))
+    except NotFoundError:
+        raise NotFoundError("The content of the gold file is lost. Upload it again.", param="gold_file_id") from None
+
+
+def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
+    """Compare records with the lines of gold. Raises InputError with the line that is no gold, or where nothing fits.
+
+    Of people's decisions none is a ConflictError: there is something to do first.
+    """
+    if source.gold_name is None and not content:
+        raise ConflictError(
+            f"Nobody has decided about a value of extraction {source.extraction_id!r} yet. Review some, or give the id "
+            "of a gold file as gold_file_id.",
+            code="nothing_decided",
+        )
+    name = source.gold_name or "the decisions"
+    try:
+        gold = read_gold(content.decode("utf-8-sig").split("\n"), source.schema)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is no UTF-8 ({error.reason}).", param="gold_file_id") from None
+    except ExtractionError as error:
+        raise InputError(f"{name}: {error}", param="gold_file_id", code="invalid_gold") from None
+    found = evaluate(source.schema, _records(storage, source.records), gold)
+    if not found.num_documents:
+        raise InputError(
+            f"No document of the extraction is one of {name}. Their names must be the same: "
+            f"{_first_name(storage, source.records)!r} there, {next(iter(gold), '')!r} here.",
+            param="gold_file_id",
+            code="invalid_gold",
+        )
+    return found
+
+
+def _records(storage: Storage, file: RecordsFile) -> Iterator[Mapping[str, Any]]:
+    for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=_MAX_RECORD_BYTES):
+        assert line.content is not None, "records are shorter"
+        yield orjson.loads(line.content)
+
+
+def _first_name(storage: Storage, file: RecordsFile) -> str:
+    return str(next(_records(storage, file), {"document": ""})["document"])

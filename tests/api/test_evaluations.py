@@ -1,0 +1,92 @@
+"""Extractions against gold over HTTP: a file's, or what people decided."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from jobs.extractions import evaluating
+from tests.api.extracting import completed_extraction
+from tests.jobs.extractions.answering import FLAKY
+
+SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
+DOUBTFUL = f"vendor: Ash {FLAKY} Ltd\ntotal: {FLAKY} 12.50".encode()
+SURE = b"vendor: Birch Ltd\ntotal: 3"
+
+
+@pytest.fixture
+def extraction_id(http: httpx.Client, deployment: Any) -> str:
+    return completed_extraction(http, deployment, SCHEMA, DOUBTFUL, SURE)
+
+
+def gold(http: httpx.Client, *lines: dict[str, Any] | str) -> str:
+    content = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file = {"file": ("gold.jsonl", content.encode())}
+    return str(http.post("/v1/files", data={"purpose": "user_data"}, files=file).json()["id"])
+
+
+def measured(http: httpx.Client, extraction_id: str, gold_file_id: str | None = None) -> httpx.Response:
+    params = {} if gold_file_id is None else {"gold_file_id": gold_file_id}
+    return http.get(f"/v1/extractions/{extraction_id}/evaluation", params=params)
+
+
+def test_an_extraction_is_measured_against_a_gold_file(http: httpx.Client, extraction_id: str) -> None:
+    file = gold(
+        http,
+        {"document": "1.txt", "fields": {"vendor": "Birch Ltd", "total": "4"}},
+        {"document": "absent.txt", "fields": {"vendor": "Elm"}},
+    )
+    found = measured(http, extraction_id, file).json()
+    assert (found["documents"], found["without_gold"], found["without_record"]) == (1, 1, 1)
+    vendor, total = found["fields"]["vendor"], found["fields"]["total"]
+    assert (vendor["right"], vendor["wrong"], vendor["missed"], vendor["precision"]) == (1, 0, 1, 1.0)
+    assert (total["right"], total["wrong"], total["missed"]) == (0, 1, 1)
+    assert found["overall"]["recall"] == pytest.approx(1 / 3)
+    assert found["risk"][-1]["coverage"] == 1.0
+    assert found["risk"][-1]["risk"] == 0.5
+
+
+def test_without_a_file_decisions_are_gold(http: httpx.Client, extraction_id: str) -> None:
+    early = measured(http, extraction_id)
+    assert (early.status_code, early.json()["error"]["code"]) == (409, "nothing_decided")
+    for review in http.get("/v1/reviews", params={"extraction_id": extraction_id}).json()["data"][:1]:
+        http.post(f"/v1/reviews/{review['id']}", json={"verdict": "correct", "value": "Ash Ltd"})
+    found = measured(http, extraction_id).json()
+    overall = found["overall"]
+    assert (found["gold_file_id"], found["documents"], overall["right"], overall["wrong"]) == (None, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{broken", "gold.jsonl: line 1 is no JSON"),
+        ({"document": "1.txt", "fields": {"colour": "red"}}, "colour"),
+        ({"document": "other.txt", "fields": {"vendor": "Elm"}}, "'0.txt' there, 'other.txt' here"),
+    ],
+)
+def test_what_is_no_gold_is_told(http: httpx.Client, extraction_id: str, line: Any, says: str) -> None:
+    refused = measured(http, extraction_id, gold(http, line))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "gold_file_id")
+    assert says in refused.json()["error"]["message"]
+
+
+def test_what_is_too_large_to_compare_is_told(
+    http: httpx.Client, extraction_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gold(http, {"document": "1.txt", "fields": {"vendor": "Birch Ltd"}})
+    monkeypatch.setattr(evaluating, "MAX_GOLD_BYTES", 10)
+    assert measured(http, extraction_id, file).status_code == 413
+    monkeypatch.setattr(evaluating, "MAX_RECORDS_BYTES", 10)
+    assert "tokenmill extract evaluate" in measured(http, extraction_id).json()["error"]["message"]
+
+
+def test_neither_extraction_nor_gold_is_anothers(http: httpx.Client, extraction_id: str, deployment: Any) -> None:
+    file = gold(http, {"document": "1.txt", "fields": {"vendor": "Birch Ltd"}})
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as other:
+        assert measured(other, extraction_id).status_code == 404
+        theirs = completed_extraction(other, deployment, SCHEMA, SURE)
+        assert measured(other, theirs, file).status_code == 404
