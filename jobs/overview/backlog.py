@@ -63,7 +63,7 @@ def at_risk(session: Session, tenant_id: str | None) -> Sequence[Batch]:
     ).all()
 
 
-def failed_lately(session: Session, tenant_id: str | None) -> Sequence[Batch]:
+def failed_lately(session: Session, tenant_id: str | None, *, limit: int = _FEW) -> Sequence[Batch]:
     """Return batches of the last day that have failed lines, or failed as a whole, the newest first."""
     query = select(Batch).where(
         Batch.deleted_at.is_(None),
@@ -72,7 +72,7 @@ def failed_lately(session: Session, tenant_id: str | None) -> Sequence[Batch]:
     )
     if tenant_id is not None:
         query = query.where(Batch.tenant_id == tenant_id)
-    return session.scalars(query.order_by(Batch.created_at.desc(), Batch.id).limit(_FEW)).all()
+    return session.scalars(query.order_by(Batch.created_at.desc(), Batch.id).limit(limit)).all()
 
 
 def _live(tenant_id: str | None) -> Select[Batch]:

@@ -1,4 +1,4 @@
-"""Batches by state and model, a page at a time, newest first; and what went wrong in one of them, by code."""
+"""Batches by state and model, a page at a time, newest first."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVarTuple
 
-from sqlalchemy import Select, select, text, tuple_
+from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.overview.backlog import IS_LIVE, LIVE_STATES
-from jobs.partitions import batch_day
 from jobs.states import BatchState
 from jobs.tables import Batch
 
 Ts = TypeVarTuple("Ts")
 
 PAGE = 25
-LOOKED_AT = 20_000
-"""Results of a batch that its failures are counted in, the latest."""
-_SAMPLE_CHARACTERS = 300
 
 
 class Shown(StrEnum):
@@ -79,47 +75,3 @@ def _page(query: Select[*Ts], tenant_id: str | None, wanted: BatchFilter) -> Sel
         last = select(Batch.created_at, Batch.id).where(Batch.id == wanted.before)
         query = query.where(tuple_(Batch.created_at, Batch.id) < last.scalar_subquery())
     return query.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(PAGE + 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Failed lines of a batch that have one code."""
-
-    code: str
-    num_lines: int
-    custom_id: str | None
-    """Of one of them, and what it says."""
-    message: str
-
-
-def failures(session: Session, batch: Batch) -> Sequence[Failure]:
-    """Count the failed lines among a batch's latest LOOKED_AT results by their code, the most frequent first."""
-    if not batch.num_failed or batch.results_deleted_at is not None:
-        return []
-    newest = batch.num_completed + batch.num_failed
-    values = {
-        "day": batch_day(batch.created_at),
-        "batch_id": batch.id,
-        "after": max(0, newest - LOOKED_AT),
-        "characters": _SAMPLE_CHARACTERS,
-    }
-    return [
-        Failure(code=row.code, num_lines=int(row.num_lines), custom_id=row.custom_id, message=row.message)
-        for row in session.execute(_FAILURES, values)
-    ]
-
-
-# Either `error` says what happened, or the body of the response does.
-_FAILURES = text("""
-    WITH failed AS (
-        SELECT line ->> 'custom_id' AS custom_id,
-            coalesce(nullif(line #> '{error}', 'null'), line #> '{response,body,error}') AS error
-        FROM (
-            SELECT CAST(convert_from(line, 'UTF8') AS jsonb) AS line FROM result
-            WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after AND is_error
-        ) AS parsed
-    )
-    SELECT coalesce(error ->> 'code', 'unknown') AS code, count(*) AS num_lines, min(custom_id) AS custom_id,
-        left(coalesce((array_agg(error ->> 'message' ORDER BY custom_id))[1], ''), :characters) AS message
-    FROM failed GROUP BY 1 ORDER BY 2 DESC, 1
-""")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -22,3 +24,11 @@ class Browser(httpx.Client):
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Call the API as a page's button does."""
         return self.request(method, path, headers={"x-csrf-token": self.token()}, **options)
+
+    def events(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield what an open page is told."""
+        with self.stream("GET", path) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))

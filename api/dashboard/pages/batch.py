@@ -20,7 +20,7 @@ from jobs import decisions
 from jobs.accounts.tenants import find_tenant
 from jobs.batches import lifecycle
 from jobs.errors import NotFoundError
-from jobs.overview import listing
+from jobs.overview import failures
 from jobs.states import TERMINAL_BATCH_STATES, AskedPriority
 from jobs.tables import Batch
 
@@ -38,8 +38,8 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
         batch=batch,
         look=_look_of(batch),
         tenant=find_tenant(session, found.tenant_id).name if viewer.is_operator else None,
-        failures=listing.failures(session, found),
-        looked_at=listing.LOOKED_AT,
+        failures=failures.of_batch(session, found),
+        looked_at=failures.LOOKED_AT,
         decisions=[(decision, decisions.sentence(decision)) for decision in decisions.read(session, found.id)],
         is_open=found.state not in TERMINAL_BATCH_STATES,
         classes=[priority.value for priority in AskedPriority],

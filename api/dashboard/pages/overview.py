@@ -16,12 +16,13 @@ from api.dashboard.live import Look, OpenPages, Shown, stream
 from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
+from api.dashboard.schedule_rows import schedule_places
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import find_batches
-from jobs.overview import backlog, fleet, reviewing, scheduled, shares
+from jobs.overview import backlog, failures, fleet, reviewing, scheduled, shares
 from jobs.overview.backlog import ClassBacklog
 from jobs.overview.fleet import ModelFleet
 from jobs.overview.listing import progress_of
@@ -75,12 +76,13 @@ class _Glance:
         for kind, listed in (("w", self.waiting), ("r", self.at_risk), ("f", self.failed)):
             for n, batch in enumerate(listed):
                 values |= places(f"{kind}{n}", batch)
+        values |= schedule_places(self.schedules)
         rows = [
             (one.priority for one in self.classes),
             *((batch.id for batch in listed) for listed in (self.waiting, self.at_risk, self.failed)),
             (one.model for one in self.fleet),
             ((one.name, one.model) for one in self.shares),
-            ((one.schedule_id, one.last_state) for one in self.schedules),
+            ((one.schedule_id, one.last_run_id, one.paused_at) for one in self.schedules),
         ]
         return Look.of(values, *(tuple(names) for names in rows))
 
@@ -109,7 +111,8 @@ def _budget(quota: budgets.Quota) -> dict[str, Shown]:
 @router.get("/", name="showOverview")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     glance = _glance(services, Recent(), viewer.tenant_id, session)
-    return render(request, viewer, "overview.html", glance=glance, look=glance.look())
+    errors = failures.lately(session, viewer.tenant_id)  # not live: it reads more than what else is on the page
+    return render(request, viewer, "overview.html", glance=glance, look=glance.look(), errors=errors)
 
 
 @router.get("/live/overview", name="streamOverview")

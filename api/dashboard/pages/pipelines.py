@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
+from api.dashboard import formats
+from api.dashboard.live import Look, OpenPages, Shown, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
+from api.dashboard.schedule_rows import schedule_places
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.pipelines import RunObject
 from jobs.overview import scheduled
+from jobs.overview.scheduled import NextRun
 from jobs.pipelines import definitions, lifecycle, schedules, steps
-from jobs.tables import Run
+from jobs.tables import Run, Schedule
 
 router = page_router()
 
@@ -25,16 +32,58 @@ _NEXT = 5
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pipelines = definitions.list_pipelines(session, tenant_id, limit=_MOST_PIPELINES).data
-    runs = lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
+    found, runs = _found(session, tenant_id)
     return render(
         request,
         viewer,
         "pipelines.html",
         pipelines=pipelines,
         names={pipeline.id: pipeline.name for pipeline in pipelines},
-        schedules=scheduled.next_runs(session, tenant_id, limit=_MOST_SCHEDULES),
+        schedules=found,
         runs=runs,
+        look=_look_of(found, runs),
     )
+
+
+@router.get("/live/pipelines", name="streamPipelines")
+async def live(request: Request, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    return stream(pages, ("pipelines", tenant_id), partial(_look, tenant_id))
+
+
+def _look(tenant_id: str, session: Session) -> Look:
+    return _look_of(*_found(session, tenant_id))
+
+
+def _found(session: Session, tenant_id: str) -> tuple[Sequence[NextRun], Sequence[Run]]:
+    found = scheduled.next_runs(session, tenant_id, limit=_MOST_SCHEDULES)
+    return found, lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
+
+
+def _look_of(found: Sequence[NextRun], runs: Sequence[Run]) -> Look:
+    shown = [(one.schedule_id, one.paused_at, one.last_run_id, one.num_failures, one.num_skipped) for one in found]
+    return Look.of(schedule_places(found) | _run_places(runs), tuple(shown), _states(runs))
+
+
+def _run_places(runs: Sequence[Run]) -> dict[str, Shown]:
+    """Return what of a table of runs changes, by the name of its place."""
+    values: dict[str, Shown] = {}
+    for n, run in enumerate(runs):
+        values |= {f"r{n}.state": (formats.state_name(run.state), formats.tone(run.state)), f"r{n}.took": _took(run)}
+    return values
+
+
+def _took(run: Run) -> str:
+    if run.started_at is None:
+        return formats.NOTHING
+    if run.ended_at is None:
+        return f"since {formats.ago(run.started_at)}"
+    return formats.span((run.ended_at - run.started_at).total_seconds())
+
+
+def _states(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
+    return tuple((run.id, run.state) for run in runs)
 
 
 @router.get("/pipelines/schedules/{schedule_id}", name="showSchedule")
@@ -51,7 +100,25 @@ def show_schedule(schedule_id: str, request: Request, session: ReadingDep, *, vi
         ticks=[] if schedule.paused_at else schedules.upcoming(session, schedule, number=_NEXT),
         runs=runs,
         names={},
+        look=_look_of_one(schedule, runs),
     )
+
+
+@router.get("/live/pipelines/schedules/{schedule_id}", name="streamSchedule")
+async def live_schedule(schedule_id: str, request: Request, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    return stream(pages, ("schedule", tenant_id, schedule_id), partial(_look_at_schedule, tenant_id, schedule_id))
+
+
+def _look_at_schedule(tenant_id: str, schedule_id: str, session: Session) -> Look:
+    schedule = schedules.get_schedule(session, tenant_id, schedule_id)
+    runs = lifecycle.list_runs(session, tenant_id, schedule_id=schedule.id, limit=_MOST_RUNS).data
+    return _look_of_one(schedule, runs)
+
+
+def _look_of_one(schedule: Schedule, runs: Sequence[Run]) -> Look:
+    return Look.of(_run_places(runs), schedule.next_at, schedule.paused_at, _states(runs))
 
 
 @router.get("/pipelines/runs/{run_id}", name="showRun")
@@ -62,9 +129,25 @@ def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: View
         request,
         viewer,
         "run.html",
-        run=_shown(session, run),
+        run=(shown := _shown(session, run)),
+        look=_look_of_run(shown),
         pipeline=definitions.get_pipeline(session, tenant_id, run.pipeline_id),
     )
+
+
+@router.get("/live/pipelines/runs/{run_id}", name="streamRun")
+async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    return stream(pages, ("run", tenant_id, run_id), partial(_look_at_run, tenant_id, run_id))
+
+
+def _look_at_run(tenant_id: str, run_id: str, session: Session) -> Look:
+    return _look_of_run(_shown(session, lifecycle.get_run(session, tenant_id, run_id)))
+
+
+def _look_of_run(run: RunObject) -> Look:
+    return Look.of({}, run.model_dump_json())  # a step or its tokens more: the page is asked for anew
 
 
 def _shown(session: Session, run: Run) -> RunObject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.batches.lifecycle import find_batches
-from jobs.overview import listing
+from jobs.overview import failures, listing
 from jobs.overview.listing import BatchFilter, Shown
 from jobs.partitions import batch_day
-from jobs.tables import Result
+from jobs.tables import Batch, Result
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
@@ -51,19 +51,11 @@ def test_a_tenant_sees_its_own_and_an_operator_all(
     assert "Cancel" not in operator.get(f"/batches/{batch_id}").text
 
 
-def events(browser: Browser, path: str) -> Iterator[dict[str, Any]]:
-    with browser.stream("GET", path) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        for line in answer.iter_lines():
-            if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
-
-
 def test_an_open_page_is_told_what_changes_and_nothing_more(
     browser: Browser, input_lines: Callable[..., bytes]
 ) -> None:
     batch_id = submit(browser, input_lines(2))
-    told = events(browser, f"/live/batches/{batch_id}")
+    told = browser.events(f"/live/batches/{batch_id}")
     assert next(told)["values"]["b.state"] == ["validating", ""]
     browser.call("POST", f"/v1/batches/{batch_id}/cancel")
     changed = next(told)
@@ -72,7 +64,7 @@ def test_an_open_page_is_told_what_changes_and_nothing_more(
 
 
 def test_a_list_that_has_other_rows_has_another_layout(browser: Browser, input_lines: Callable[..., bytes]) -> None:
-    told = events(browser, "/live/batches")
+    told = browser.events("/live/batches")
     before = next(told)
     submit(browser, input_lines(1))
     assert next(told)["layout"] != before["layout"]
@@ -82,7 +74,7 @@ def test_nobody_streams_what_is_another_tenants(
     browse: Browse, browser: Browser, deployment: Any, input_lines: Callable[..., bytes]
 ) -> None:
     batch_id = submit(browser, input_lines(2))
-    told = next(events(browse(deployment.new_key()), f"/live/batches/{batch_id}"))
+    told = next(browse(deployment.new_key()).events(f"/live/batches/{batch_id}"))
     assert told == {"layout": "gone", "values": {}}
 
 
@@ -116,31 +108,73 @@ def test_lists_have_what_is_asked_for(
         assert not has_more
 
 
+def fail(session: Session, batch_id: str, *errors: dict[str, Any]) -> Batch:
+    """Give a batch a failed line for each of these, and one that is answered."""
+    counts = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0}
+    session.execute(
+        text("UPDATE batch SET num_completed = 1, num_failed = :num WHERE id = :id"),
+        {"id": batch_id, "num": len(errors)},
+    )
+    batch = find_batches(session, [batch_id])[0]
+    common = {"batch_day": batch_day(batch.created_at), "batch_id": batch_id, "status_code": None} | counts
+    for n, line in enumerate([*errors, {}]):
+        written = json.dumps({"custom_id": "abcdef"[n]} | line).encode()
+        session.add(Result(line_no=n, result_no=n + 1, is_error=n < len(errors), line=written, **common))
+    session.flush()
+    return batch
+
+
+EXPIRED = {"response": None, "error": {"code": "expired", "message": "too late"}}
+TOO_LONG, LONGER = (
+    {"response": {"body": {"error": {"code": "too_long", "message": said}}}, "error": None}
+    for said in ("<b>long</b>", "longer")
+)
+
+
 def test_failed_lines_are_counted_by_code_with_one_of_each(
     deployment: Any, browser: Browser, input_lines: Callable[..., bytes]
 ) -> None:
     batch_id = submit(browser, input_lines(4))
-    too_long = [{"body": {"error": {"code": "too_long", "message": said}}} for said in ("<b>long</b>", "longer")]
-    failed = [
-        {"custom_id": "a", "response": None, "error": {"code": "expired", "message": "too late"}},
-        {
-            "custom_id": "b",
-            "response": {"body": {"error": {"code": "too_long", "message": "<b>long</b>"}}},
-            "error": None,
-        },
-        {"custom_id": "c", "response": too_long[1], "error": None},
-    ]
     with Session(deployment.engine) as session, session.begin():
-        session.execute(text("UPDATE batch SET num_completed = 1, num_failed = 3 WHERE id = :id"), {"id": batch_id})
-        batch = find_batches(session, [batch_id])[0]
-        common = {"batch_day": batch_day(batch.created_at), "batch_id": batch_id, "status_code": None}
-        counts = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0}
-        for n, line in enumerate([*failed, {"custom_id": "d"}]):
-            row = Result(line_no=n, result_no=n + 1, is_error=n < 3, line=json.dumps(line).encode(), **common, **counts)
-            session.add(row)
-        session.flush()
-        found = [(one.code, one.num_lines, one.custom_id, one.message) for one in listing.failures(session, batch)]
+        batch = fail(session, batch_id, EXPIRED, TOO_LONG, LONGER)
+        found = [(one.code, one.num_lines, one.custom_id, one.message) for one in failures.of_batch(session, batch)]
     assert found == [("too_long", 2, "b", "<b>long</b>"), ("expired", 1, "a", "too late")]
     page = browser.get(f"/batches/{batch_id}").text
     assert "too_long" in page
     assert "<b>long</b>" not in page
+
+
+def test_what_went_wrong_lately_is_told_by_code_over_all_batches(
+    browse: Browse,
+    deployment: Any,
+    browser: Browser,
+    input_lines: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older, newer, refused, old = (submit(browser, input_lines(n + 2)) for n in range(4))
+    listed = json.dumps(
+        [{"code": "invalid_json", "message": "no JSON", "line": n, "param": None} for n in (1, 2, 3, 4)]
+    )
+    with Session(deployment.engine) as session, session.begin():
+        tenant_id = fail(session, older, EXPIRED, LONGER).tenant_id
+        fail(session, newer, TOO_LONG)
+        session.execute(
+            text("UPDATE batch SET state = 'failed', errors = CAST(:errors AS jsonb) WHERE id = :id"),
+            {"id": refused, "errors": listed},
+        )
+        fail(session, old, EXPIRED)
+        session.execute(text("UPDATE batch SET created_at = now() - interval '2 days' WHERE id = :id"), {"id": old})
+        session.expire_all()
+        lately = failures.lately(session, tenant_id)
+        monkeypatch.setattr(failures, "LOOKED_AT_LATELY", 1)
+        less = failures.lately(session, tenant_id)
+    found = [(one.code, one.num_lines, one.num_batches, one.batch_id, one.message) for one in lately.by_code]
+    assert found == [
+        ("invalid_json", 4, 1, refused, "no JSON"),
+        ("too_long", 2, 2, newer, "<b>long</b>"),
+        ("expired", 1, 1, older, "too late"),
+    ]
+    assert (lately.num_looked_at, lately.num_lines) == (7, 7)
+    assert (less.num_looked_at, less.num_lines) == (4, 7)
+    assert ("What went wrong" in browser.get("/").text, "<b>long</b>" in browser.get("/").text) == (True, False)
+    assert "What went wrong" not in browse(deployment.new_key()).get("/").text

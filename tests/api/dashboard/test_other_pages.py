@@ -99,6 +99,27 @@ def test_a_schedule_is_paused_triggered_and_backfilled(nightly: Browser, browse:
     assert stranger.get(page).status_code == stranger.get(f"/pipelines/runs/{run['id']}").status_code == 404
 
 
+def test_schedules_and_runs_are_told_while_one_looks(nightly: Browser, browse: Browse, deployment: Any) -> None:
+    (schedule,) = nightly.get("/v1/schedules").json()["data"]
+    paths = ("/live/pipelines", f"/live/pipelines/schedules/{schedule['id']}")
+    for path, change in zip(paths, ("pause", "resume"), strict=True):
+        told = nightly.events(path)
+        before = next(told)
+        if path == paths[0]:
+            assert before["values"]["s0.next"].startswith("in ")
+            assert before["values"]["s0.last"] == ["–", ""]
+        nightly.call("POST", f"/v1/schedules/{schedule['id']}/{change}")
+        assert next(told)["layout"] != before["layout"]
+    run = nightly.call("POST", "/v1/runs", json={"pipeline": schedule["pipeline_id"]}).json()
+    told = nightly.events(f"/live/pipelines/runs/{run['id']}")
+    before = next(told)
+    nightly.call("POST", f"/v1/runs/{run['id']}/cancel")
+    assert next(told)["layout"] != before["layout"]
+    stranger = browse(deployment.new_key())
+    assert next(stranger.events("/live/pipelines"))["values"] == {}
+    assert next(stranger.events(paths[1]))["layout"] == "gone"
+
+
 @pytest.fixture
 def extraction_id(browse: Browse, deployment: Any) -> tuple[Browser, str]:
     browser = browse(deployment.new_key())

@@ -1,0 +1,130 @@
+"""What went wrong, by code and with one of each: in a batch, and in those of the last day. Bounded in what it reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs.overview.backlog import failed_lately
+from jobs.partitions import batch_day
+from jobs.tables import Batch
+
+LOOKED_AT = 20_000
+"""Results of one batch that its failures are counted in, the latest."""
+MOST_BATCHES = 20
+LOOKED_AT_LATELY = 500
+"""Results of each of these, the latest."""
+_SAMPLE_CHARACTERS = 300
+_NO_CODE = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Failed lines that have one code."""
+
+    code: str
+    num_lines: int
+    num_batches: int
+    batch_id: str
+    """Of one of them, and what it says."""
+    custom_id: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatelyFailed:
+    """What went wrong in the last day."""
+
+    by_code: Sequence[Failure]
+    num_looked_at: int
+    num_lines: int
+    """That failed, in the MOST_BATCHES newest batches."""
+
+
+def of_batch(session: Session, batch: Batch) -> Sequence[Failure]:
+    """Count the failed lines among a batch's latest LOOKED_AT results by their code, the most frequent first."""
+    return _count(session, [batch], looked_at=LOOKED_AT)
+
+
+def lately(session: Session, tenant_id: str | None) -> LatelyFailed:
+    """Count what went wrong in the newest batches of the last day; of one that was refused, its invalid lines."""
+    batches = failed_lately(session, tenant_id, limit=MOST_BATCHES)
+    found = [*_count(session, batches, looked_at=LOOKED_AT_LATELY), *_refused(batches)]
+    return LatelyFailed(
+        by_code=sorted(_joined(found), key=lambda one: (-one.num_lines, one.code)),
+        num_looked_at=sum(one.num_lines for one in found),
+        num_lines=sum(batch.num_failed + len(batch.errors or ()) + batch.num_unlisted_errors for batch in batches),
+    )
+
+
+def _refused(batches: Sequence[Batch]) -> list[Failure]:
+    """Return the errors of inputs, for each batch by code."""
+    return [
+        Failure(code=code, num_lines=num, num_batches=1, batch_id=batch.id, custom_id=None, message=_said(batch, code))
+        for batch in batches
+        for code, num in Counter(error["code"] for error in batch.errors or ()).items()
+    ]
+
+
+def _said(batch: Batch, code: str) -> str:
+    first = next(error for error in batch.errors or () if error["code"] == code)
+    return str(first["message"])[:_SAMPLE_CHARACTERS]
+
+
+def _joined(found: Sequence[Failure]) -> Sequence[Failure]:
+    """Make one of those of the same code; the first has the sample."""
+    by_code: dict[str, Failure] = {}
+    for one in found:
+        first = by_code.get(one.code)
+        by_code[one.code] = (
+            one
+            if first is None
+            else replace(
+                first, num_lines=first.num_lines + one.num_lines, num_batches=first.num_batches + one.num_batches
+            )
+        )
+    return list(by_code.values())
+
+
+def _count(session: Session, batches: Sequence[Batch], *, looked_at: int) -> Sequence[Failure]:
+    readable = [batch for batch in batches if batch.num_failed and batch.results_deleted_at is None]
+    if not readable:
+        return []
+    values = {
+        "days": [batch_day(batch.created_at) for batch in readable],
+        "ids": [batch.id for batch in readable],
+        "after": [max(0, batch.num_completed + batch.num_failed - looked_at) for batch in readable],
+        "characters": _SAMPLE_CHARACTERS,
+        "no_code": _NO_CODE,
+    }
+    return [Failure(**row) for row in session.execute(_COUNT, values).mappings()]
+
+
+# Either `error` says what happened, or the body of the response does.
+_COUNT = text("""
+    WITH failed AS (
+        SELECT batch_id, position, line ->> 'custom_id' AS custom_id,
+            coalesce(nullif(line #> '{error}', 'null'), line #> '{response,body,error}') AS error
+        FROM (
+            SELECT look.batch_id, look.position, CAST(convert_from(found.line, 'UTF8') AS jsonb) AS line
+            FROM unnest(CAST(:days AS date[]), CAST(:ids AS text[]), CAST(:after AS bigint[]))
+                WITH ORDINALITY AS look (day, batch_id, after, position)
+            CROSS JOIN LATERAL (
+                SELECT line FROM result
+                WHERE batch_day = look.day AND batch_id = look.batch_id AND result_no > look.after AND is_error
+            ) AS found
+        ) AS parsed
+    ), coded AS (
+        SELECT coalesce(error ->> 'code', :no_code) AS code, batch_id, custom_id, error ->> 'message' AS message,
+            row_number() OVER (PARTITION BY error ->> 'code' ORDER BY position, custom_id) AS place
+        FROM failed
+    )
+    SELECT code, count(*) AS num_lines, count(DISTINCT batch_id) AS num_batches,
+        max(batch_id) FILTER (WHERE place = 1) AS batch_id, max(custom_id) FILTER (WHERE place = 1) AS custom_id,
+        left(coalesce(max(message) FILTER (WHERE place = 1), ''), :characters) AS message
+    FROM coded GROUP BY code ORDER BY num_lines DESC, code
+""")
