@@ -40,6 +40,15 @@ def window(browser: Browser, site: str, stack: Any) -> Window:
     return open_window(browser, site, stack.api_key)
 
 
+@pytest.fixture(scope="module")
+def operator_key(stack: Any) -> str:
+    engine = connect(stack.database_url())
+    with Session(engine) as session, session.begin():
+        key = create_key(session, None)[1]
+    engine.dispose()
+    return key
+
+
 @pytest.fixture
 def page(window: Window) -> Page:
     return window.page
@@ -138,12 +147,34 @@ def test_doubtful_values_are_reviewed_by_keyboard(page: Page, window: Window, tm
     assert window.complaints == []
 
 
+def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operator_key: str) -> None:
+    window = open_window(browser, site, operator_key)
+    page = window.page
+    page.get_by_role("link", name="Tenants").click()
+    page.get_by_role("table").get_by_role("link").first.click()
+    for given in ("7", ""):
+        page.get_by_label("Open batches").fill(given)
+        page.get_by_role("button", name="Change").click()
+        expect(page.get_by_label("Open batches")).to_have_js_property("defaultValue", given)
+    page.get_by_label("In", exact=True).select_option("micros")
+    page.get_by_label("At most").fill("2.5")
+    page.get_by_label("Days begin in").fill("Europe/Nowhere")
+    page.get_by_role("button", name="Set the budget").click()
+    expect(page.get_by_role("alert")).to_contain_text("Europe/Nowhere")
+    page.get_by_label("Days begin in").fill("Europe/Berlin")
+    page.get_by_role("button", name="Set the budget").click()
+    expect(page.get_by_role("cell", name="2.50").first).to_be_visible()
+    page.once("dialog", lambda asked: asked.accept())
+    page.get_by_role("button", name="Take away").click()
+    expect(page.get_by_role("cell", name="2.50")).to_have_count(0)
+    assert [said for said in window.complaints if "400" not in said] == []
+    page.context.close()
+
+
 @pytest.mark.parametrize("look", [DESK, PHONE], ids=["desk", "phone"])
-def test_every_page_can_be_read_by_everybody(look: Appearance, browser: Browser, site: str, stack: Any) -> None:
-    engine = connect(stack.database_url())
-    with Session(engine) as session, session.begin():
-        operator_key = create_key(session, None)[1]
-    engine.dispose()
+def test_every_page_can_be_read_by_everybody(
+    look: Appearance, browser: Browser, site: str, stack: Any, operator_key: str
+) -> None:
     pages = {
         stack.api_key: ["/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage"],
         operator_key: ["/", "/batches", "/models", "/tenants", "/log", "/usage", "/health"],

@@ -16,8 +16,9 @@ from api.schemas.quota import BudgetObject
 from api.services import ServicesDep
 from jobs.accounts import budgets, tenants, window_budgets
 from jobs.accounts.keys import list_keys
+from jobs.accounts.limits import NAMES
 from jobs.administration.log import entries
-from jobs.states import AskedPriority, Scope
+from jobs.states import AskedPriority, BudgetWindow, Scope
 
 router = page_router()
 
@@ -54,6 +55,8 @@ def show_one(
         budgets=[BudgetObject.of(quota), *windows],
         currency=services.settings.currency,
         classes=_CLASSES,
+        defaults={name: getattr(services.settings, f"tenant_{name}") for name in NAMES},
+        windows=BudgetWindow,
     )
 
 

@@ -40,20 +40,37 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// Forms that call the API with their fields; a field's data-kind says how it is written.
+// Forms that call the API with their fields. A field's data-kind says how it is written; an empty one is left out, or
+// null with data-empty; of a form with data-changes only what differs from what the page came with is sent.
+const isAsItCame = (field) => (field.options ? [...field.options].every((one) => one.selected === one.defaultSelected) : field.value === field.defaultValue);
+const KINDS = {
+  number: (field) => Number(field.value),
+  flag: (field) => field.value === "true",
+  moment: (field) => new Date(field.value).toISOString(),
+  // money is written in micro-units
+  amount: (field) => Math.round(Number(field.value) * (field.form.elements.unit.value === "micros" ? 1e6 : 1)),
+};
+
+function bodyOf(form) {
+  const body = {};
+  for (const field of form.elements) {
+    const isEmpty = field.value === "";
+    if (!field.name || (isEmpty && !("empty" in field.dataset)) || ("changes" in form.dataset && isAsItCame(field))) continue;
+    if (field.type === "checkbox") { if (field.checked) (body[field.name] ??= []).push(field.value); continue; }
+    const [name, inner] = field.name.split(".");
+    const value = isEmpty ? null : (KINDS[field.dataset.kind]?.(field) ?? field.value);
+    if (inner) (body[name] ??= {})[inner] = value;
+    else body[name] = value;
+  }
+  return body;
+}
+
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-submit]");
   if (!form) return;
   event.preventDefault();
   const [method, path] = form.dataset.submit.split(" ");
-  const body = {};
-  for (const field of form.elements) {
-    if (!field.name || (field.value === "" && !field.hasAttribute("data-empty"))) continue;
-    if (field.type === "checkbox") { if (field.checked) (body[field.name] ??= []).push(field.value); }
-    else if (field.dataset.kind === "number") body[field.name] = Number(field.value);
-    else if (field.dataset.kind === "moment") body[field.name] = new Date(field.value).toISOString();
-    else body[field.name] = field.value;
-  }
+  const body = bodyOf(form);
   complain("");
   try {
     const said = await call(method, path, body);
