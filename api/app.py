@@ -20,7 +20,16 @@ from api.batches.looks import BatchLooks
 from api.dashboard.live import OpenPages
 from api.dashboard.site import install_dashboard
 from api.errors import install_error_handlers
-from api.extractions import collections, documents, evaluations, extractions, page_images, reviewed, reviews
+from api.extractions import (
+    collections,
+    document_texts,
+    documents,
+    evaluations,
+    extractions,
+    page_images,
+    reviewed,
+    reviews,
+)
 from api.files import routes as files
 from api.files import tables
 from api.in_flight import InFlight
@@ -109,7 +118,18 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     install_layers(app, meters, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
     batches = (creating, routes, changing, retries, decisions, events, estimates)
     nightly = (previews, definitions, schedules, runs)
-    extracting = (collections, documents, page_images, reviewed, reviews, evaluations, extractions, indexes, searches)
+    extracting = (
+        collections,
+        documents,
+        document_texts,
+        page_images,
+        reviewed,
+        reviews,
+        evaluations,
+        extractions,
+        indexes,
+        searches,
+    )
     administering = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
     for module in (
         files,

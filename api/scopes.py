@@ -19,6 +19,7 @@ _READ = (
     *("listBatches", "retrieveBatch", "listResults", "listDecisions", "streamBatch", "retrieveEstimate"),
     *("listPipelines", "retrievePipeline", "listSchedules", "retrieveSchedule", "listRuns", "retrieveRun"),
     *("listCollections", "retrieveCollection", "listDocuments", "retrieveDocument", "retrievePageImage"),
+    "retrieveDocumentText",
     *("listExtractions", "retrieveExtraction", "listRecords", "listReviews", "summariseReviews", "listGold"),
     "evaluateExtraction",
     *("listIndexes", "retrieveIndex", "searchIndex"),  # which asks for submit where a model embeds the question

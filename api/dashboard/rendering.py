@@ -30,6 +30,7 @@ _TENANT_PAGES = (
     ("/models", "Models & workers"),
     ("/pipelines", "Pipelines"),
     ("/extractions", "Extraction"),
+    ("/indexes", "Indexes"),
     ("/usage", "Usage"),
 )
 _OPERATOR_PAGES = (

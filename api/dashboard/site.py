@@ -12,9 +12,11 @@ from api.dashboard import signing_in
 from api.dashboard.pages import (
     batch,
     batches,
+    documents,
     evaluation,
     extractions,
     health,
+    indexes,
     models,
     overview,
     pipelines,
@@ -26,7 +28,8 @@ from api.dashboard.pages import (
 
 _STATIC = Path(__file__).parent / "static"
 _ASKED_AGAIN = "no-cache"  # answered with 304 where nothing has changed: an upgrade is seen at once
-_PAGES = (overview, batches, batch, submit, models, pipelines, extractions, evaluation, tenants, usage, health, plots)
+_READING = (overview, batches, batch, models, usage, health, plots)
+_WORKING = (submit, pipelines, extractions, evaluation, documents, indexes, tenants)
 
 
 class _Static(StaticFiles):
@@ -41,6 +44,6 @@ class _Static(StaticFiles):
 
 def install_dashboard(app: FastAPI) -> None:
     """Add the pages to the application; `app.state.open_pages` must keep looking while it serves."""
-    for module in (signing_in, *_PAGES):
+    for module in (signing_in, *_READING, *_WORKING):
         app.router.include_router(module.router)  # past the table of scopes: a page asks who looks at it
     app.mount("/static", _Static(directory=_STATIC), name="static")

@@ -97,3 +97,15 @@ class DeletedDocument(WireModel):
     id: str
     object: Literal["collection.document"] = "collection.document"
     deleted: Literal[True] = True
+
+
+class DocumentText(WireModel):
+    object: Literal["document.text"] = "document.text"
+    document_id: str
+    document: str
+    """Its name."""
+    start: int
+    end: int
+    num_characters: int
+    """Of all of its text."""
+    text: str

@@ -9,6 +9,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -110,14 +111,23 @@ class DocumentSummary:
     @classmethod
     def from_bytes(cls, stored: bytes) -> DocumentSummary:
         """Read what `Document.to_bytes` wrote; raises as `Document.from_bytes`."""
-        body = _body(stored)
-        header = orjson.loads(body[_SIZE.size : _SIZE.size + _SIZE.unpack_from(body)[0]])
+        header = _header(stored)
         return cls(
             parser=header["parser"],
             format=header["format"],
             num_pages=len(header["pages"]),
             num_characters=len(header["text"]),
         )
+
+
+def text_of(stored: bytes) -> str:
+    """Return the text alone of what `Document.to_bytes` wrote; raises as `Document.from_bytes`."""
+    return str(_header(stored)["text"])
+
+
+def _header(stored: bytes) -> Any:
+    body = _body(stored)
+    return orjson.loads(body[_SIZE.size : _SIZE.size + _SIZE.unpack_from(body)[0]])
 
 
 def _body(stored: bytes) -> bytes:

@@ -132,8 +132,10 @@ def test_doubtful_values_are_reviewed_by_keyboard(page: Page, window: Window, tm
     words = tuple(Words(x=72, y=72 + 20 * n, text=text) for n, text in enumerate(said))
     paper = tmp_path / "invoice.pdf"
     paper.write_bytes(write_pdf([PdfPage(words=words)]))
+    note = tmp_path / "note.txt"
+    note.write_text("\n".join(said), encoding="utf-8")
     page.goto("/submit")
-    page.get_by_label("Drop files here").set_input_files(paper)
+    page.get_by_label("Drop files here").set_input_files([paper, note])
     page.get_by_role("button", name="Extract the fields").click()
     expect(page.locator(".pill").first).to_have_text("completed", timeout=SLOW)
     page.get_by_role("link", name=re.compile("Review .* value")).click()
@@ -142,9 +144,31 @@ def test_doubtful_values_are_reviewed_by_keyboard(page: Page, window: Window, tm
     before = int(left.inner_text())
     for key in ("a", "r")[: min(2, before)]:
         seen = int(left.inner_text())
+        expect(page.locator("#page:visible, #text:visible, #no-page:visible")).to_have_count(1)
         page.keyboard.press(key)
         expect(left).to_have_text(str(seen - 1))
     assert window.complaints == []
+
+
+def test_an_index_is_searched_and_leads_to_the_text(page: Page, window: Window, site: str, stack: Any) -> None:
+    with httpx.Client(base_url=site, headers={"Authorization": f"Bearer {stack.api_key}"}, timeout=60) as http:
+        ids = [
+            http.post("/v1/files", data={"purpose": "user_data"}, files={"file": (name, content)}).json()["id"]
+            for name, content in (("boats.txt", b"The ferry leaves the harbour."), ("trees.txt", b"Oaks grow slowly."))
+        ]
+        collection = http.post("/v1/collections", json={"name": "notes"}).json()["id"]
+        http.post(f"/v1/collections/{collection}/documents", json={"file_ids": ids})
+        http.post("/v1/indexes", json={"collection_id": collection, "name": "Notes"})
+    page.get_by_role("link", name="Indexes").click()
+    page.get_by_role("link", name="Notes").click()
+    expect(page.locator(".pill").first).to_have_text("completed", timeout=SLOW)
+    page.get_by_label("Question").fill("harbour")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#passages li")).to_have_count(1)
+    assert window.violations() == []
+    page.get_by_role("link", name="boats.txt").click()
+    expect(page.locator("mark")).to_have_text("The ferry leaves the harbour.")
+    assert window.violations() == window.complaints == []
 
 
 def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operator_key: str) -> None:
@@ -156,7 +180,7 @@ def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operat
         page.get_by_label("Open batches").fill(given)
         page.get_by_role("button", name="Change").click()
         expect(page.get_by_label("Open batches")).to_have_js_property("defaultValue", given)
-    page.get_by_label("In", exact=True).select_option("micros")
+    page.locator("[name=unit]").select_option("micros")
     page.get_by_label("At most").fill("2.5")
     page.get_by_label("Days begin in").fill("Europe/Nowhere")
     page.get_by_role("button", name="Set the budget").click()
@@ -176,7 +200,7 @@ def test_every_page_can_be_read_by_everybody(
     look: Appearance, browser: Browser, site: str, stack: Any, operator_key: str
 ) -> None:
     pages = {
-        stack.api_key: ["/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage"],
+        stack.api_key: ["/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/indexes", "/usage"],
         operator_key: ["/", "/batches", "/models", "/tenants", "/log", "/usage", "/health"],
     }
     broken = []

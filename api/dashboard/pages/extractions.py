@@ -12,6 +12,7 @@ from api.dashboard import formats
 from api.dashboard.live import Look, OpenPages, Shown, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
+from api.dashboard.stage_rows import stage_places
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.extractions import ExtractionObject
 from api.services import Services, ServicesDep
@@ -93,16 +94,7 @@ def _all_shown(session: Session, extractions: Sequence[Extraction], services: Se
 
 def _look_of(shown: ExtractionObject) -> Look:
     values: dict[str, Shown] = {"state": (formats.state_name(shown.status), _tone(shown.status))}
-    for n, stage in enumerate(shown.stages):
-        counts = stage.request_counts
-        done = 0 if counts is None else counts.completed + counts.failed
-        total = 0 if counts is None else counts.total
-        values |= {
-            f"{n}.lines": f"{done:,} / {total:,}" if total else formats.NOTHING,
-            f"{n}.done": str(round(1000 * done / total) if total else 1000 * (stage.done_at is not None)),
-            f"{n}.failed": f"{counts.failed:,} failed" if counts is not None and counts.failed else "",
-        }
-    return Look.of(values, shown.status, len(shown.stages), shown.reason)
+    return Look.of(values | stage_places(shown.stages), shown.status, len(shown.stages), shown.reason)
 
 
 def _tone(state: ExtractionState) -> str:

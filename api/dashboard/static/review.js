@@ -3,6 +3,7 @@ import { call, complain } from "./dashboard.js";
 
 const part = (id) => document.getElementById(id);
 const room = part("review");
+const AROUND = 3000; // characters before and behind a place
 const METERS_PER_POINT = 0.0254 / 72;
 let claimed = { claim: null, data: [] };
 let left = Number(part("left").textContent.replaceAll(",", ""));
@@ -18,8 +19,10 @@ async function next() {
 
 async function show(review) {
   const { evidence } = review;
-  const name = evidence.spans?.[0]?.document ?? review.document; // a value of an index has a document of its own
-  part("document").textContent = name + (review.reason === "sample" ? ", drawn of what nobody need look at" : "");
+  const spans = evidence.spans ?? [], place = spans.find((span) => span.box) ?? spans[0] ?? { start: 0, end: 0 };
+  const at = documentAt(review, place), name = place.document ?? review.document;
+  const link = at ? Object.assign(document.createElement("a"), { href: `${at}?start=${place.start}&end=${place.end}#mark`, textContent: name }) : name;
+  part("document").replaceChildren(link, review.reason === "sample" ? ", drawn of what nobody need look at" : "");
   part("path").textContent = review.path;
   part("value").textContent = evidence.value === null ? "no value" : String(evidence.value);
   part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
@@ -29,7 +32,30 @@ async function show(review) {
   part("right").value = evidence.value ?? "";
   part("right").dataset.kind = typeof evidence.value;
   part("path").focus({ preventScroll: true });
-  showPage(review, (evidence.spans ?? []).find((span) => span.box)); // nobody waits for the picture
+  for (const id of ["page", "text", "no-page"]) part(id).hidden = true;
+  if (place.box) showPage(review, place, at); // nobody waits for the picture
+  else if (at) showText(review, place, at);
+  else part("no-page").hidden = false;
+}
+
+/** Where the document of a place is; of an index each value has its own, and one that stands nowhere has none. */
+function documentAt(review, place) {
+  const id = place.document_id ?? (room.dataset.index ? null : review.document_id);
+  return id && `/collections/${room.dataset.collection}/documents/${id}`;
+}
+
+/** The words around a place that is on no page, or the first ones. Offsets count characters, not UTF-16 as scripts do. */
+async function showText(review, { start, end }, at) {
+  const from = Math.max(0, start - AROUND);
+  try {
+    const found = await call("GET", `/v1${at}/text?start=${from}&limit=${end - from + AROUND}`);
+    if (review !== claimed.data[0]) return;
+    const characters = [...found.text], cut = (first, last) => characters.slice(first, last).join("");
+    const mark = Object.assign(document.createElement("mark"), { textContent: cut(start - from, end - from), hidden: start === end });
+    part("text").replaceChildren(from ? "…" : "", cut(0, start - from), mark, cut(end - from), found.end < found.num_characters ? "…" : "");
+    part("text").hidden = false;
+    part("text").scrollTop = mark.offsetTop - 80;
+  } catch { part("no-page").hidden = false; } // the quote is on the left
 }
 
 /** Pixels a point of the page has, as the picture's own `pHYs` says. */
@@ -41,11 +67,8 @@ function scaleOf(bytes) {
   return 1;
 }
 
-async function showPage(review, span) {
-  part("page").hidden = true;
-  part("no-page").hidden = Boolean(span);
-  if (!span) return;
-  const answer = await fetch(`/v1/collections/${room.dataset.collection}/documents/${span.document_id ?? review.document_id}/pages/${span.page}/image`);
+async function showPage(review, span, at) {
+  const answer = await fetch(`/v1${at}/pages/${span.page}/image`);
   const bytes = await answer.arrayBuffer();
   if (review !== claimed.data[0]) return;
   part("no-page").hidden = answer.ok;

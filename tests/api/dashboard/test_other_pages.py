@@ -18,7 +18,10 @@ from tests.api.extracting import completed_extraction
 
 Browse = Callable[[str | None], Browser]
 
-TENANT_PAGES = ("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage", "/plots?range=24h")
+TENANT_PAGES = (
+    *("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/indexes", "/usage"),
+    "/plots?range=24h",
+)
 OPERATOR_PAGES = ("/", "/batches", "/models", "/usage", "/health", "/plots?range=30d")
 
 
@@ -165,7 +168,29 @@ def test_an_evaluation_is_told_by_field_with_its_plots(browse: Browse, deploymen
     assert ("vendor" in page, "50.0 %" in page, page.count("<svg"), "<i>" in page) == (True, True, 2, False)
     wrong = browser.get(f"{path}?gold=file_x")
     assert (wrong.status_code, "No such File" in wrong.text) == (404, True)
-    assert browse(deployment.new_key()).get(f"{path}?gold={file}").status_code == 404
+    stranger = browse(deployment.new_key())
+    assert stranger.get(f"{path}?gold={file}").status_code == 404
+    collection = browser.get(f"/v1/extractions/{found}").json()["collection_id"]
+    (document,) = browser.get(f"/v1/collections/{collection}/documents").json()["data"]
+    text = f"/collections/{collection}/documents/{document['id']}"
+    assert '<mark id="mark">Birch Ltd</mark>' in browser.get(f"{text}?start=8&end=17").text
+    assert "<mark" not in browser.get(text).text
+    assert stranger.get(text).status_code == 404
+
+
+def test_an_index_is_its_tenants_and_told_while_it_is_built(
+    extraction_id: tuple[Browser, str], browse: Browse, deployment: Any
+) -> None:
+    browser, extraction = extraction_id
+    collection = browser.get(f"/v1/extractions/{extraction}").json()["collection_id"]
+    made = browser.call("POST", "/v1/indexes", json={"collection_id": collection, "name": "boats <i>"}).json()["id"]
+    for path in ("/indexes", f"/indexes/{made}"):
+        page = browser.get(path).text
+        assert ("boats &lt;i&gt;" in page, "boats <i>" in page, f"/indexes/{made}" in page) == (True, False, True)
+    assert next(browser.events(f"/live/indexes/{made}"))["values"]["state"] == ["in progress", ""]
+    stranger = browse(deployment.new_key())
+    assert stranger.get(f"/indexes/{made}").status_code == 404
+    assert made not in stranger.get("/indexes").text
 
 
 def test_usage_is_that_of_the_days_that_are_asked_for(browse: Browse, deployment: Any) -> None:
