@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, chromium, open_window
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "dashboard"
-PAGES = ("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/usage")
+PAGES = ("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/indexes", "/usage")
 OPERATOR_PAGES = ("/", "/models", "/tenants", "/log", "/health")
 _DRAWN_MILLISECONDS = 1500  # plots, and the first values of a stream
 
@@ -32,7 +32,8 @@ def main() -> None:
         draw(browser, site, key, (*PAGES, *_details(site, key)), look=DESK)
         draw(browser, site, key, PAGES[:2], look=PHONE, suffix="-phone")
         if operator_key is not None:
-            draw(browser, site, operator_key, OPERATOR_PAGES, look=DESK, suffix="-operator")
+            paths = (*OPERATOR_PAGES, *_tenant(site, operator_key))
+            draw(browser, site, operator_key, paths, look=DESK, suffix="-operator")
 
 
 def draw(browser: Browser, site: str, key: str, paths: tuple[str, ...], *, look: Appearance, suffix: str = "") -> None:
@@ -41,19 +42,36 @@ def draw(browser: Browser, site: str, key: str, paths: tuple[str, ...], *, look:
     for path in paths:
         window.page.goto(path)
         window.page.wait_for_timeout(_DRAWN_MILLISECONDS)
-        name = path.strip("/").split("/")
-        file = f"{name[0] or 'overview'}{'-one' if len(name) > 1 else ''}{suffix}.png"
-        window.page.screenshot(path=FOLDER / file, full_page=True)
+        window.page.screenshot(path=FOLDER / f"{_name(path)}{suffix}.png", full_page=True)
+
+
+def _name(path: str) -> str:
+    """Return what a page's picture is called: `/batches/batch_…` is `batches-one`."""
+    parts = path.partition("?")[0].strip("/").split("/")
+    return "-".join((parts[0] or "overview", *(("one",) if len(parts) == 2 else ()), *parts[2:]))
 
 
 def _details(site: str, key: str) -> tuple[str, ...]:
-    """Return pages of one batch, one extraction and its review, of those that there are."""
+    """Return pages of one batch, one extraction, its review and evaluation, and one index, of those that there are."""
     with httpx.Client(base_url=f"{site}/v1", headers={"Authorization": f"Bearer {key}"}) as client:
-        batches = client.get("/batches").json()["data"]
-        extractions = client.get("/extractions").json()["data"]
-    failed = next((one for one in batches if one["request_counts"]["failed"]), None)
-    found = () if failed is None else (f"/batches/{failed['id']}",)
-    return found + tuple(f"/{page}/{one['id']}" for one in extractions[:1] for page in ("extractions", "reviews"))
+        batches, extractions, indexes, files = (
+            client.get(path).json()["data"]
+            for path in ("/batches", "/extractions", "/indexes", "/files?purpose=user_data&limit=100")
+        )
+    failed = [one for one in batches if one["request_counts"]["failed"]]
+    gold = next((f"?gold={one['id']}" for one in files if one["filename"].endswith(".jsonl")), "")
+    return (
+        *(f"/batches/{one['id']}" for one in failed[:1]),
+        *(f"/{page}/{one['id']}" for one in extractions[:1] for page in ("extractions", "reviews")),
+        *(f"/extractions/{one['id']}/evaluation{gold}" for one in extractions[:1]),
+        *(f"/indexes/{one['id']}" for one in indexes[:1]),
+    )
+
+
+def _tenant(site: str, operator_key: str) -> tuple[str, ...]:
+    """Return the page of the newest tenant."""
+    with httpx.Client(base_url=f"{site}/v1", headers={"Authorization": f"Bearer {operator_key}"}) as client:
+        return (f"/tenants/{client.get('/admin/tenants').json()['data'][-1]['id']}",)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 from pydantic import Field
 
+from api.dashboard import formats
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
@@ -17,8 +20,9 @@ from api.services import ServicesDep
 from jobs.accounts import budgets, tenants, window_budgets
 from jobs.accounts.keys import list_keys
 from jobs.accounts.limits import NAMES
+from jobs.accounts.money import in_currency
 from jobs.administration.log import entries
-from jobs.states import AskedPriority, BudgetWindow, Scope
+from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, Scope
 
 router = page_router()
 
@@ -67,7 +71,35 @@ def show_log(
     viewer.caller.require(Scope.ADMIN)
     found = entries(session, before_id=query.before, limit=_ENTRIES + 1)
     more = found[_ENTRIES - 1].id if len(found) > _ENTRIES else None
-    return render(request, viewer, "log.html", entries=found[:_ENTRIES], more=more)
+    shown = [(entry, _changes(entry.before or {}, entry.after or {})) for entry in found[:_ENTRIES]]
+    return render(request, viewer, "log.html", entries=shown, more=more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """Of one thing that an entry of the log is about."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[_Change]:
+    """Return what was changed; of what was made or is gone what it had."""
+    names = dict.fromkeys((*before, *after))
+    found = [_Change(name=name, before=_written(name, before), after=_written(name, after)) for name in names]
+    return [change for change in found if change.before != change.after]
+
+
+def _written(name: str, shown: Mapping[str, Any]) -> str | None:
+    value = shown.get(name)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if name == "limit" and shown.get("unit") == BudgetUnit.MONEY and isinstance(value, int):
+        return in_currency(value)
+    return formats.exact(value) if isinstance(value, int) else None if value is None else str(value)
 
 
 _CLASSES = [priority.value for priority in AskedPriority]

@@ -54,6 +54,9 @@ def test_budgets_and_limits_stand_on_the_page_of_their_tenant(operator: Browser,
     assert ("2.50" in page, "70,001" in page, page.count("/v1/admin/budgets/")) == (True, True, 2)
     assert f"{key['hint']}… laptop" in page
     assert re.search(r'name="limits.open_batches"[^>]*value="7"', page)
+    log = operator.get("/log").text
+    assert ("limit <strong>2.50</strong>" in log, "<del>none</del>" in log) == (True, False)
+    assert "open batches <strong>7</strong>" in log
 
 
 def test_the_log_goes_on_where_a_page_ends(operator: Browser, tenant_id: str) -> None:
@@ -63,7 +66,7 @@ def test_the_log_goes_on_where_a_page_ends(operator: Browser, tenant_id: str) ->
         assert changed.status_code == 200, changed.text
     older = re.search(r'href="(/log\?before=\d+)"', operator.get("/log").text)
     assert older is not None
-    assert "limit_tokens" in operator.get(older[1]).text
+    assert "limit tokens" in operator.get(older[1]).text
 
 
 def test_a_key_that_is_made_signs_in_until_it_is_revoked(operator: Browser, tenant_id: str, browse: Browse) -> None:
