@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState, RunState
 
 NOTHING = "–"
@@ -93,6 +94,11 @@ def stamp(moment: datetime | int | None) -> str:
 
 def state_name(state: str) -> str:
     return state.replace("_", " ")
+
+
+def model_name(model: str) -> str:
+    """Name what a batch or worker is of, as a person would: documents are read by no model."""
+    return "documents" if model == PREPARE_MODEL else model
 
 
 def tone(state: str) -> str:

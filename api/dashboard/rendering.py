@@ -78,6 +78,7 @@ def _environment() -> Environment:
         formats.until,
         formats.stamp,
         formats.state_name,
+        formats.model_name,
         formats.tone,
     ):
         environment.filters[written.__name__] = written

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVarTuple
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import Select, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.overview.backlog import IS_LIVE, LIVE_STATES

@@ -56,14 +56,17 @@ def _details(site: str, key: str) -> tuple[str, ...]:
     with httpx.Client(base_url=f"{site}/v1", headers={"Authorization": f"Bearer {key}"}) as client:
         batches, extractions, indexes, files = (
             client.get(path).json()["data"]
-            for path in ("/batches", "/extractions", "/indexes", "/files?purpose=user_data&limit=100")
+            for path in ("/batches?limit=100", "/extractions", "/indexes", "/files?purpose=user_data&limit=1000")
         )
+        gold = next((one["id"] for one in files if one["filename"].startswith("gold")), "")
+        paths = [f"/extractions/{one['id']}/evaluation" for one in extractions if gold]
+        query = {"gold_file_id": gold}
+        measured = [f"{path}?gold={gold}" for path in paths if client.get(path, params=query).is_success]
     failed = [one for one in batches if one["request_counts"]["failed"]]
-    gold = next((f"?gold={one['id']}" for one in files if one["filename"].endswith(".jsonl")), "")
     return (
         *(f"/batches/{one['id']}" for one in failed[:1]),
         *(f"/{page}/{one['id']}" for one in extractions[:1] for page in ("extractions", "reviews")),
-        *(f"/extractions/{one['id']}/evaluation{gold}" for one in extractions[:1]),
+        *measured[:1],
         *(f"/indexes/{one['id']}" for one in indexes[:1]),
     )
 

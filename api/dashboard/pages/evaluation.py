@@ -123,8 +123,9 @@ def _row(name: str, found: Measures) -> tuple[str, list[str]]:
 
 
 def _find(services: Services, tenant_id: str, extraction_id: str) -> tuple[Extraction, list[File]]:
-    """Return an extraction, and the files that may be gold by their names."""
+    """Return an extraction, and the files that may be gold by their names, those that say so first."""
     with transaction(services.sessions) as session:
         extraction = lifecycle.get_extraction(session, tenant_id, extraction_id)
         newest = files.list_files(session, tenant_id, limit=_LOOKED_AT, purpose=Purpose.USER_DATA).data
-        return extraction, [file for file in newest if file.filename.endswith(_ENDS)][:_OFFERED]
+        lines = [file for file in newest if file.filename.endswith(_ENDS)]
+        return extraction, sorted(lines, key=lambda file: "gold" not in file.filename.lower())[:_OFFERED]

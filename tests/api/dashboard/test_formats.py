@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from api.dashboard import formats
+from jobs.lines.document_bodies import PREPARE_MODEL
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,12 @@ def test_what_comes_round_all_the_time_is_just_now() -> None:
     now = datetime.now(UTC)
     assert {formats.ago(now - timedelta(seconds=seconds)) for seconds in (-1, 0, 2, 4)} == {"just now"}
     assert formats.ago(now - timedelta(seconds=7)) == "7 s ago"
+
+
+@pytest.mark.parametrize(("part", "shown"), [(None, "–"), (0.0, "0.0 %"), (0.9994, "99.9 %"), (1.0, "100.0 %")])
+def test_measures_have_a_decimal(part: float | None, shown: str) -> None:
+    assert formats.percent(part) == shown
+
+
+def test_what_no_model_does_is_named_for_what_it_does() -> None:
+    assert (formats.model_name("org/tiny"), formats.model_name(PREPARE_MODEL)) == ("org/tiny", "documents")
