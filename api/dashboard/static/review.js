@@ -14,7 +14,7 @@ async function next() {
   const review = claimed.data[0];
   room.hidden = !review;
   part("done").hidden = Boolean(review);
-  part("done-said").textContent = left ? "Others have what is left; what they do not decide comes back in some minutes" : "Nothing is left to review here";
+  part("done-said").textContent = left ? "What is left is with others, or was put off here: it comes back in some minutes" : "Nothing is left to review here";
   if (review) await show(review);
 }
 
