@@ -120,8 +120,9 @@ class OpenPages:
         self._services = services
         self._open: dict[Hashable, _Open] = {}
         self._begun = anyio.Event()
-        self.recent = Recent()
-        """For looks, which come one after the other."""
+        self._num_looks = 0
+        self.recent = Recent(now=lambda: self._num_looks * LOOK_SECONDS)
+        """For looks, which come one after the other. Where they come more rarely, what they ask lately does, too."""
 
     async def watch(self, key: Hashable, looking: Looking) -> AsyncIterator[str | None]:
         """Yield what has changed, whenever something has; None: nothing has for a while."""
@@ -161,6 +162,7 @@ class OpenPages:
 
     async def _look(self) -> float:
         pages = dict(self._open)
+        self._num_looks += 1
         async with self._services.session_slots:
             spent_seconds = await run_sync(_look_at_all, self._services, pages)
         self.recent.forget()

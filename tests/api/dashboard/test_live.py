@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from api.dashboard.live import MAX_BYTES, Look, Told, _look_at_all, _Open
+from api.dashboard.live import MAX_BYTES, Look, OpenPages, Told, _look_at_all, _Open
 from jobs.database import sessions
 from jobs.errors import NotFoundError
 
@@ -90,3 +92,17 @@ def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(deployment: 
     found = {key: page.latest for key, page in pages.items()}
     read = Look(values={"n": "7"})
     assert found == {"first": read, "broken": None, "gone": Look(values={}, layout="gone"), "last": read}
+
+
+def test_what_is_asked_lately_is_counted_in_looks(deployment: Any) -> None:
+    numbers, found = count(), list[int]()
+    services: Any = SimpleNamespace(sessions=sessions(deployment.engine), session_slots=anyio.Semaphore(1))
+    pages = OpenPages(services)
+
+    async def look_often() -> None:
+        for _ in range(6):
+            await pages._look()
+            found.append(pages.recent.get("a", lambda: next(numbers), seconds=3))
+
+    anyio.run(look_often)
+    assert found == [0, 0, 0, 1, 1, 1]
