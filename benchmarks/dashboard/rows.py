@@ -11,6 +11,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks.dashboard.statements import ROWS
 from engine.stats import EngineStats, Histogram, SizeHistogram, measured
+from extraction.course.stored_plan import StoredPlan
 from jobs import partitions, served_models
 from jobs.accounts import keys, tenants, window_budgets
 from jobs.accounts.window_budgets import NewBudget
@@ -24,7 +25,7 @@ _RUNS = 30
 _EXTRACTIONS = 12
 """Of each tenant; two of them are under way."""
 _DEFINITION = {"steps": [{"name": "ask", "model": MODELS[0], "prompt": "Summarise {{ text }}", "source": "daily"}]}
-_PLAN = {"schema": '{"type": "object", "properties": {"total": {"type": "number"}}}', "quotes": True}
+_PLAN = StoredPlan(schema='{"type": "object", "properties": {"total": {"type": "number"}}}', model="demo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ def _values(sizes: Sizes, tenant_ids: Sequence[str]) -> dict[str, object]:
         "hours": sizes.hours,
         "stats": orjson.dumps(_heartbeat()).decode(),
         "definition": orjson.dumps(_DEFINITION).decode(),
-        "plan": orjson.dumps(_PLAN).decode(),
+        "plan": _PLAN.to_bytes().decode(),
         "runs": _RUNS,
         "extractions": _EXTRACTIONS,
     }
