@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import orjson
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt
 from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
@@ -64,15 +64,15 @@ class CreateExtractionBody(StrictModel):
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
     """A JSON schema of the fields, see docs/extraction.md."""
     model: ObjectId
-    quotes: bool = True
+    quotes: StrictBool = True
     """Ask for the words that hold each value; else the value itself is looked for."""
-    logprobs: bool = True
+    logprobs: StrictBool = True
     """Ask how likely each token is: better scores, and some 10 kB more a document."""
-    again: bool = True
+    again: StrictBool = True
     """Ask for doubtful fields a second time."""
-    second_reading: bool = False
+    second_reading: StrictBool = False
     """Read each document another way, too: better scores, twice the tokens."""
-    cover: bool = False
+    cover: StrictBool = False
     """Ask once more with the found values covered: shows contradictions, twice the tokens."""
     max_tokens: Annotated[StrictInt, Field(ge=16, le=1_000_000), WHOLE] | None = None
     """Of an answer; null: twice what the schema lets expect."""
@@ -82,7 +82,7 @@ class CreateExtractionBody(StrictModel):
     """What `tokenmill extract calibrate` wrote: what scores mean."""
     examples: ObjectId | None = None
     """A gold file, or an extraction whose reviews are gold: each prompt shows up to three documents most alike."""
-    parquet: bool = False
+    parquet: StrictBool = False
     """Write the fields as a table, too."""
     completion_window: CompletionWindow = "24h"
     """Of all stages together."""

@@ -35,6 +35,6 @@ def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[E
 def read_known(gold: Path, schema: FieldSchema) -> dict[str, GoldDocument]:
     """Return a gold file by document. Raises InputError with the line of what is wrong."""
     try:
-        return read_gold(text_of(gold).splitlines(), schema)
+        return read_gold(text_of(gold).split("\n"), schema)
     except ExtractionError as error:
         raise InputError(f"{gold}: {error}") from None

@@ -221,6 +221,7 @@ def test_the_same_key_makes_one_extraction_and_for_another_request_none(http: ht
         ({"index_id": "index_none"}, 400, "invalid_value", "one of the two"),
         ({"collection_id": None, "index_id": "index_none"}, 404, "not_found", "index"),
         ({"top_k": 3}, 400, "invalid_value", "of an index"),
+        ({"cover": "yes"}, 400, "invalid_value", "boolean"),
         ({"calibration": {"of": "nothing"}}, 400, "invalid_request", "calibration"),
         ({"schemas": {}}, 400, "unknown_parameter", "schemas"),
     ],

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
+from cli.extracting.known import read_known
+from extraction.fields.schema import FieldSchema
 from extraction.passes.examples import FROM_AN_EXAMPLE
 from jobs.chunks.recording import LineResult
 from jobs.errors import ConflictError, InputError
@@ -242,6 +244,14 @@ def test_a_prompt_shows_known_documents_and_never_the_document_itself(service: S
     told = service.run(*arguments(folder, "--dry-run", "--max-tokens", "32", "--examples", str(gold)))
     assert "<example>\nInvoice of Zebra Ltd" not in told.stdout
     assert "Yak Inc" in told.stdout
+
+
+def test_a_line_of_gold_ends_where_json_lines_do(tmp_path: Path) -> None:
+    fields = {"vendor": "Ash\u2028Ltd"}
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text(json.dumps({"document": "a.pdf", "fields": fields}, ensure_ascii=False) + "\n", encoding="utf-8")
+    schema = FieldSchema.parse({"type": "object", "properties": {"vendor": {"type": "string"}}})
+    assert read_known(gold, schema)["a.pdf"].fields == fields
 
 
 def test_an_example_that_is_gone_is_refused_by_its_name(service: Service, folder: Path) -> None:
