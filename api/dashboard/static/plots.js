@@ -7,13 +7,20 @@ const drawn = new Map();
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const short = (value) => (value === null ? "–" : Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value));
 
+// Times are UTC, as everywhere on the pages.
+const DAY = 86_400;
+const at = (seconds) => new Date(seconds * 1000).toISOString();
+const times = (_, ticks, __, ___, step) => ticks.map((tick) => (step >= DAY || tick % DAY === 0 ? at(tick).slice(5, 10) : at(tick).slice(11, 16)));
+const moment = (_, seconds) => (seconds === null ? "–" : `${at(seconds).slice(0, 16).replace("T", " ")} UTC`);
+
 function options(title, labels, width) {
   const axis = { stroke: ink("--muted"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
   return {
     width, height: 200, cursor: { y: false }, legend: { live: true },
     scales: { y: { range: (_, least, most) => [0, Math.max(most ?? 0, 1e-9) * 1.1] } },
-    axes: [axis, { ...axis, size: 54, values: (_, ticks) => ticks.map(short) }],
-    series: [{ label: "at" }, ...labels.map((label, n) => ({
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+    axes: [{ ...axis, values: times }, { ...axis, size: 54, values: (_, ticks) => ticks.map(short) }],
+    series: [{ label: "at", value: moment }, ...labels.map((label, n) => ({
       label, stroke: ink(INKS[n % INKS.length]), width: 1.75, points: { show: false }, spanGaps: false, value: (_, v) => short(v),
     }))],
   };
