@@ -24,7 +24,7 @@ from starlette.responses import StreamingResponse
 from api.dashboard.recent import Recent
 from api.services import Services
 from jobs.database import transaction
-from jobs.errors import InputError, ServiceError
+from jobs.errors import InputError, RateLimitError, ServiceError
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ MAX_BYTES = 2000
 """Of a message, and so of what a page is sent in a second."""
 LAYOUT_LENGTH = 12
 HEARTBEAT_SECONDS = 15.0
+MOST_PAGES = 60
+"""Different ones that a tenant, or all operators, may have open here: each look at one makes all others wait."""
 MAX_SECONDS = 600.0
 """Then the browser connects again, with its cookie: one whose key has ended sees no more."""
 
@@ -58,6 +60,8 @@ class Look:
 
 
 Looking = Callable[[Session], Look]
+Key = tuple[str, str | None, *tuple[Hashable, ...]]
+"""A page's name, the tenant whose it is (None: operators'), and what else makes it another: equal keys, equal looks."""
 
 
 class Told:
@@ -114,17 +118,27 @@ class _Open:
 
 
 class OpenPages:
-    """For use on the event loop alone. `key` names a page and whose it is: equal keys must mean equal looks."""
+    """For use on the event loop alone."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._open: dict[Hashable, _Open] = {}
+        self._open: dict[Key, _Open] = {}
         self._begun = anyio.Event()
         self._num_looks = 0
         self.recent = Recent(now=lambda: self._num_looks * LOOK_SECONDS)
         """For looks, which come one after the other. Where they come more rarely, what they ask lately does, too."""
 
-    async def watch(self, key: Hashable, looking: Looking) -> AsyncIterator[str | None]:
+    def require_room(self, key: Key) -> None:
+        """Raise RateLimitError where whoever looks has MOST_PAGES other pages open."""
+        _, tenant_id, *_ = key
+        if key not in self._open and sum(other[1] == tenant_id for other in self._open) >= MOST_PAGES:
+            raise RateLimitError(
+                f"{MOST_PAGES} pages are open already, as many as may be. Close some.",
+                code="pages_exceeded",
+                retry_after_seconds=HEARTBEAT_SECONDS,
+            )
+
+    async def watch(self, key: Key, looking: Looking) -> AsyncIterator[str | None]:
         """Yield what has changed, whenever something has; None: nothing has for a while."""
         with self._viewing(key, looking) as page:
             told = Told()
@@ -135,10 +149,11 @@ class OpenPages:
                 if news is not None or anyio.current_time() - quiet_since >= HEARTBEAT_SECONDS:
                     quiet_since = anyio.current_time()
                     yield news
-                await looked.wait()
+                with anyio.move_on_after(HEARTBEAT_SECONDS):
+                    await looked.wait()
 
     @contextmanager
-    def _viewing(self, key: Hashable, looking: Looking) -> Iterator[_Open]:
+    def _viewing(self, key: Key, looking: Looking) -> Iterator[_Open]:
         page = self._open.setdefault(key, _Open(looking))
         page.num_viewers += 1
         self._begun.set()
@@ -172,7 +187,7 @@ class OpenPages:
         return spent_seconds
 
 
-def _look_at_all(services: Services, pages: Mapping[Hashable, _Open]) -> float:
+def _look_at_all(services: Services, pages: Mapping[Key, _Open]) -> float:
     """Look at pages in one transaction, and after one that failed in another; return the processor time that it took.
 
     Where the database is away, the others are left for the next second.
@@ -196,8 +211,9 @@ def _look_at_all(services: Services, pages: Mapping[Hashable, _Open]) -> float:
     return time.thread_time() - began_at
 
 
-def stream(pages: OpenPages, key: Hashable, looking: Looking) -> StreamingResponse:
-    """Answer a page's changes as server-sent events."""
+def stream(pages: OpenPages, key: Key, looking: Looking) -> StreamingResponse:
+    """Answer a page's changes as server-sent events. Raises RateLimitError."""
+    pages.require_room(key)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_written(pages.watch(key, looking)), media_type="text/event-stream", headers=headers)
 

@@ -78,6 +78,8 @@ async def view(request: Request, services: ServicesDep) -> Viewer:
 def _viewer_of(services: Services, request: Request) -> Viewer:
     with transaction(services.sessions) as session:
         caller, found = browser_caller(session, request)
+        if caller.tenant is not None:
+            caller.require(Scope.READ)
         return Viewer(caller=caller, token=found.token)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Literal, Self
 
@@ -89,8 +90,8 @@ class EvaluationObject(WireModel):
 
     @classmethod
     def of(cls, extraction_id: str, gold_file_id: str | None, found: Evaluation) -> Self:
-        step = max(1, len(found.risk) // _MOST_POINTS)
-        points = [*found.risk[:-1:step][:_MOST_POINTS], *found.risk[-1:]]
+        step = max(1, math.ceil(len(found.risk) / _MOST_POINTS))
+        points = [*found.risk[:-1:step], *found.risk[-1:]]
         return cls(
             extraction_id=extraction_id,
             gold_file_id=gold_file_id,

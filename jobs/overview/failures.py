@@ -100,6 +100,8 @@ def _count(session: Session, batches: Sequence[Batch], *, looked_at: int) -> Seq
         "after": [max(0, batch.num_completed + batch.num_failed - looked_at) for batch in readable],
         "characters": _SAMPLE_CHARACTERS,
         "no_code": _NO_CODE,
+        "nul": r"\u0000",  # as JSON writes the one character that jsonb refuses
+        "shown": r"\ufffd",
     }
     return [Failure(**row) for row in session.execute(_COUNT, values).mappings()]
 
@@ -110,7 +112,8 @@ _COUNT = text("""
         SELECT batch_id, position, line ->> 'custom_id' AS custom_id,
             coalesce(nullif(line #> '{error}', 'null'), line #> '{response,body,error}') AS error
         FROM (
-            SELECT look.batch_id, look.position, CAST(convert_from(found.line, 'UTF8') AS jsonb) AS line
+            SELECT look.batch_id, look.position,
+                CAST(replace(convert_from(found.line, 'UTF8'), :nul, :shown) AS jsonb) AS line
             FROM unnest(CAST(:days AS date[]), CAST(:ids AS text[]), CAST(:after AS bigint[]))
                 WITH ORDINALITY AS look (day, batch_id, after, position)
             CROSS JOIN LATERAL (

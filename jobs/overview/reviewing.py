@@ -24,12 +24,12 @@ def open_reviews(session: Session, tenant_id: str | None) -> OpenReviews:
     return OpenReviews(num_open=int(row.num_open), oldest_at=row.oldest_at, extraction_id=row.extraction_id)
 
 
-# Of each extraction its open ones are counted in their index.
+# Of each extraction its open ones are counted in their index; a sample of what is sure is among them.
 _OPEN = text("""
     SELECT coalesce(sum(num), 0) AS num_open, min(ended_at) AS oldest_at,
         (array_agg(id ORDER BY ended_at))[1] AS extraction_id
     FROM extraction CROSS JOIN LATERAL (
         SELECT count(*) AS num FROM review WHERE review.extraction_id = extraction.id AND decided_at IS NULL
     ) AS open
-    WHERE num_to_review > 0 AND num > 0 AND (CAST(:tenant_id AS text) IS NULL OR tenant_id = :tenant_id)
+    WHERE extraction.state = 'completed' AND num > 0 AND (CAST(:tenant_id AS text) IS NULL OR tenant_id = :tenant_id)
 """)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.overview.backlog import IS_LIVE
+
 _MOST = 12
 
 
@@ -33,19 +35,22 @@ def by_tenant(session: Session) -> Sequence[TenantShare]:
     return [TenantShare(**row) for row in rows]
 
 
-# What waits is counted by batch: a queue of ten million lines has a hundred thousand chunks.
-_BY_TENANT = text("""
+# Counted by batch: a queue of ten million lines has a hundred thousand chunks. Of what workers have taken some has
+# ended already.
+_BY_TENANT = text(f"""
     SELECT tenant.name, open.model, open.priority, tenant.weight, open.num_leased, open.num_ready,
         tenant.weight / sum(tenant.weight) OVER (PARTITION BY open.model, open.priority) AS due
     FROM (
-        SELECT tenant_id, model, priority, CAST(sum(num_leased) AS bigint) AS num_leased,
-            CAST(greatest(sum(num_left) - sum(num_leased), 0) AS bigint) AS num_ready
+        SELECT tenant_id, model, priority, CAST(sum(least(num_taken, num_left)) AS bigint) AS num_leased,
+            coalesce(CAST(sum(greatest(num_left - num_taken, 0)) FILTER (WHERE may_start) AS bigint), 0) AS num_ready
         FROM (
-            SELECT tenant_id, model, priority, num_requests AS num_leased, 0 AS num_left
-            FROM chunk WHERE state = 'leased'
-            UNION ALL
-            SELECT tenant_id, model, priority, 0, num_requests - num_completed - num_failed
-            FROM batch WHERE state = 'in_progress' AND waits_for_tokens IS NULL
+            SELECT tenant_id, model, priority, num_requests - num_completed - num_failed AS num_left,
+                coalesce(taken.num_requests, 0) AS num_taken,
+                state = 'in_progress' AND waits_for_tokens IS NULL AS may_start
+            FROM batch LEFT JOIN (
+                SELECT batch_id, sum(num_requests) AS num_requests FROM chunk WHERE state = 'leased' GROUP BY batch_id
+            ) AS taken ON taken.batch_id = batch.id
+            WHERE {IS_LIVE} AND state IN ('in_progress', 'cancelling')
         ) AS lines
         GROUP BY tenant_id, model, priority
     ) AS open JOIN tenant ON tenant.id = open.tenant_id

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
 
+from api.schemas.evaluations import EvaluationObject
+from extraction.evaluation.evaluate import evaluate
+from extraction.evaluation.metrics import RiskPoint
+from extraction.fields.schema import FieldSchema
 from jobs.extractions import evaluating
 from tests.api.extracting import completed_extraction
 from tests.jobs.extractions.answering import FLAKY
@@ -90,3 +96,12 @@ def test_neither_extraction_nor_gold_is_anothers(http: httpx.Client, extraction_
         assert measured(other, extraction_id).status_code == 404
         theirs = completed_extraction(other, deployment, SCHEMA, SURE)
         assert measured(other, theirs, file).status_code == 404
+
+
+def test_a_curve_of_many_values_keeps_its_shape() -> None:
+    risk = [RiskPoint(threshold=1 - n / 399, coverage=(n + 1) / 399, risk=n / 1000) for n in range(399)]
+    found = replace(evaluate(FieldSchema.parse(SCHEMA), [], {}), risk=risk)
+    shown = [point.coverage for point in EvaluationObject.of("extraction_1", None, found).risk]
+    assert len(shown) <= 201
+    assert shown[-1] == 1.0
+    assert max(after - before for before, after in pairwise(shown)) < 0.01

@@ -105,9 +105,7 @@ def _page(
         asked=query.gold,
         problem=problem,
         found=found,
-        rows=[]
-        if found is None
-        else [_row("all fields", found.overall), *map(_row, found.fields, found.fields.values())],
+        rows=[] if found is None else _rows(found),
         drawn=None if found is None else _Drawn.of(found),
     )
 

@@ -18,9 +18,8 @@ from api.schemas.extractions import ExtractionObject
 from api.services import Services, ServicesDep
 from extraction.scoring.verdicts import Reason
 from jobs.extractions import lifecycle, reviewed, reviews, stages
-from jobs.extractions.collection import get_collection
 from jobs.states import ExtractionState, Scope
-from jobs.tables import Extraction
+from jobs.tables import Collection, Extraction
 
 router = page_router()
 
@@ -38,8 +37,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 def show_one(
     extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
-    tenant_id = viewer.caller.owner().id
-    found = lifecycle.get_extraction(session, tenant_id, extraction_id)
+    found = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
     shown = _shown(session, found, services)
     return render(
         request,
@@ -47,7 +45,7 @@ def show_one(
         "extraction.html",
         extraction=shown,
         look=_look_of(shown),
-        collection=get_collection(session, tenant_id, found.collection_id),
+        collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
         tallies=reviewed.tallies(session, found),
         reasons=Reason,
         is_open=shown.ended_at is None,

@@ -15,9 +15,8 @@ from api.dashboard.stage_rows import stage_places
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.indexes import IndexObject
 from api.services import Services, ServicesDep
-from jobs.extractions.collection import get_collection
 from jobs.indexes import lifecycle, stages
-from jobs.tables import PassageIndex
+from jobs.tables import Collection, PassageIndex
 
 router = page_router()
 
@@ -35,8 +34,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 def show_one(
     index_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
-    tenant_id = viewer.caller.owner().id
-    found = lifecycle.find_index(session, tenant_id, index_id)
+    found = lifecycle.find_index(session, viewer.caller.owner().id, index_id)
     shown = _shown(session, found, services)
     return render(
         request,
@@ -44,7 +42,7 @@ def show_one(
         "index.html",
         index=shown,
         look=_look_of(shown),
-        collection=get_collection(session, tenant_id, found.collection_id),
+        collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
         is_open=shown.ended_at is None,
     )
 

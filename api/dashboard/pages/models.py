@@ -42,7 +42,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 @router.get("/live/models", name="streamModels")
 async def live(request: Request, *, viewer: ViewerDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, "models", _look)
+    return stream(pages, ("models", None), _look)
 
 
 def _look(session: Session) -> Look:

@@ -18,7 +18,7 @@ from api.schemas.pipelines import RunObject
 from jobs.overview import scheduled
 from jobs.overview.scheduled import NextRun
 from jobs.pipelines import definitions, lifecycle, schedules, steps
-from jobs.tables import Run, Schedule
+from jobs.tables import Pipeline, Run, Schedule
 
 router = page_router()
 
@@ -96,7 +96,7 @@ def show_schedule(schedule_id: str, request: Request, session: ReadingDep, *, vi
         viewer,
         "schedule.html",
         schedule=schedule,
-        pipeline=definitions.get_pipeline(session, tenant_id, schedule.pipeline_id),
+        pipeline=session.get_one(Pipeline, schedule.pipeline_id),  # also where it is deleted
         ticks=[] if schedule.paused_at else schedules.upcoming(session, schedule, number=_NEXT),
         runs=runs,
         names={},
@@ -123,15 +123,14 @@ def _look_of_one(schedule: Schedule, runs: Sequence[Run]) -> Look:
 
 @router.get("/pipelines/runs/{run_id}", name="showRun")
 def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
-    tenant_id = viewer.caller.owner().id
-    run = lifecycle.get_run(session, tenant_id, run_id)
+    run = lifecycle.get_run(session, viewer.caller.owner().id, run_id)
     return render(
         request,
         viewer,
         "run.html",
         run=(shown := _shown(session, run)),
         look=_look_of_run(shown),
-        pipeline=definitions.get_pipeline(session, tenant_id, run.pipeline_id),
+        pipeline=session.get_one(Pipeline, run.pipeline_id),  # also where it is deleted
     )
 
 

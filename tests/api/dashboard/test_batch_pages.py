@@ -144,6 +144,17 @@ def test_failed_lines_are_counted_by_code_with_one_of_each(
     assert "<b>long</b>" not in page
 
 
+def test_a_failed_line_may_hold_what_postgres_reads_no_json_with(
+    deployment: Any, browser: Browser, input_lines: Callable[..., bytes]
+) -> None:
+    batch_id = submit(browser, input_lines(3))
+    with Session(deployment.engine) as session, session.begin():
+        batch = fail(session, batch_id, {"custom_id": "a\0", "error": {"code": "expired", "message": "late \0"}})
+        [found] = failures.of_batch(session, batch)
+    assert (found.custom_id, found.message) == ("a\ufffd", "late \ufffd")
+    assert browser.get("/").status_code == 200
+
+
 def test_what_went_wrong_lately_is_told_by_code_over_all_batches(
     browse: Browse,
     deployment: Any,

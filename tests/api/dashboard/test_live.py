@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from contextlib import ExitStack
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from api.dashboard.live import MAX_BYTES, Look, OpenPages, Told, _look_at_all, _Open
+from api.dashboard.live import MAX_BYTES, MOST_PAGES, Key, Look, OpenPages, Told, _look_at_all, _Open, stream
 from jobs.database import sessions
-from jobs.errors import NotFoundError
+from jobs.errors import NotFoundError, RateLimitError
 
 WIDE = {f"{row}.{what}": "no worker serves its model" for row in range(100) for what in ("why", "end")}
 
@@ -74,6 +75,33 @@ def test_a_page_with_other_rows_is_asked_for_anew_and_has_all_its_values_then() 
     assert told.news(other) is None
 
 
+def test_one_tenant_opens_so_many_different_pages_and_no_more() -> None:
+    pages = OpenPages(SimpleNamespace())  # type: ignore[arg-type]
+    looking = lambda _: Look(values={})  # noqa: E731
+    with ExitStack() as opened:
+        for number in range(MOST_PAGES):
+            stream(pages, ("batch", "tenant_a", number), looking)
+            opened.enter_context(pages._viewing(("batch", "tenant_a", number), looking))
+        with pytest.raises(RateLimitError, match="60 pages are open already"):
+            stream(pages, ("batch", "tenant_a", "one more"), looking)
+        stream(pages, ("batch", "tenant_a", 0), looking)
+        stream(pages, ("batch", "tenant_b", 0), looking)
+    stream(pages, ("batch", "tenant_a", "one more"), looking)
+
+
+def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.dashboard.live.HEARTBEAT_SECONDS", 0.01)
+    pages = OpenPages(SimpleNamespace())  # type: ignore[arg-type]
+
+    async def first_told() -> str | None:
+        with anyio.fail_after(20):
+            async for told in pages.watch(("overview", None), lambda _: Look(values={})):
+                return told
+        raise AssertionError
+
+    assert anyio.run(first_told) is None
+
+
 def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(deployment: Any) -> None:
     def breaks(session: Session) -> Look:
         session.execute(text("SELECT 1 / 0"))
@@ -86,10 +114,10 @@ def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(deployment: 
         return Look(values={"n": str(session.scalar(text("SELECT 7")))})
 
     lookings = {"first": reads, "broken": breaks, "gone": is_gone, "last": reads}
-    pages: dict[Hashable, _Open] = {key: _Open(looking) for key, looking in lookings.items()}
+    pages: dict[Key, _Open] = {(name, None): _Open(looking) for name, looking in lookings.items()}
     services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
     _look_at_all(services, pages)
-    found = {key: page.latest for key, page in pages.items()}
+    found = {name: page.latest for (name, *_), page in pages.items()}
     read = Look(values={"n": "7"})
     assert found == {"first": read, "broken": None, "gone": Look(values={}, layout="gone"), "last": read}
 

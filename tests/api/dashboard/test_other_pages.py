@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts.keys import authenticate
@@ -146,6 +147,15 @@ def test_an_extraction_is_its_tenants(extraction_id: tuple[Browser, str], browse
     assert found not in stranger.get("/extractions").text
     for path in (f"/extractions/{found}", f"/reviews/{found}"):
         assert stranger.get(path).status_code == 404
+
+
+def test_a_page_outlives_the_collection(extraction_id: tuple[Browser, str], deployment: Any) -> None:
+    browser, found = extraction_id
+    with Session(deployment.engine) as session, session.begin():
+        delete = "UPDATE collection SET deleted_at = now() FROM extraction WHERE collection_id = collection.id"
+        session.execute(text(f"{delete} AND extraction.id = :id"), {"id": found})
+    page = browser.get(f"/extractions/{found}")
+    assert (page.status_code, "papers &lt;i&gt;" in page.text) == (200, True)
 
 
 def test_what_is_not_completed_has_nothing_to_review(extraction_id: tuple[Browser, str]) -> None:

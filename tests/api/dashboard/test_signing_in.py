@@ -124,6 +124,16 @@ def test_a_key_that_only_reads_may_not_submit(browse: Browse, deployment: Any) -
     assert browser.call("POST", "/v1/collections", json={"name": "x"}).json()["error"]["code"] == "insufficient_scope"
 
 
+def test_a_key_that_only_submits_sees_no_page(browse: Browse, deployment: Any) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        tenant = create_tenant(session, "senders")
+        _, key = create_key(session, tenant.id, scopes=[Scope.SUBMIT])
+    browser = browse(key)
+    for path in ("/", "/batches", "/usage", "/live/overview"):
+        refused = browser.get(path, follow_redirects=True)
+        assert "needs a key with scope read" in refused.text
+
+
 def test_no_page_may_load_or_run_what_is_not_ours(browse: Browse, deployment: Any) -> None:
     answer = browse(deployment.new_key()).get("/")
     policy = answer.headers["content-security-policy"]

@@ -26,6 +26,18 @@ def test_lines_that_workers_have_are_told_from_those_that_wait_for_one(
     assert found == [("other", 0, 20, 0.75), ("acme", 4, 3, 0.25)]
 
 
+def test_lines_that_have_ended_in_a_chunk_take_no_others_place(
+    session: Session, make_batch: Callable[..., Batch], make_chunk: Callable[..., Chunk]
+) -> None:
+    common = {"state": "in_progress", "model": "m"}
+    make_chunk(make_batch(**common, num_requests=512, num_completed=500), state="leased", num_requests=512)
+    make_batch(**common, num_requests=400)
+    waiting = make_batch(**common, num_requests=30, waits_for_tokens=100)
+    make_chunk(waiting, state="leased", num_requests=10)
+    [found] = shares.by_tenant(session)
+    assert (found.num_leased, found.num_ready) == (22, 400)
+
+
 def test_values_that_nobody_has_decided_are_counted_of_the_tenant_or_of_all(session: Session) -> None:
     owners = [tenants.create_tenant(session, name).id for name in ("one", "two")]
     for number, owner in enumerate(owners, start=1):
@@ -44,10 +56,10 @@ _EXTRACTION = """
     INSERT INTO extraction (id, tenant_id, collection_id, model, plan, again, parquet, priority, completion_window,
         fingerprint, state, expires_at, ended_at, num_to_review)
     SELECT :id, :tenant_id, id, 'm', '{}', FALSE, FALSE, 'normal', '24h', '', 'completed', now(),
-        now() - interval '1 hour' * :number, 3
+        now() - interval '1 hour' * :number, 0
     FROM owned
 """
-# One is decided.
+# One is decided; all are of a sample of what was sure, which is not counted in `num_to_review`.
 _REVIEWS = """
     INSERT INTO review (id, extraction_id, tenant_id, document_id, document, path, place, reason, urgency, evidence,
         verdict, decided_at)
