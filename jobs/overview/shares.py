@@ -45,10 +45,10 @@ _BY_TENANT = text(f"""
             coalesce(CAST(sum(greatest(num_left - num_taken, 0)) FILTER (WHERE may_start) AS bigint), 0) AS num_ready
         FROM (
             SELECT tenant_id, model, priority, num_requests - num_completed - num_failed AS num_left,
-                coalesce(taken.num_requests, 0) AS num_taken,
+                coalesce(taken.num, 0) AS num_taken,
                 state = 'in_progress' AND waits_for_tokens IS NULL AS may_start
             FROM batch LEFT JOIN (
-                SELECT batch_id, sum(num_requests) AS num_requests FROM chunk WHERE state = 'leased' GROUP BY batch_id
+                SELECT batch_id, sum(num_requests) AS num FROM chunk WHERE state = 'leased' GROUP BY batch_id
             ) AS taken ON taken.batch_id = batch.id
             WHERE {IS_LIVE} AND state IN ('in_progress', 'cancelling')
         ) AS lines

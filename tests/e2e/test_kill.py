@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
-NUM_LINES = 2_500
+NUM_LINES = 2_000
 NUM_WORKER_KILLS = 5
 TIMEOUT_SECONDS = 540
 MIN_PROGRESS = 20  # finished lines between two kills, so that each meets a working engine
