@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from sqlalchemy.orm import Session
 
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
-from jobs.accounts.keys import create_key
+from jobs.accounts.keys import authenticate, create_key
 from jobs.database import connect
+from jobs.pipelines import stores
 from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, Window, chromium, open_window
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
@@ -104,6 +105,28 @@ def test_what_cannot_be_submitted_is_told(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_role("alert")).to_contain_text("give one at a time")
 
 
+def test_files_that_are_chosen_while_others_upload_take_their_place(page: Page, window: Window, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_text(line(1, RECEIPT) + "\n", encoding="utf-8")
+    second.write_text("".join(f"{line(n, RECEIPT)}\n" for n in range(2)), encoding="utf-8")
+    held = list[Route]()
+
+    def hold_until_both_upload(route: Route) -> None:
+        held.append(route)
+        if len(held) == 2:
+            for one in held:
+                one.continue_()
+
+    page.goto("/submit")
+    page.route("**/v1/files", hold_until_both_upload, times=2)
+    for file in (first, second):
+        with page.expect_request("**/v1/files"):
+            page.get_by_label("Drop files here").set_input_files(file)
+    expect(page.locator("[data-of=requests]")).to_have_text("2")
+    expect(page.locator("#sent-name")).to_have_text("second.jsonl")
+    assert window.complaints == []
+
+
 def test_a_table_becomes_a_batch_through_a_prompt(page: Page, window: Window, tmp_path: Path) -> None:
     table = tmp_path / "receipts.csv"
     table.write_text('paper,"the name"\n"RECEIPT | 44491",first\n"RECEIPT | 44492",second\n', encoding="utf-8")
@@ -120,6 +143,7 @@ def test_a_table_becomes_a_batch_through_a_prompt(page: Page, window: Window, tm
     expect(page.get_by_role("button", name="Start the batch")).to_be_enabled()
     assert window.violations() == []
     page.get_by_label("Prompt of every row").fill("{{ papr }}")
+    expect(page.get_by_role("button", name="Start the batch")).to_be_hidden()
     page.get_by_role("button", name="Make the requests").click()
     expect(page.get_by_role("alert")).to_contain_text("Its columns are: paper, the name")
     expect(page.get_by_role("button", name="Start the batch")).to_be_hidden()
@@ -171,6 +195,48 @@ def test_an_index_is_searched_and_leads_to_the_text(page: Page, window: Window, 
     assert window.violations() == window.complaints == []
 
 
+def test_a_pipeline_is_run_from_its_page(page: Page, window: Window, site: str, stack: Any, tmp_path: Path) -> None:
+    engine = connect(stack.database_url())
+    with Session(engine) as session, session.begin():
+        tenant_id = authenticate(session, stack.api_key).owner().id
+        stores.add_store(session, tenant_id, "papers", f"file://{tmp_path}", options={}, is_writable=True)
+    engine.dispose()
+    step = {
+        "name": "fields",
+        "source": {"store": "papers", "keys": "in/*.jsonl"},
+        "prompt": "Read {{ text }}",
+        "model": "demo",
+        "output": {"store": "papers", "keys": "{pipeline}/{date}/part-{n}.jsonl"},
+    }
+    with httpx.Client(base_url=site, headers={"Authorization": f"Bearer {stack.api_key}"}) as http:
+        assert http.post("/v1/pipelines", json={"name": "receipts", "steps": [step]}).status_code == 200
+    page.goto("/pipelines")
+    page.get_by_role("button", name="Run now").click()
+    page.wait_for_url("**/pipelines/runs/*")
+    assert window.complaints == []
+
+
+def test_a_list_that_has_the_focus_waits_until_it_leaves(page: Page, site: str, stack: Any) -> None:
+    page.goto("/batches")
+    first = page.locator("tbody tr").first
+    lines = first.locator(".wide")
+    before, layout = lines.inner_text(), str(page.locator("body").get_attribute("data-layout"))
+    page.get_by_role("group", name="Table of batches").focus()
+    with httpx.Client(base_url=site, headers={"Authorization": f"Bearer {stack.api_key}"}, timeout=60) as http:
+        files = {"file": ("seven.jsonl", "\n".join(line(n, RECEIPT) for n in range(7)).encode())}
+        file_id = http.post("/v1/files", data={"purpose": "batch"}, files=files).json()["id"]
+        wish = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        made = http.post("/v1/batches", json=wish).json()["id"]
+    expect(page.locator("body")).not_to_have_attribute("data-layout", layout)
+    other = page.context.new_page()
+    other.goto(f"/batches/{made}")
+    expect(other.locator(".pill").first).to_have_text("completed", timeout=SLOW)
+    other.close()
+    assert lines.inner_text() == before  # no other batch's numbers beside its id
+    page.get_by_role("link", name="Usage").focus()
+    expect(first).to_contain_text(made)
+
+
 def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operator_key: str) -> None:
     window = open_window(browser, site, operator_key)
     page = window.page
@@ -180,17 +246,20 @@ def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operat
         page.get_by_label("Open batches").fill(given)
         page.get_by_role("button", name="Change").click()
         expect(page.get_by_label("Open batches")).to_have_js_property("defaultValue", given)
+    page.get_by_label("At most").fill("0.4")
+    page.get_by_role("button", name="Set the budget").click()
+    expect(page.get_by_role("alert")).to_contain_text("limit")
     page.locator("[name=unit]").select_option("micros")
-    page.get_by_label("At most").fill("2.5")
+    page.get_by_label("At most").fill("1.1")
     page.get_by_label("Days begin in").fill("Europe/Nowhere")
     page.get_by_role("button", name="Set the budget").click()
     expect(page.get_by_role("alert")).to_contain_text("Europe/Nowhere")
     page.get_by_label("Days begin in").fill("Europe/Berlin")
     page.get_by_role("button", name="Set the budget").click()
-    expect(page.get_by_role("cell", name="2.50").first).to_be_visible()
+    expect(page.get_by_role("cell", name="1.10").first).to_be_visible()
     page.once("dialog", lambda asked: asked.accept())
     page.get_by_role("button", name="Take away").click()
-    expect(page.get_by_role("cell", name="2.50")).to_have_count(0)
+    expect(page.get_by_role("cell", name="1.10")).to_have_count(0)
     assert [said for said in window.complaints if "400" not in said] == []
     page.context.close()
 

@@ -69,7 +69,11 @@ def _look(services: Services, recent: Recent, tenant_id: str | None, batch_id: s
 
 
 def _look_of(batch: BatchObject) -> Look:
+    counts = batch.request_counts
     values = places("b", batch) | {
+        "b.completed": f"{counts.completed:,}",
+        "b.truncated": f"{counts.truncated:,} cut at a limit" if counts.truncated else "",
+        "b.failed": f"{counts.failed:,}",
         "b.input": f"{batch.usage.input_tokens:,}",
         "b.cached": f"{batch.usage.input_tokens_details.cached_tokens:,}",
         "b.output": f"{batch.usage.output_tokens:,}",
@@ -77,4 +81,4 @@ def _look_of(batch: BatchObject) -> Look:
         "b.running": "–" if batch.running_lines is None else f"{batch.running_lines:,}",
         "b.warning": batch.budget_warning or "",
     }
-    return Look.of(values, batch.status, batch.request_counts.failed > 0)
+    return Look.of(values, batch.status, counts.failed > 0)

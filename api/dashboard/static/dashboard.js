@@ -47,8 +47,8 @@ const KINDS = {
   number: (field) => Number(field.value),
   flag: (field) => field.value === "true",
   moment: (field) => new Date(field.value).toISOString(),
-  // money is written in micro-units
-  amount: (field) => Math.round(Number(field.value) * (field.form.elements.unit.value === "micros" ? 1e6 : 1)),
+  // money is written in micro-units; 15 digits, as 1.1 * 1e6 is not whole
+  amount: (field) => Number((Number(field.value) * (field.form.elements.unit.value === "micros" ? 1e6 : 1)).toPrecision(15)),
 };
 
 function bodyOf(form) {
@@ -87,6 +87,7 @@ let source = null;
 
 function show(name, shown) {
   for (const place of document.querySelectorAll(`[data-live="${CSS.escape(name)}"]`)) {
+    if (place.closest("[data-old] tbody")) continue;
     const [text, tone] = Array.isArray(shown) ? shown : [shown, null];
     if (place.tagName === "PROGRESS") { place.value = Number(text); continue; }
     if (place.textContent !== text) place.textContent = text;
@@ -94,13 +95,15 @@ function show(name, shown) {
   }
 }
 
+// A region with the focus is left as it is until the focus leaves: until then it may have other rows than those that are told of.
 async function askAnew() {
   const answer = await fetch(location.href, { headers: { accept: "text/html" } });
   if (!answer.ok || answer.redirected) return location.reload();
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const region of document.querySelectorAll("[data-region]")) {
     const other = fresh.querySelector(`[data-region="${CSS.escape(region.dataset.region)}"]`);
-    if (other && !region.contains(document.activeElement)) region.replaceWith(document.adoptNode(other));
+    if (region.contains(document.activeElement)) region.dataset.old = "";
+    else if (other) region.replaceWith(document.adoptNode(other));
   }
   document.body.dataset.layout = fresh.body.dataset.layout;
 }
@@ -120,6 +123,7 @@ function pause() {
   source = null;
 }
 
+document.addEventListener("focusout", () => document.querySelector("[data-old]") && askAnew());
 document.addEventListener("visibilitychange", () => (document.hidden ? pause() : follow()));
 addEventListener("pagehide", pause);
 follow();

@@ -8,9 +8,19 @@ const kindOf = (file) => KINDS.find(([, ends]) => ends.test(file.name))[0];
 const grouped = (number) => Number(number).toLocaleString("en");
 let sent = [];
 let input = null; // the file that a batch would have
+let latest = new AbortController();
+
+/** Do what supersedes all that is under way: an upload, making requests, an estimate of what was chosen before. */
+async function supersede(act) {
+  latest.abort();
+  const { signal } = (latest = new AbortController());
+  complain("");
+  try { await act(signal); }
+  catch (error) { if (!signal.aborted) complain(error.message); }
+}
 
 /** Upload with progress, which fetch cannot tell. */
-function upload(file, purpose, progress) {
+function upload(file, purpose, progress, signal) {
   return new Promise((resolve, reject) => {
     const form = new FormData();
     form.append("purpose", purpose);
@@ -19,6 +29,8 @@ function upload(file, purpose, progress) {
     request.open("POST", "/v1/files");
     request.setRequestHeader("x-csrf-token", document.querySelector('meta[name="csrf-token"]').content);
     request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
+    signal.addEventListener("abort", () => request.abort());
+    request.onabort = () => reject(signal.reason);
     request.onerror = () => reject(new Error(`${file.name} was not sent: the connection broke. Try again.`));
     request.onload = () => {
       const said = JSON.parse(request.responseText || "{}");
@@ -29,32 +41,41 @@ function upload(file, purpose, progress) {
   });
 }
 
-async function send(files) {
-  complain("");
-  for (const [kind] of KINDS) part(kind).hidden = true;
-  if (!files.length) return;
-  const kind = kindOf(files[0]);
-  if (files.some((file) => kindOf(file) !== kind)) return complain("You give files of several kinds together. Give one .jsonl file, one table, or documents alone.");
-  if (NAMES[kind] && files.length > 1) return complain(`You give ${files.length} files, and ${NAMES[kind]}: give one at a time.`);
+async function uploadAll(files, purpose, signal) {
+  const uploaded = [];
   part("sent").hidden = false;
-  sent = [];
   try {
     for (const [n, file] of files.entries()) {
       part("sent-name").textContent = file.name;
       part("sent-state").textContent = files.length > 1 ? `${n + 1} of ${files.length}` : "uploading";
-      sent.push(await upload(file, kind === "batch" ? "batch" : "user_data", (share) => { part("sent-bar").value = 1000 * (n + share) / files.length; }));
+      uploaded.push(await upload(file, purpose, (share) => { part("sent-bar").value = 1000 * (n + share) / files.length; }, signal));
+      signal.throwIfAborted();
       part("sent-bar").value = 1000 * (n + 1) / files.length;
     }
-    part("sent-name").textContent = files.length > 1 ? `${files.length} files` : files[0].name;
-    part("sent-state").textContent = "uploaded";
-    if (kind === "table") showTable(await call("GET", `/v1/files/${sent[0].id}/table`));
   } catch (error) {
-    if (sent.length < files.length) part("sent-state").textContent = "not uploaded";
-    return complain(error.message);
+    if (!signal.aborted) part("sent-state").textContent = "not uploaded";
+    throw error;
+  }
+  part("sent-name").textContent = files.length > 1 ? `${files.length} files` : files[0].name;
+  part("sent-state").textContent = "uploaded";
+  return uploaded;
+}
+
+async function send(files, signal) {
+  for (const id of ["sent", "batch", "table", "extraction"]) part(id).hidden = true;
+  if (!files.length) return;
+  const kind = kindOf(files[0]);
+  if (files.some((file) => kindOf(file) !== kind)) throw new Error("You give files of several kinds together. Give one .jsonl file, one table, or documents alone.");
+  if (NAMES[kind] && files.length > 1) throw new Error(`You give ${files.length} files, and ${NAMES[kind]}: give one at a time.`);
+  sent = await uploadAll(files, kind === "batch" ? "batch" : "user_data", signal);
+  input = sent[0].id;
+  if (kind === "table") {
+    const table = await call("GET", `/v1/files/${input}/table`);
+    signal.throwIfAborted();
+    showTable(table);
   }
   part(kind).hidden = false;
-  input = sent[0].id;
-  if (kind === "batch") await estimate();
+  if (kind === "batch") await estimate(signal);
   if (kind === "extraction") part("extract").disabled = false;
 }
 
@@ -82,6 +103,7 @@ function showTable(table) {
     button.addEventListener("click", () => {
       const prompt = part("prompt");
       prompt.setRangeText(taken(name), prompt.selectionStart, prompt.selectionEnd, "end");
+      forgetRequests();
       prompt.focus();
     });
     return button;
@@ -93,7 +115,13 @@ function showTable(table) {
   part("made").hidden = true;
 }
 
-async function makeRequests() {
+/** What was made of the table is not what its form says now. */
+function forgetRequests() {
+  latest.abort();
+  part("batch").hidden = part("made").hidden = true;
+}
+
+async function makeRequests(signal) {
   const given = Object.fromEntries(new FormData(part("table-form")));
   const wish = { prompt: given.prompt, model: given.model, parameters: { max_tokens: Number(given.max_tokens) } };
   if (given.schema.trim()) {
@@ -101,6 +129,7 @@ async function makeRequests() {
   }
   part("batch").hidden = part("made").hidden = true;
   const made = await call("POST", `/v1/files/${sent[0].id}/requests`, wish);
+  signal.throwIfAborted();
   const failed = made.failed ? ` ${grouped(made.failed)} do not fit the prompt and are left out.` : "";
   part("made-said").textContent = `${grouped(made.rows - made.failed)} of ${grouped(made.rows)} rows became requests.${failed}`;
   part("made-said").classList.toggle("warn", made.failed > 0);
@@ -112,16 +141,21 @@ async function makeRequests() {
   input = made.file.id;
   part("batch-form").elements.endpoint.value = "/v1/chat/completions";
   part("batch").hidden = false;
-  await estimate();
+  await estimate(signal);
 }
 
 const chosen = () => Object.fromEntries(new FormData(part("batch-form")));
 
-async function estimate() {
+async function estimate(signal) {
   part("start").disabled = true;
-  complain("");
-  try { showEstimate(await call("POST", "/v1/estimates", { input_file_id: input, ...chosen() })); }
-  catch (error) { part("estimate").hidden = true; complain(error.message); }
+  try {
+    const found = await call("POST", "/v1/estimates", { input_file_id: input, ...chosen() });
+    signal.throwIfAborted();
+    showEstimate(found);
+  } catch (error) {
+    if (!signal.aborted) part("estimate").hidden = true;
+    throw error;
+  }
 }
 
 function showEstimate(found) {
@@ -153,8 +187,10 @@ async function go(button, act) {
   catch (error) { complain(error.message); button.disabled = false; }
 }
 
-part("files").addEventListener("change", (event) => send([...event.target.files]));
-part("batch-form").addEventListener("change", estimate);
+const choose = (files) => supersede((signal) => send([...files], signal));
+
+part("files").addEventListener("change", (event) => choose(event.target.files));
+part("batch-form").addEventListener("change", () => supersede(estimate));
 part("batch-form").addEventListener("submit", (event) => event.preventDefault());
 part("start").addEventListener("click", () => go(part("start"), async () => {
   const made = await call("POST", "/v1/batches", { input_file_id: input, ...chosen() });
@@ -162,20 +198,19 @@ part("start").addEventListener("click", () => go(part("start"), async () => {
 }));
 part("table-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  complain("");
   part("make").disabled = true;
-  try { await makeRequests(); }
-  catch (error) { complain(error.message); }
+  await supersede(makeRequests);
   part("make").disabled = false;
 });
+part("table-form").addEventListener("input", forgetRequests);
 part("extraction-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const given = Object.fromEntries(new FormData(event.target));
+  const given = Object.fromEntries(new FormData(event.target)), file_ids = sent.map((file) => file.id);
   go(part("extract"), async () => {
     let schema;
     try { schema = JSON.parse(given.schema); } catch (error) { throw new Error(`The schema is no JSON: ${error.message}`); }
     const collection = await call("POST", "/v1/collections", { name: `From the browser, ${new Date().toISOString().slice(0, 19)}` });
-    await call("POST", `/v1/collections/${collection.id}/documents`, { file_ids: sent.map((file) => file.id) });
+    await call("POST", `/v1/collections/${collection.id}/documents`, { file_ids });
     const made = await call("POST", "/v1/extractions", { collection_id: collection.id, schema, model: given.model, priority: given.priority });
     return `/extractions/${made.id}`;
   });
@@ -183,5 +218,5 @@ part("extraction-form").addEventListener("submit", (event) => {
 for (const kind of ["dragover", "dragleave", "drop"]) part("drop").addEventListener(kind, (event) => {
   event.preventDefault();
   part("drop").classList.toggle("over", kind === "dragover");
-  if (kind === "drop") send([...event.dataTransfer.files]);
+  if (kind === "drop") choose(event.dataTransfer.files);
 });

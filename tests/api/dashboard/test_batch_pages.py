@@ -63,6 +63,22 @@ def test_an_open_page_is_told_what_changes_and_nothing_more(
     assert "b.tokens" not in changed["values"]
 
 
+def test_counts_and_a_warning_have_places_on_an_open_page(
+    browser: Browser, deployment: Any, input_lines: Callable[..., bytes]
+) -> None:
+    batch_id = submit(browser, input_lines(2))
+    told = browser.events(f"/live/batches/{batch_id}")
+    before = next(told)["values"]
+    assert (before["b.completed"], before["b.failed"], before["b.warning"]) == ("0", "0", "")
+    with Session(deployment.engine) as session, session.begin():
+        session.execute(text("UPDATE batch SET num_completed = 1, num_truncated = 1 WHERE id = :id"), {"id": batch_id})
+    changed = next(told)["values"]
+    assert (changed["b.completed"], changed["b.truncated"]) == ("1", "1 cut at a limit")
+    page = browser.get(f"/batches/{batch_id}").text
+    for name in ("completed", "truncated", "failed", "warning"):
+        assert f'data-live="b.{name}"' in page
+
+
 def test_a_list_that_has_other_rows_has_another_layout(browser: Browser, input_lines: Callable[..., bytes]) -> None:
     told = browser.events("/live/batches")
     before = next(told)

@@ -45,14 +45,14 @@ def test_a_tenant_is_made_disabled_and_logged(operator: Browser, tenant_id: str)
 def test_budgets_and_limits_stand_on_the_page_of_their_tenant(operator: Browser, tenant_id: str) -> None:
     at = f"/v1/admin/tenants/{tenant_id}"
     key = operator.call("POST", f"{at}/keys", json={"name": "laptop"}).json()
-    of_key = {"unit": "tokens", "limit": 70_001, "window": "day", "key_id": key["id"]}
+    of_key = {"unit": "tokens", "limit": 70_001, "window": "day", "key_id": key["id"], "warn_percent": 80}
     for wish in ({"unit": "micros", "limit": 2_500_000, "window": "month"}, of_key):
         made = operator.call("POST", f"{at}/budgets", json=wish)
         assert made.status_code == 200, made.text
     operator.call("PATCH", at, json={"limits": {"open_batches": 7}})
     page = operator.get(f"/tenants/{tenant_id}").text
     assert ("2.50" in page, "70,001" in page, page.count("/v1/admin/budgets/")) == (True, True, 2)
-    assert f"{key['hint']}… laptop" in page
+    assert (f"{key['hint']}… laptop" in page, page.count("warns at 80 %")) == (True, 1)
     assert re.search(r'name="limits.open_batches"[^>]*value="7"', page)
     log = operator.get("/log").text
     assert ("limit <strong>2.50</strong>" in log, "<del>none</del>" in log) == (True, False)

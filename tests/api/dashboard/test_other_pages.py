@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,27 @@ def test_a_schedule_is_paused_triggered_and_backfilled(nightly: Browser, browse:
     assert run["id"] in nightly.get("/pipelines").text
     stranger = browse(deployment.new_key())
     assert stranger.get(page).status_code == stranger.get(f"/pipelines/runs/{run['id']}").status_code == 404
+
+
+class _Buttons(HTMLParser):
+    """What a page's buttons send, by their call."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.bodies = dict[str, str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "button" and given.get("data-body"):
+            self.bodies[str(given["data-call"])] = str(given["data-body"])
+
+
+def test_buttons_that_run_a_pipeline_send_what_the_api_reads(nightly: Browser) -> None:
+    (schedule,) = nightly.get("/v1/schedules").json()["data"]
+    for path in ("/pipelines", f"/pipelines/schedules/{schedule['id']}"):
+        body = json.loads(_Buttons(nightly.get(path).text).bodies["POST /v1/runs"])
+        assert nightly.call("POST", "/v1/runs", json=body).json()["pipeline_id"] == schedule["pipeline_id"]
 
 
 def test_schedules_and_runs_are_told_while_one_looks(nightly: Browser, browse: Browse, deployment: Any) -> None:
