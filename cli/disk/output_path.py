@@ -32,11 +32,16 @@ def require_replaceable(output: Path) -> None:
 
 
 def require_apart(outputs: Iterable[Path], read: Mapping[Path, str]) -> None:
-    """Raise InputError where an output would replace a file that is read; what each of those is comes with it."""
+    """Raise InputError where an output would replace another, or a file that is read; what that is comes with it."""
     taken = {path.resolve(): what for path, what in read.items()}
+    written = set[Path]()
     for path in outputs:
-        if path.resolve() in taken:
-            raise InputError(f"the output {path} is {taken[path.resolve()]}. Choose another path.")
+        place = path.resolve()
+        if place in taken:
+            raise InputError(f"the output {path} is {taken[place]}. Choose another path.")
+        if place in written:
+            raise InputError("two of the outputs would be one file. Give each a path of its own.")
+        written.add(place)
 
 
 def _not_permitted(output: Path) -> InputError:

@@ -93,7 +93,7 @@ def extract(
     from cli.up_command import default_data_dir
     from extraction.course.job import Passes
     from jobs.extractions.plans import plan, read_calibration
-    from jobs.extractions.record_table import table_columns
+    from jobs.extractions.record_table import require_table
 
     if output is None and not dry_run:
         raise InputError("no output was given. Say with -o where the records go, or look first with --dry-run.")
@@ -112,7 +112,7 @@ def extract(
     if examples is not None:
         job = replace(job, examples=read_examples(examples, job.schema, ParseCache.below(base)))
     if parquet is not None:
-        table_columns(job.schema)
+        require_table(job.schema)
     passes = Passes(again=again, second_reading=second_reading, cover=cover)
     place = place_of(model, base_url=base_url, window=window)
     job = replace(job, model=place.model, passes=passes)
@@ -203,11 +203,9 @@ def _require_free(params: Mapping[str, Any]) -> None:
 
 
 def _require_apart(outputs: list[Path], files: list[Path], *, given: dict[Path, str]) -> None:
-    """Raise InputError where an output cannot be written, or would replace what is read or the other output."""
+    """Raise InputError where an output cannot be written, or would replace what is read or another output."""
     from cli.disk.output_path import require_apart, require_replaceable
 
     for path in outputs:
         require_replaceable(path)
     require_apart(outputs, dict.fromkeys(files, "one of the documents") | given)
-    if len({path.resolve() for path in outputs}) < len(outputs):
-        raise InputError("two of the outputs would be one file. Give each a path of its own.")

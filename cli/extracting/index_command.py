@@ -62,7 +62,9 @@ def extract_of_index(
     from cli.extracting.command import end
     from cli.extracting.outputs import Outputs
     from cli.pipelines.calls import server
-    from cli.places.options import place_of
+    from cli.places.options import place_of, text_of
+    from jobs.extractions.plans import plan
+    from jobs.extractions.record_table import require_table
 
     if documents:
         raise InputError(f"both documents ({documents[0]!r}) and --index are given. Ask the one or the other.")
@@ -74,6 +76,8 @@ def extract_of_index(
     wishes = {"quotes": quotes, "logprobs": logprobs, "again": again, "max_tokens": max_tokens, "top_k": top_k}
     asked = {"index_id": index, **wishes, "max_fields": max_fields, "completion_window": window}
     read = {name: _json_of(path) for name, path in files.items()}
+    if parquet is not None:
+        require_table(plan(text_of(schema).encode(), quotes=quotes, params={}, max_fields=max_fields).schema)
     _require_server(base_url)
     place = place_of(model, base_url=base_url, window=window)
     with server() as calls:
@@ -107,7 +111,7 @@ def _ask(calls: Calls, body: Mapping[str, Any], outputs: Outputs) -> Tally:
 def _begun(calls: Calls, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the extraction of these questions that is under way or completed; a new one where there is none."""
     for number in range(_MAX_TRIES):
-        asked = json.dumps([body, number], sort_keys=True).encode()
+        asked = json.dumps([body, number]).encode()  # the order of a schema's fields counts
         made = calls.post("/extractions", body, key=hashlib.sha256(asked).hexdigest())
         if made["status"] not in _ENDED_WITHOUT:
             return made

@@ -191,14 +191,17 @@ class _Gathering:
     def excerpt(self, passages: Sequence[FoundPassage]) -> Excerpt:
         """Return what a prompt with these passages, which were added, shows."""
         shown = [ShownPassage(document=one.document, shown=one.shown) for one in passages]
-        origins, ranks, end = [], {}, 0
+        origins, own, ranks, end = [], [], {}, 0
         for number, passage in enumerate(passages, start=1):
-            end += len(numbered(number, shown[number - 1]))
+            width = len(numbered(number, shown[number - 1]))
+            end += width
             length, here = passage.end - passage.start, self._offset(passage)
             origins.append((end - length, here, length))
+            own.append(passage.text.rjust(width))
             ranks[here] = passage.rank
             end += len(BETWEEN)
-        text = LayoutText(text=layout(shown), origins=np.array(origins, np.int64).reshape(-1, 3))
+        places = np.array(origins, np.int64).reshape(-1, 3)
+        text = LayoutText(text=layout(shown), origins=places, own_text=BETWEEN.join(own))
         return Excerpt(layout=text, ranks=ranks)
 
     def _offset(self, passage: FoundPassage) -> int:
@@ -211,7 +214,8 @@ class _Gathering:
         runs, shift = document.runs.touching(stretch.start, stretch.end), self._length - stretch.start
         spans = np.clip(runs.spans, stretch.start, stretch.end) + shift
         pages = (runs.pages - first + len(self._pages)).astype(np.int32)
-        self._runs.append(Runs(spans, pages, boxes=runs.boxes, ocr_scores=runs.ocr_scores))
+        boxes, ocr_scores = runs.boxes.copy(), runs.ocr_scores.copy()  # slices keep those of the whole document alive
+        self._runs.append(Runs(spans, pages, boxes=boxes, ocr_scores=ocr_scores))
         for number in range(first, document.page_at(stretch.end - 1) + 1):
             self._add_page(of, stretch, document.pages[number], number=number)
 

@@ -28,6 +28,8 @@ class LayoutText:
 
     text: str
     origins: Ints  # [stretches, 3]: start here, start in the document, length; in the order of this text
+    own_text: str | None = None
+    """The same with blanks for what no document says, as the names of passages; None: there is no such."""
 
     def to_document(self, start: int, end: int) -> tuple[int, int]:
         """Return where [start, end) of this text stands in the document's: the least span that holds all of it."""

@@ -77,7 +77,7 @@ def read_group(
     `content` is `logprobs.content` of the chat completion, where those were asked for.
     """
     answer = read_answer(text, group, quotes=quotes)
-    findings = ground_readings(answer.readings, group, shown.text)
+    findings = ground_readings(answer.readings, group, shown.text if shown.own_text is None else shown.own_text)
     if content:
         findings = with_logprobs(findings, group, text, content)
     return GroupReading(group=group, shown=shown, answer=answer, findings=tuple(findings))

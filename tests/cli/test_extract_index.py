@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from cli.extracting.index_command import _begun
+from cli.pipelines.calls import Calls
 from jobs.database import connect, sessions
 from jobs.errors import InputError
 from jobs.extractions.advancing import Extractions
@@ -90,3 +94,34 @@ def test_what_cannot_be_asked_of_an_index_is_a_sentence(service: Service, schema
 def test_without_a_server_no_index_is_asked(schema: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--index is of a server, and none is named"):
         run("extract", "--index=index_1", "--schema", schema, "-o", tmp_path / "fields.jsonl")
+
+
+def test_another_order_of_the_fields_is_another_extraction() -> None:
+    keys = [key_of({"properties": dict(order)}) for order in (FIELDS.items(), reversed(FIELDS.items()))]
+    assert keys[0] != keys[1]
+    assert keys[0] == key_of({"properties": FIELDS})
+
+
+def key_of(schema: dict[str, Any]) -> str:
+    """Return the Idempotency-Key that a schema is sent with."""
+    keys: list[str] = []
+
+    class Noting(Calls):
+        def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None) -> dict[str, Any]:
+            keys.append(key or "")
+            return {"status": "in_progress"}
+
+    _begun(Noting(None), {"schema": schema})
+    return keys[0]
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_a_server_is_asked(
+    schema: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "fields.jsonl"
+    given = ("--index=index_1", "--schema", schema, "-o", output, "--parquet")
+    with pytest.raises(InputError, match="two of the outputs would be one file"):
+        run("extract", *given, output)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match="needs the package pyarrow, which is not installed"):
+        run("extract", *given, tmp_path / "fields.parquet")

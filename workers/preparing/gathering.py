@@ -17,8 +17,11 @@ from extraction.course.job import custom_id
 from jobs import read_documents
 from jobs.database import transaction
 from jobs.extractions import documents
+from jobs.settings import MIB
 from jobs.storage import Storage
 
+MAX_STORED_BYTES = 64 * MIB
+"""Of documents as they were read; the one that passes this is the last."""
 _FIELDS = [each.name for each in fields(FoundPassage)]
 
 Found = Sequence[Sequence[Mapping[str, Any]]]
@@ -39,9 +42,21 @@ class Gathering:
         return [[{name: one[name] for name in _FIELDS} for one in passages] for passages in found]
 
     def stored(self, found: Found, tenant_id: str) -> dict[str, bytes]:
-        """Return the documents of passages as they were read; of those that are kept no longer the passages say all."""
-        ids = {str(one["document_id"]) for passages in found for one in passages}
+        """Return the documents of passages as they were read, those of the best ranks up to `MAX_STORED_BYTES`.
+
+        Of the others, and of those that are kept no longer, the passages say all.
+        """
+        ranked = sorted((one for passages in found for one in passages), key=lambda one: int(one["rank"]))
+        ids = list(dict.fromkeys(str(one["document_id"]) for one in ranked))
         with transaction(self.sessions) as session:
             keys = documents.object_keys(session, tenant_id, ids)
-        stored = ((document_id, read_documents.find(self.storage, key)) for document_id, key in keys.items())
-        return {document_id: content for document_id, content in stored if content is not None}
+        stored: dict[str, bytes] = {}
+        size_bytes = 0
+        for document_id in ids:
+            if size_bytes >= MAX_STORED_BYTES:
+                break
+            key = keys.get(document_id)
+            if key is not None and (content := read_documents.find(self.storage, key)) is not None:
+                stored[document_id] = content
+                size_bytes += len(content)
+        return stored

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from extraction.course.answers import Answers, LineResult
 from extraction.course.corpus import FoundPassage, gather
@@ -115,6 +118,38 @@ def test_another_value_behind_the_same_words_of_another_document_is_told() -> No
     made = record(found, {}, {"vendor": None}, {"total": "12.50"})
     (total,) = [each for each in made["evidence"] if each["path"] == "total"]
     assert [(other["value"], other["spans"][0]["document"]) for other in total["others"]] == [("13.50", "b.txt")]
+
+
+def test_of_documents_no_more_is_kept_than_their_passages(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, boxes = Document.from_bytes, list[weakref.ref[Any]]()
+
+    def noting(stored: bytes) -> Document:
+        document = read(stored)
+        boxes.append(weakref.ref(document.runs.boxes))
+        assert [one() is None for one in boxes[:-2]] == [True] * len(boxes[:-2]), (
+            "all but this and that before are gone"
+        )
+        return document
+
+    monkeypatch.setattr(Document, "from_bytes", noting)
+    document, names = paged(), [f"{number}.txt" for number in range(4)]
+    found = [[passage(document, name, 4, 22) for name in names]]
+    gathered = gather(found, {f"id-{name}": document.to_bytes() for name in names})
+    assert (len(boxes), len(gathered.document.runs)) == (4, 4)
+
+
+def test_a_value_that_a_file_is_named_by_is_found_in_the_text() -> None:
+    document = parse(b"Invoice R-17", "R-17.pdf.txt", Limits())
+    found = [[passage(document, "R-17.pdf", 0, len(document.text))], []]
+    (vendor, _) = record(found, {}, {"vendor": "R-17"}, {"total": None})["evidence"]
+    assert [(span["start"], span["end"]) for span in vendor["spans"]] == [(8, 12)]
+
+
+def test_a_value_that_only_names_a_file_is_not_found() -> None:
+    document = parse(b"Invoice of Ash Ltd", "a.txt", Limits())
+    found = [[passage(document, "R-17.pdf", 0, len(document.text))], []]
+    (vendor, _) = record(found, {}, {"vendor": "R-17"}, {"total": None})["evidence"]
+    assert (vendor["grounding"], vendor["spans"]) == ("none", [])
 
 
 def test_where_nothing_was_found_there_is_nothing() -> None:

@@ -10,8 +10,11 @@ import pytest
 
 from extraction.course.corpus import Corpus
 from extraction.course.stored_plan import StoredPlan
+from jobs.extractions import collection, documents
 from jobs.lines.document_bodies import GROUND_ENDPOINT
+from jobs.settings import Settings
 from tests.workers.preparing.builders import Library, Preparer
+from workers.preparing import gathering
 
 FIELDS = {"number": {"type": "string"}, "city": {"type": "string"}}
 PLAN = StoredPlan(schema=json.dumps({"type": "object", "properties": FIELDS}), model="demo")
@@ -86,6 +89,27 @@ def test_answers_of_an_index_are_placed_in_the_document_of_the_passage_that_they
     place = {"start": 15, "end": 19, "page": None, "box": None}
     assert number["spans"] == [{"document_id": "document_gone", "document": "a.txt", **place}]
     assert (city["grounding"], [doubt["group"] for doubt in body["doubts"]]) == ("none", [1])
+
+
+def test_documents_of_the_best_passages_are_taken_until_they_are_enough(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("last", "second", "first")
+    with library.sessions.begin() as session:
+        made = collection.create_collection(session, library.tenant.id, "papers", metadata=None, settings=Settings())
+        sources = documents.file_sources(session, library.tenant.id, [library.add(name, b"") for name in names])
+        rows = documents.add_documents(session, made, sources, settings=Settings())
+        for row in rows:
+            row.object_key = f"{library.tenant.id}/read/{row.name}"
+            library.storage.put(row.object_key, b"12345")
+        ids = {row.name: row.id for row in rows}
+    monkeypatch.setattr(gathering, "MAX_STORED_BYTES", 8)
+    found = [
+        [{"document_id": ids["last"], "rank": 2}, {"document_id": "document_gone", "rank": 0}],
+        [{"document_id": ids["second"], "rank": 1}, {"document_id": ids["first"], "rank": 0}],
+    ]
+    stored = gathering.Gathering(sessions=library.sessions, storage=library.storage).stored(found, library.tenant.id)
+    assert list(stored) == [ids["first"], ids["second"]]
 
 
 def test_a_document_whose_answer_failed_has_a_record_that_says_why(
