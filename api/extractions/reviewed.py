@@ -26,8 +26,9 @@ router = APIRouter(
 
 
 class CalibrationBody(StrictModel):
-    target: Annotated[float, Field(ge=0.5, le=1.0)] = TARGET
-    """Of the answers that nobody looks at, the share that is right."""
+    target: Annotated[float, Field(ge=0.5, lt=1.0)] = TARGET
+    """Of the answers that nobody looks at, the share that is right. 1 is never reached: one more wrong value is counted
+    than was seen."""
 
 
 @router.get("/reviews", operation_id="summariseReviews")

@@ -67,7 +67,7 @@ def calibrate(
     schema: _Schema,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="C.json", help="For `extract --calibration`.")],
     target: Annotated[
-        float, typer.Option(min=0.5, max=1.0, help="Of the answers that nobody looks at, the share that is right.")
+        float, typer.Option(min=0.5, help="Of the answers that nobody looks at, the share that is right; below 1.")
     ] = 0.99,
 ) -> None:
     """Learn from documents whose fields are known what the scores of others mean, and which need a person's look."""
@@ -75,6 +75,11 @@ def calibrate(
     from extraction.evaluation.evaluate import judged
     from extraction.scoring.calibration import fit
 
+    if target >= 1:
+        raise InputError(
+            f"--target is {target:g}, which nothing can reach: one more wrong value is counted than was seen. Give a "
+            "share below 1, such as 0.99."
+        )
     _require_output(output, records, gold=gold, schema=schema)
     parsed, right = _read(schema, gold)
     known = judged(parsed, records_of(records), right)

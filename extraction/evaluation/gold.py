@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from extraction.errors import ExtractionError
 from extraction.fields.paths import Place, spell
 from extraction.fields.schema import FieldSchema
@@ -46,11 +48,22 @@ def read_gold(lines: Iterable[str], schema: FieldSchema) -> dict[str, GoldDocume
     return found
 
 
+def read_gold_file(content: bytes, schema: FieldSchema) -> dict[str, GoldDocument]:
+    """Return the gold of a file as it is stored. Raises ExtractionError, also where it is no UTF-8."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ExtractionError(f"it is no UTF-8 ({error.reason} at byte {error.start}).") from None
+    return read_gold(text.split("\n"), schema)
+
+
 def _object(line: str, number: int) -> dict[str, Any]:
     try:
         given = json.loads(line)
     except ValueError as error:
         raise ExtractionError(f"line {number} is no JSON: {error}.") from None
+    except RecursionError:
+        raise ExtractionError(f"line {number} is nested too deep to be gold.") from None
     if (
         not isinstance(given, dict)
         or not isinstance(given.get("document"), str)
@@ -63,7 +76,23 @@ def _object(line: str, number: int) -> dict[str, Any]:
         raise ExtractionError(
             f"line {number} has {unknown[0]!r}; a line of gold has document, fields, spans and known."
         )
+    _require_kept(given, number)
     return given
+
+
+def _require_kept(given: Mapping[str, Any], number: int) -> None:
+    """Refuse what would be lost or changed where gold is kept, and a name that no database can be asked for."""
+    try:
+        why = None if orjson.loads(orjson.dumps(given)) == given else "Number is not finite"
+    except TypeError as error:
+        why = str(error)
+    if why is not None:
+        raise ExtractionError(
+            f"line {number} cannot be kept: {why}. Leave out numbers that are not finite, whole numbers of more than "
+            "64 bits, unpaired surrogates, and what is nested over 250 levels deep."
+        )
+    if "\0" in given["document"]:
+        raise ExtractionError(f"line {number}: the name {given['document'][:100]!r} has a NUL, as no document's has.")
 
 
 def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> GoldDocument:

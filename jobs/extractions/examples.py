@@ -18,7 +18,7 @@ from extraction.course.job import ExtractJob
 from extraction.documents.document import Document
 from extraction.documents.layout import layout
 from extraction.errors import ExtractionError
-from extraction.evaluation.gold import GoldDocument, read_gold
+from extraction.evaluation.gold import GoldDocument, read_gold_file
 from extraction.fields.paths import spell
 from extraction.fields.schema import FieldSchema
 from extraction.passes.examples import Example
@@ -90,8 +90,8 @@ class Examples:
             )
         content = b"".join(self.storage.iter_chunks(object_key))
         try:
-            found = read_gold(content.decode().split("\n"), schema)
-        except (ExtractionError, UnicodeDecodeError) as error:
+            found = read_gold_file(content, schema)
+        except ExtractionError as error:
             raise InputError(f"{self.source} is no gold of this schema: {error}", param="examples") from None
         if not 0 < len(found) <= MAX_EXAMPLES:
             raise InputError(
@@ -148,6 +148,12 @@ class Examples:
 
     def _require_reviews(self, session: Session, schema: FieldSchema) -> None:
         extraction = reviews.completed(session, self.tenant_id, self.source)
+        if extraction.plan.get("corpus") is not None:
+            raise InputError(
+                f"{self.source} was asked of an index, and examples are whole documents. Give an extraction of a "
+                "collection, or a gold file.",
+                param="examples",
+            )
         kinds = {leaf.path: leaf.type for leaf in schema.leaves}
         for leaf in FieldSchema.parse(extraction.plan["schema"]).leaves:
             if kinds.get(leaf.path) is not leaf.type:

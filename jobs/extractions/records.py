@@ -62,8 +62,10 @@ def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
     if extraction.state == ExtractionState.COMPLETED or extraction.output_file_id is None:
         return records_file(session, extraction)
     begun = [STAGES[stage.number] for stage in stages_of(session, extraction.id) if stage.num_lines]
-    newest = max(base for stage, base in _FROM.items() if stage in begun)
-    return replace(_kept(session, extraction, extraction.output_file_id), cursors_from=newest)
+    bases = [base for stage, base in _FROM.items() if stage in begun]
+    if not bases:  # it was cancelled while its only records were written
+        return records_file(session, extraction)
+    return replace(_kept(session, extraction, extraction.output_file_id), cursors_from=max(bases))
 
 
 def records_file(session: Session, extraction: Extraction) -> RecordsFile:

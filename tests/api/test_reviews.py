@@ -159,6 +159,8 @@ def test_a_calibration_is_learned_of_decisions_and_taken_by_the_next_extraction(
 ) -> None:
     extraction_id = extract(*[f"vendor: Firm {FLAKY} {number}\ntotal: {number}".encode() for number in range(40)])
     url = f"/v1/extractions/{extraction_id}/calibration"
+    unreachable = http.post(url, json={"target": 1.0}).json()["error"]
+    assert (unreachable["param"], "less than 1" in unreachable["message"]) == ("target", True), unreachable
     few = http.post(url, json={})
     assert (few.status_code, few.json()["error"]["code"]) == (409, "too_few_reviews")
     for number, review in enumerate(listed(http, extraction_id)):

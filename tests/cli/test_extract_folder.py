@@ -78,3 +78,9 @@ def test_what_records_are_judged_by_is_not_replaced(
     given = [str(tmp_path / "fields.jsonl"), "--gold", str(tmp_path / "gold.jsonl")]
     with pytest.raises(InputError, match=says):
         run("extract", command, *given, "--schema", str(tmp_path / "schema.json"), option, str(tmp_path / name))
+
+
+def test_a_target_that_nothing_can_reach_is_refused(tmp_path: Path) -> None:
+    given = ("--gold", "g.jsonl", "--schema", "s.json", "-o", str(tmp_path / "c.json"))
+    with pytest.raises(InputError, match=r"--target is 1, which nothing can reach.* Give a share below 1"):
+        run("extract", "calibrate", "fields.jsonl", *given, "--target", "1.0")

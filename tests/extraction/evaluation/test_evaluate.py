@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from extraction.errors import ExtractionError
 from extraction.evaluation.comparing import compare
 from extraction.evaluation.evaluate import evaluate, judged
-from extraction.evaluation.gold import GoldDocument, read_gold
+from extraction.evaluation.gold import GoldDocument, read_gold, read_gold_file
 from extraction.fields.paths import spell
 from extraction.fields.schema import FieldSchema
 from extraction.grounding.spans import Span
@@ -128,12 +129,27 @@ def test_every_place_of_either_side_is_compared_once() -> None:
         ('{"document": "a", "fields": {"lines": [{"articel": 1}]}}', "'lines[].articel' is no field"),
         ('{"document": "a", "fields": {"total": 1}, "spans": {"total": [3, 4]}}', "offsets into the text"),
         ('{"document": "a", "fields": {"total": 1}, "spans": {"net": [[3, 4]]}}', "has 'net'"),
+        ("[" * 100_000, "line 1 is nested too deep"),
+        ('{"document": "a", "fields": {"total": ' + "[" * 300 + "]" * 300 + "}}", "line 1 cannot be kept: Recursion"),
+        ('{"document": "a\\u0000", "fields": {}}', "line 1: the name 'a\\x00' has a NUL"),
+        ('{"document": "a\\ud800", "fields": {}}', "line 1 cannot be kept: str is not valid UTF-8"),
+        ('{"document": "a", "fields": {"number": "\\udc00"}}', "line 1 cannot be kept: str is not valid UTF-8"),
+        ('{"document": "a", "fields": {"total": 1' + "0" * 30 + "}}", "line 1 cannot be kept: Integer exceeds 64-bit"),
+        ('{"document": "a", "fields": {"total": NaN}}', "line 1 cannot be kept: Number is not finite"),
+        ('{"document": "a", "fields": {"total": 1e999}}', "line 1 cannot be kept: Number is not finite"),
     ],
 )
 def test_a_wrong_line_of_gold_is_refused_with_its_number(line: str, reason: str) -> None:
     with pytest.raises(ExtractionError) as refused:
         read_gold([line], SCHEMA)
     assert reason in str(refused.value)
+
+
+def test_a_stored_gold_file_may_begin_with_a_mark_and_is_utf_8() -> None:
+    line = json.dumps({"document": "a", "fields": FIELDS}).encode()
+    assert list(read_gold_file(codecs.BOM_UTF8 + line, SCHEMA)) == ["a"]
+    with pytest.raises(ExtractionError, match=r"it is no UTF-8 \(invalid start byte at byte 0\)"):
+        read_gold_file(b"\xff" + line, SCHEMA)
 
 
 def test_a_document_twice_in_gold_is_refused() -> None:

@@ -14,8 +14,8 @@ from extraction.scoring import reviews as scoring
 from jobs import files
 from jobs.batches import made_inputs
 from jobs.chunks import fleet
-from jobs.errors import InputError
-from jobs.extractions import documents, lifecycle, outputs, reviews, stages
+from jobs.errors import ConflictError, InputError
+from jobs.extractions import documents, lifecycle, outputs, records, reviews, stages
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.stages import STAGES, Stage, stages_for
 from jobs.settings import Settings
@@ -265,6 +265,28 @@ def test_a_cancelled_extraction_cancels_its_batch_and_has_no_records(
     run(extraction)
     assert (extraction.state, extraction.reason, extraction.output_file_id) == ("cancelled", "enough", None)
     assert session.scalar(text("SELECT state FROM batch")) == "cancelled"
+
+
+def test_one_that_is_cancelled_while_its_only_records_are_written_has_none(
+    session: Session,
+    maker: sessionmaker[Session],
+    make_extraction: Any,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extraction = make_extraction({"a.txt": GOOD})
+    extraction_id, tenant_id, write = extraction.id, extraction.tenant_id, outputs.write
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        with maker.begin() as other:
+            lifecycle.cancel_extraction(other, tenant_id, extraction_id, reason="enough")
+        return write(*given, **named)
+
+    monkeypatch.setattr(outputs, "write", overtaken)
+    run(extraction)
+    assert extraction.state == ExtractionState.CANCELLED
+    with pytest.raises(ConflictError, match="is cancelled and will have none"):
+        records.latest_file(session, extraction)
 
 
 def test_what_was_answered_before_a_stage_expired_is_put_out_and_the_rest_has_its_code(

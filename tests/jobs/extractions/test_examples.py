@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from extraction.course.corpus import Corpus
 from extraction.course.job import Passes
 from extraction.fields.schema import FieldSchema
 from extraction.scoring.verdicts import Reason, Verdict
@@ -123,6 +124,9 @@ def test_reviewed_documents_of_another_collection_are_examples_with_what_people_
     ("lines", "says"),
     [
         (["{"], "is no gold of this schema: line 1 is no JSON"),
+        (["[" * 100_000], "is no gold of this schema: line 1 is nested too deep"),
+        ([GOLD | {"document": "a.txt\0"}], "is no gold of this schema: line 1: the name 'a.txt"),
+        ([GOLD | {"document": "a.txt\ud800"}], "line 1 cannot be kept"),
         ([GOLD | {"fields": {"amount": 1}}], "'amount' is no field of the schema"),
         ([GOLD | {"document": "z.txt"}], "'z.txt', which is no document of the collection"),
         ([], "has 0 documents"),
@@ -135,6 +139,19 @@ def test_a_gold_file_that_can_be_no_examples_is_refused(
     made = make_collection(PAPERS)
     with pytest.raises(InputError, match=says):
         check(upload(*lines), made.id)
+
+
+def test_a_gold_file_with_a_mark_at_its_begin_has_examples(make_collection: Any, upload: Any, check: Any) -> None:
+    check(upload("\ufeff" + json.dumps(GOLD)), make_collection(PAPERS).id)
+
+
+def test_an_extraction_of_an_index_is_no_example(session: Session, make_extraction: Any, run: Run, check: Any) -> None:
+    extraction = run(make_extraction({"a.txt": PAPERS["a.txt"]}))
+    corpus = Corpus(index_id="index_1", name="all", passage_tokens=256, top_k=5)
+    extraction.plan = extraction.plan | {"corpus": asdict(corpus)}
+    session.commit()
+    with pytest.raises(InputError, match="was asked of an index, and examples are whole documents"):
+        check(extraction.id, extraction.collection_id)
 
 
 def test_what_another_tenant_has_is_not_found(
