@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +44,8 @@ def evaluate(
     if report is not None:
         _require_output(report, records, gold=gold, schema=schema)
     parsed, right = _read(schema, gold)
-    found = measured(parsed, records_of(records), right)
+    with _refused(records):
+        found = measured(parsed, records_of(records), right)
     if found.num_documents == 0:
         raise InputError(
             f"no document of {records} is one of {gold}. Their names must be the same: "
@@ -82,7 +84,8 @@ def calibrate(
         )
     _require_output(output, records, gold=gold, schema=schema)
     parsed, right = _read(schema, gold)
-    known = judged(parsed, records_of(records), right)
+    with _refused(records):
+        known = judged(parsed, records_of(records), right)
     fitted = fit(known, target=target)
     if fitted.values.logistic is None and fitted.nulls.logistic is None:
         raise InputError(
@@ -114,6 +117,17 @@ def _require_output(output: Path, records: Path, *, gold: Path, schema: Path) ->
 
     require_replaceable(output)
     require_apart([output], {records: "the records", gold: "the gold", schema: "the schema"})
+
+
+@contextmanager
+def _refused(records: Path) -> Iterator[None]:
+    """Say of which file it is that records cannot be compared."""
+    from extraction.errors import ExtractionError
+
+    try:
+        yield
+    except ExtractionError as error:
+        raise InputError(f"{records}: {error}") from None
 
 
 def _read(schema: Path, gold: Path) -> tuple[FieldSchema, dict[str, GoldDocument]]:

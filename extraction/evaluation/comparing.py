@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extraction.evaluation.gold import GoldDocument
+from extraction.evaluation.gold import GoldDocument, Spend, unbounded
 from extraction.evaluation.metrics import text_likeness
 from extraction.fields.leaf import Leaf, Metric
 from extraction.fields.paths import ITEM, Path, Place, spell
@@ -57,11 +57,16 @@ class Compared:
         return tuple(Span(span["start"], span["end"]) for span in said)
 
 
-def compare(schema: FieldSchema, record: Mapping[str, Any], gold: GoldDocument) -> list[Compared]:
-    """Return every value of a record or of gold that counts, beside one another; a failed record has none."""
+def compare(
+    schema: FieldSchema, record: Mapping[str, Any], gold: GoldDocument, *, spend: Spend = unbounded
+) -> list[Compared]:
+    """Return every value of a record or of gold that counts, beside one another; a failed record has none.
+
+    `spend` is told of each value, and of all that are compared to pair items.
+    """
     fields = record.get("fields") or {}
     evidence = {each["path"]: each for each in record.get("evidence") or []}
-    pairs = _Pairs(schema, fields, gold.fields)
+    pairs = _Pairs(schema, fields, gold.fields, spend=spend)
     return [
         Compared(
             leaf=leaf,
@@ -91,14 +96,19 @@ def _value(fields: Any, place: Place) -> Any:
 class _Pairs:
     """Which item of a record is which item of gold; found once for each array, outer ones first."""
 
-    def __init__(self, schema: FieldSchema, fields: Mapping[str, Any], gold: Mapping[str, Any]) -> None:
+    def __init__(
+        self, schema: FieldSchema, fields: Mapping[str, Any], gold: Mapping[str, Any], *, spend: Spend
+    ) -> None:
         self._leaves = schema.leaves
+        self._spend = spend
         self._fields, self._gold = fields, gold
         self._found: dict[tuple[Path, Place | None, Place | None], list[tuple[Place | None, Place | None]]] = {}
 
     def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None]]:
         """Yield the places of a leaf in the record and in gold, None on the side where its item is missing."""
-        yield from self._below((), (), (), leaf.path)
+        for pair in self._below((), (), (), leaf.path):
+            self._spend(1)
+            yield pair
 
     def _below(
         self, path: Path, own: Place | None, other: Place | None, rest: Path
@@ -120,34 +130,35 @@ class _Pairs:
     def _paired(
         self, array: Path, own: Place | None, other: Place | None
     ) -> Iterator[tuple[Place | None, Place | None]]:
-        ones, others = _indexes(self._fields, own), _indexes(self._gold, other)
+        ones = dict.fromkeys(_indexes(self._fields, own))  # sets that keep their order
+        others = dict.fromkeys(_indexes(self._gold, other))
         for one, two in _identical(self._fields, own, self._gold, other):  # most are; the rest is compared each by each
-            ones.remove(one)
-            others.remove(two)
+            del ones[one], others[two]
             yield (*(own or ()), one), (*(other or ()), two)
+        leaves = self._leaves_of((*array, ITEM))
+        self._spend(len(ones) * len(others) * max(1, len(leaves)))
         likeness = {
-            (one, two): self._likeness((*array, ITEM), (*(own or ()), one), (*(other or ()), two))
+            (one, two): self._likeness(leaves, (*(own or ()), one), (*(other or ()), two), depth=len(array) + 1)
             for one in ones
             for two in others
         }
         for one, two in sorted(likeness, key=lambda pair: (-likeness[pair], abs(pair[0] - pair[1]), pair)):
             if one in ones and two in others and likeness[one, two] > 0:
-                ones.remove(one)
-                others.remove(two)
+                del ones[one], others[two]
                 yield (*(own or ()), one), (*(other or ()), two)
         yield from (((*(own or ()), one), None) for one in ones)
         yield from ((None, (*(other or ()), two)) for two in others)
 
-    def _likeness(self, path: Path, own: Place, other: Place) -> float:
+    def _leaves_of(self, path: Path) -> list[Leaf]:
+        """Return the leaves of an item itself, without those of arrays in it."""
+        return [leaf for leaf in self._leaves if leaf.path[: len(path)] == path and ITEM not in leaf.path[len(path) :]]
+
+    def _likeness(self, leaves: Sequence[Leaf], own: Place, other: Place, *, depth: int) -> float:
         """Return how many of an item's own values are the same, by likeness; keys count twice."""
-        leaves = [
-            leaf for leaf in self._leaves if leaf.path[: len(path)] == path and ITEM not in leaf.path[len(path) :]
-        ]
         total = 0.0
         for leaf in leaves:
             given, gold = (
-                _value(side, (*place, *leaf.path[len(path) :]))
-                for side, place in ((self._fields, own), (self._gold, other))
+                _value(side, (*place, *leaf.path[depth:])) for side, place in ((self._fields, own), (self._gold, other))
             )
             if given is not None and gold is not None:
                 pair = Compared(leaf=leaf, document="", given=given, gold=gold)

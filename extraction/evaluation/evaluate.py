@@ -5,12 +5,14 @@ Documents of which there is no gold are left out and counted. Knows no file: rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from extraction.errors import ExtractionError
 from extraction.evaluation.comparing import Compared, compare
-from extraction.evaluation.gold import GoldDocument
+from extraction.evaluation.gold import GoldDocument, Spend, unbounded
 from extraction.evaluation.metrics import (
     Bin,
     Rates,
@@ -23,7 +25,7 @@ from extraction.evaluation.metrics import (
     share_automated,
     span_overlap,
 )
-from extraction.fields.paths import spell
+from extraction.fields.paths import Path, spell
 from extraction.fields.schema import FieldSchema
 from extraction.scoring.calibration import Judged
 from extraction.scoring.features import Features
@@ -86,16 +88,25 @@ def evaluate(
     gold: Mapping[str, GoldDocument],
     *,
     is_valid: Callable[[Mapping[str, Any]], bool] | None = None,
+    spend: Spend = unbounded,
 ) -> Evaluation:
-    """Measure records against gold; `is_valid` tells whether fields fit the schema, if that is to be measured."""
+    """Measure records against gold; `is_valid` tells whether fields fit the schema, if that is to be measured.
+
+    `spend` is told of all that is compared. Raises ExtractionError where gold means two records by one name.
+    """
     known: dict[str, Mapping[str, Any]] = {}
     without_gold = 0
-    for record in records:
-        if record["document"] in gold:
-            known[record["document"]] = record
-        else:
+    for right, record in _beside(records, gold):
+        if right is None:
             without_gold += 1
-    compared = [pair for name, right in gold.items() for pair in compare(schema, known.get(name, {}), right)]
+        else:
+            known[right.document] = record
+    compared = [
+        pair for name, right in gold.items() for pair in compare(schema, known.get(name, {}), right, spend=spend)
+    ]
+    of_leaf: dict[Path, list[Compared]] = defaultdict(list)
+    for pair in compared:
+        of_leaf[pair.leaf.path].append(pair)
     done = [record for record in known.values() if record.get("error") is None]
     scores, is_right = scores_of(compared)
     return Evaluation(
@@ -105,19 +116,22 @@ def evaluate(
         without_record=len(gold) - len(known),
         valid=None if is_valid is None else _mean([float(is_valid(record["fields"])) for record in done]),
         overall=measure(compared),
-        fields={spell(leaf.path): measure([pair for pair in compared if pair.leaf is leaf]) for leaf in schema.leaves},
+        fields={spell(leaf.path): measure(of_leaf[leaf.path]) for leaf in schema.leaves},
         bins=calibration_bins(scores, is_right) if scores else (),
         risk=risk_coverage(scores, is_right),
     )
 
 
 def judged(schema: FieldSchema, records: Iterable[Mapping[str, Any]], gold: Mapping[str, GoldDocument]) -> list[Judged]:
-    """Return what a calibration is fitted to: the features that records kept, and whether gold has the same values."""
+    """Return what a calibration is fitted to: the features that records kept, and whether gold has the same values.
+
+    Raises ExtractionError where gold means two records by one name.
+    """
     return [
         Judged(features=Features.from_json(pair.evidence["features"]), is_right=pair.is_right, document=pair.document)
-        for record in records
-        if record["document"] in gold
-        for pair in compare(schema, record, gold[record["document"]])
+        for right, record in _beside(records, gold)
+        if right is not None
+        for pair in compare(schema, record, right)
         if pair.evidence is not None and "features" in pair.evidence
     ]
 
@@ -149,6 +163,24 @@ def scores_of(compared: Sequence[Compared]) -> tuple[list[float], list[bool]]:
     """Return the score of each value that has one, and whether it is right."""
     told = [(float(pair.evidence["score"]), pair.is_right) for pair in compared if pair.evidence is not None]
     return [score for score, _ in told], [right for _, right in told]
+
+
+def _beside(
+    records: Iterable[Mapping[str, Any]], gold: Mapping[str, GoldDocument]
+) -> Iterator[tuple[GoldDocument | None, Mapping[str, Any]]]:
+    """Yield records with their gold: what has the id of their document, else its name, which two may share."""
+    seen: set[str] = set()
+    for record in records:
+        names = (record.get("document_id"), record["document"])
+        name = next((name for name in names if name in gold), None)
+        if name in seen:
+            raise ExtractionError(
+                f"gold names {name!r}, as the documents of two records are called: give the document_id of one, or "
+                "leave one of the records out."
+            )
+        if name is not None:
+            seen.add(name)
+        yield (None if name is None else gold[name]), record
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,24 +1,31 @@
 """The gold file: what people know to be right, one document a line.
 
-Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [[start, end], …]}}`; `spans` are offsets
-into the document's text and may be left out. Where only some of the values were looked at, `"known": ["total"]` names
-them, and no other counts. Knows no record.
+Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [[start, end], …]}}`; for its name a
+document may have the `document_id` of its record. `spans` are offsets into the document's text and may be left out.
+Where only some of the values were looked at, `"known": ["total"]` names them, and no other counts. Knows no record.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from extraction.errors import ExtractionError
-from extraction.fields.paths import Place, spell
+from extraction.fields.paths import ITEM, Path, Place, spell
 from extraction.fields.schema import FieldSchema
 from extraction.grounding.spans import Span
 from extraction.passes.examples import values_at
+
+Spend = Callable[[int], None]
+"""Is told of work before it is done, and raises where that is too much."""
+
+
+def unbounded(_num: int) -> None:
+    """Spend as much as there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +43,17 @@ class GoldDocument:
         return self.known is None or (place is not None and spell(place) in self.known)
 
 
-def read_gold(lines: Iterable[str], schema: FieldSchema) -> dict[str, GoldDocument]:
-    """Return gold by document. Raises ExtractionError with the line of what is wrong."""
+def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbounded) -> dict[str, GoldDocument]:
+    """Return gold by document; `spend` is told of its values. Raises ExtractionError with the line of what is wrong."""
+    items = [_item(leaf.path) for leaf in schema.leaves]
     found: dict[str, GoldDocument] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
-            gold = _document(_object(line, number), number, schema)
+            given = _object(line, number)
+            for path in items:
+                for _ in values_at(given["fields"], path):
+                    spend(1)
+            gold = _document(given, number, schema)
             if gold.document in found:
                 raise ExtractionError(f"line {number}: {gold.document!r} is there twice. Keep one of them.")
             found[gold.document] = gold
@@ -55,6 +67,11 @@ def read_gold_file(content: bytes, schema: FieldSchema) -> dict[str, GoldDocumen
     except UnicodeDecodeError as error:
         raise ExtractionError(f"it is no UTF-8 ({error.reason} at byte {error.start}).") from None
     return read_gold(text.split("\n"), schema)
+
+
+def _item(path: Path) -> Path:
+    """Return the path of the innermost items that a leaf is in: it has a value in each, null where it is left out."""
+    return path[: max((end for end, part in enumerate(path, start=1) if part == ITEM), default=0)]
 
 
 def _object(line: str, number: int) -> dict[str, Any]:

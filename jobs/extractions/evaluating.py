@@ -6,7 +6,7 @@ held: of records only those that gold has are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ from jobs.tables import Extraction
 
 MAX_GOLD_BYTES = 32 * MIB
 MAX_RECORDS_BYTES = 1024 * MIB
+MAX_COMPARED = 250_000
+"""Values of gold; and values beside one another, those by which items of arrays are paired too."""
 _MAX_RECORD_BYTES = 64 * MIB
 
 
@@ -80,7 +82,8 @@ def read_file(storage: Storage, key: str) -> bytes:
 def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
     """Compare records with the lines of gold. Raises InputError with the line that is no gold, or where nothing fits.
 
-    Of people's decisions none is a ConflictError: there is something to do first.
+    Of people's decisions none is a ConflictError: there is something to do first. Raises TooLargeError where they
+    come to more than MAX_COMPARED.
     """
     if source.gold_name is None and not content:
         raise ConflictError(
@@ -90,12 +93,18 @@ def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
         )
     name = source.gold_name or "the decisions"
     try:
-        gold = read_gold(content.decode("utf-8-sig").split("\n"), source.schema)
+        lines = content.decode("utf-8-sig").split("\n")
+        gold = read_gold(lines, source.schema, spend=_at_most(MAX_COMPARED, f"values in {name}"))
+        found = evaluate(
+            source.schema,
+            _records(storage, source.records),
+            gold,
+            spend=_at_most(MAX_COMPARED, f"comparisons of the records with {name}"),
+        )
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is no UTF-8 ({error.reason}).", param="gold_file_id") from None
     except ExtractionError as error:
         raise InputError(f"{name}: {error}", param="gold_file_id", code="invalid_gold") from None
-    found = evaluate(source.schema, _records(storage, source.records), gold)
     if not found.num_documents:
         raise InputError(
             f"No document of the extraction is one of {name}. Their names must be the same: "
@@ -104,6 +113,23 @@ def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
             code="invalid_gold",
         )
     return found
+
+
+def _at_most(most: int, what: str) -> Callable[[int], None]:
+    """Return what counts, and raises TooLargeError beyond `most`."""
+    total = 0
+
+    def spend(num: int) -> None:
+        nonlocal total
+        total += num
+        if total > most:
+            raise TooLargeError(
+                f"There are more than {most:,} {what}, and so many are allowed in a call. Download the records, and "
+                "use `tokenmill extract evaluate`, or give gold for fewer documents.",
+                param="gold_file_id",
+            )
+
+    return spend
 
 
 def _records(storage: Storage, file: RecordsFile) -> Iterator[Mapping[str, Any]]:

@@ -19,6 +19,8 @@ from pipelines.sources.row_groups import rows_at_once
 from pipelines.sources.source import Row
 
 MAX_ROW_BYTES = 16 << 20
+MAX_COLUMNS = 16_384
+"""Of CSV: as many as a sheet of a spreadsheet has."""
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _BATCH_ROWS = 512
@@ -51,51 +53,87 @@ def _object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
 
 
 def csv_columns(file: SourceFile) -> list[str]:
-    """Return the header of a CSV file. Raises InputError where a name is missing or there twice."""
+    """Return the header of a CSV file. Raises InputError where a name is missing or there twice, or there are many."""
     with _records(file) as records:
-        header = _next(file, records, 0)
+        header = records.take(0)
     if header is None:
         raise InputError(f"{file.name} is empty. Its first line must name the columns.")
+    if len(header) > MAX_COLUMNS:
+        raise InputError(
+            f"{file.name}: the header names {len(header):,} columns; {MAX_COLUMNS:,} are allowed. Leave out what no "
+            "prompt takes, or write JSONL."
+        )
+    seen: set[str] = set()
     for position, name in enumerate(header, start=1):
         if not name.strip():
             raise InputError(f"{file.name}: column {position} of the header has no name. Name every column once.")
-        if name in header[: position - 1]:
+        if name in seen:
             raise InputError(f"{file.name}: the header names {name!r} twice. Name every column once.")
+        seen.add(name)
     return header
 
 
 def csv_rows(file: SourceFile, columns: Sequence[str]) -> Iterator[Row]:
     """Yield the records of a CSV file below its header; every value is a text."""
     with _records(file) as records:
-        _next(file, records, 0)
+        records.take(0)
         number = 0
-        while (fields := _next(file, records, number + 1)) is not None:
+        while (fields := records.take(number + 1)) is not None:
             if not fields:
                 continue  # a blank line
             number += 1
             if len(fields) != len(columns):
-                raise _bad(
-                    file, number, f"it has {len(fields)} fields and the header {len(columns)}", line=records.line_num
-                )
+                problem = f"it has {len(fields)} fields and the header {len(columns)}"
+                raise _bad(file, number, problem, line=records.num_lines)
             yield Row(file.name, number, dict(zip(columns, fields, strict=True)))
 
 
-def _next(file: SourceFile, records: Any, number: int) -> list[str] | None:
-    try:
-        return cast("list[str] | None", next(records, None))
-    except csv.Error as error:
-        raise _bad(file, number, str(error), line=records.line_num) from None
-    except UnicodeDecodeError as error:
-        raise _bad(file, number, f"it is no UTF-8 ({error.reason})", line=records.line_num + 1) from None
+class _TooLongError(Exception):
+    """A record has no end where it must have one."""
+
+
+class _Records:
+    """The records of a CSV file, each bounded: `csv.reader` takes lines, and records of many lines, of any length."""
+
+    def __init__(self, file: SourceFile, text: io.TextIOWrapper) -> None:
+        self._file, self._text = file, text
+        self._num_left = MAX_ROW_BYTES
+        self._reader = csv.reader(self._lines(), strict=True)
+
+    @property
+    def num_lines(self) -> int:
+        """Return how many lines were taken so far."""
+        return self._reader.line_num
+
+    def take(self, number: int) -> list[str] | None:
+        """Return the next record, [] for a blank line; None at the end. `number` is that of an error."""
+        self._num_left = MAX_ROW_BYTES
+        try:
+            return next(self._reader, None)
+        except csv.Error as error:
+            raise _bad(self._file, number, str(error), line=self.num_lines) from None
+        except UnicodeDecodeError as error:
+            problem = f"it is no UTF-8 ({error.reason})"
+            raise _bad(self._file, number, problem, line=self.num_lines + 1) from None
+        except _TooLongError:
+            problem = f"it has more than {MAX_ROW_BYTES:,} bytes"
+            raise _bad(self._file, number, problem, line=self.num_lines + 1) from None
+
+    def _lines(self) -> Iterator[str]:
+        while line := self._text.readline(self._num_left + 1):  # characters: each is a byte or more
+            self._num_left -= len(line)
+            if self._num_left < 0:
+                raise _TooLongError
+            yield line
 
 
 @contextmanager
-def _records(file: SourceFile) -> Iterator[Any]:
+def _records(file: SourceFile) -> Iterator[_Records]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # the library's own is 128 KiB, for everybody
     with _opened(file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         try:
-            yield csv.reader(text, strict=True)
+            yield _Records(file, text)
         finally:
             text.detach()
 

@@ -13,12 +13,14 @@ from jobs.storage import Storage
 from tests.jobs.extractions.answering import Answering
 
 
-def completed_extraction(http: httpx.Client, deployment: Any, schema: Mapping[str, Any], *contents: bytes) -> str:
+def completed_extraction(
+    http: httpx.Client, deployment: Any, schema: Mapping[str, Any], *contents: bytes, name: str = "{}.txt"
+) -> str:
     """Extract fields of these documents, `0.txt` …, without asking again: what the model leaves out is doubtful."""
     collection_id = http.post("/v1/collections", json={"name": "papers"}).json()["id"]
     ids = []
     for number, content in enumerate(contents):
-        file = {"file": (f"{number}.txt", content)}
+        file = {"file": (name.format(number), content)}
         ids.append(http.post("/v1/files", data={"purpose": "user_data"}, files=file).json()["id"])
     http.post(f"/v1/collections/{collection_id}/documents", json={"file_ids": ids})
     asked = {"collection_id": collection_id, "schema": schema, "model": "org/tiny", "again": False}

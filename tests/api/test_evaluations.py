@@ -12,6 +12,7 @@ import pytest
 
 from api.schemas.evaluations import EvaluationObject
 from extraction.evaluation.evaluate import evaluate
+from extraction.evaluation.gold import read_gold
 from extraction.evaluation.metrics import RiskPoint
 from extraction.fields.schema import FieldSchema
 from jobs.extractions import evaluating
@@ -87,6 +88,37 @@ def test_what_is_too_large_to_compare_is_told(
     assert measured(http, extraction_id, file).status_code == 413
     monkeypatch.setattr(evaluating, "MAX_RECORDS_BYTES", 10)
     assert "tokenmill extract evaluate" in measured(http, extraction_id).json()["error"]["message"]
+
+
+def test_gold_that_is_much_to_compare_is_told(
+    http: httpx.Client, extraction_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gold(http, *({"document": name, "fields": {}} for name in ("0.txt", "1.txt")))
+    monkeypatch.setattr(evaluating, "MAX_COMPARED", 4)
+    assert measured(http, extraction_id, file).status_code == 200
+    monkeypatch.setattr(evaluating, "MAX_COMPARED", 3)
+    refused = [measured(http, extraction_id, file)]
+    monkeypatch.setattr(evaluating, "read_gold", lambda lines, schema, **_: read_gold(lines, schema))
+    refused.append(measured(http, extraction_id, file))
+    for answer, says in zip(refused, ("values in gold.jsonl", "comparisons of the records"), strict=True):
+        assert (answer.status_code, answer.json()["error"]["param"]) == (413, "gold_file_id")
+        assert f"more than 3 {says}" in answer.json()["error"]["message"]
+        assert "tokenmill extract evaluate" in answer.json()["error"]["message"]
+
+
+def test_documents_of_one_name_are_told_apart(http: httpx.Client, deployment: Any) -> None:
+    twins = completed_extraction(http, deployment, SCHEMA, DOUBTFUL, DOUBTFUL + b"\n", SURE, name="invoice.txt")
+    for review in http.get("/v1/reviews", params={"extraction_id": twins}).json()["data"]:
+        http.post(f"/v1/reviews/{review['id']}", json={"verdict": "correct", "value": "Ash Ltd"})
+    assert measured(http, twins).json()["documents"] >= 2
+    right = {"vendor": "Birch Ltd", "total": "3"}
+    refused = measured(http, twins, gold(http, {"document": "invoice.txt", "fields": right}))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_gold")
+    assert "'invoice.txt', as the documents of two records are called" in refused.json()["error"]["message"]
+    records = map(json.loads, http.get(f"/v1/extractions/{twins}/results").text.splitlines())
+    ids = [record["document_id"] for record in records]
+    found = measured(http, twins, gold(http, {"document": ids[2], "fields": right})).json()
+    assert (found["documents"], found["without_gold"], found["overall"]["right"]) == (1, 2, 2)
 
 
 def test_neither_extraction_nor_gold_is_anothers(http: httpx.Client, extraction_id: str, deployment: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -74,7 +75,9 @@ def test_what_is_no_table_or_no_prompt_is_told(
     assert len(http.get("/v1/files").json()["data"]) == 1
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MAX_ROWS", 1), ("MAX_LINES_BYTES", 200), ("MAX_TABLE_BYTES", 10)])
+@pytest.mark.parametrize(
+    ("limit", "most"), [("MAX_ROWS", 1), ("MAX_LINES_BYTES", 200), ("MAX_TABLE_BYTES", 10), ("MAX_SECONDS", 0)]
+)
 def test_what_is_too_large_for_a_call_is_told(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
@@ -82,6 +85,17 @@ def test_what_is_too_large_for_a_call_is_told(
     refused = http.post(f"/v1/files/{upload(http, ROWS)}/requests", json={"prompt": "{{ text }}", "model": "org/tiny"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "table_too_large")
     assert "tokenmill map" in refused.json()["error"]["message"]
+
+
+def test_prompts_that_take_long_end_the_call(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploaded_tables, "MAX_SECONDS", 0)
+    monkeypatch.setattr(uploaded_tables, "_Content", io.BytesIO)  # reading alone takes no time
+    table = upload(http, ROWS)
+    refused = http.post(f"/v1/files/{table}/requests", json={"prompt": "{{ text }}", "model": "org/tiny"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "table_too_large")
+    assert "more than 0 seconds in this call. Use `tokenmill map`" in refused.json()["error"]["message"]
+    assert http.get(f"/v1/files/{table}/table").status_code == 200
+    assert len(http.get("/v1/files").json()["data"]) == 1
 
 
 def test_a_table_is_its_tenants(http: httpx.Client, deployment: Any) -> None:

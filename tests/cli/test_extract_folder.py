@@ -84,3 +84,17 @@ def test_a_target_that_nothing_can_reach_is_refused(tmp_path: Path) -> None:
     given = ("--gold", "g.jsonl", "--schema", "s.json", "-o", str(tmp_path / "c.json"))
     with pytest.raises(InputError, match=r"--target is 1, which nothing can reach.* Give a share below 1"):
         run("extract", "calibrate", "fields.jsonl", *given, "--target", "1.0")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "calibrate"])
+def test_two_records_of_one_name_are_refused(tmp_path: Path, command: str) -> None:
+    schema = {"type": "object", "properties": {"total": {"type": "string"}}}
+    record = {"document": "a.txt", "fields": {"total": "1"}, "evidence": []}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    (tmp_path / "gold.jsonl").write_text(json.dumps({"document": "a.txt", "fields": {"total": "1"}}))
+    (tmp_path / "fields.jsonl").write_text(f"{json.dumps(record)}\n" * 2)
+    given = [str(tmp_path / "fields.jsonl"), "--gold", str(tmp_path / "gold.jsonl")]
+    given += ["--schema", str(tmp_path / "schema.json")]
+    given += ["-o", str(tmp_path / "c.json")] if command == "calibrate" else []
+    with pytest.raises(InputError, match=r"fields\.jsonl: gold names 'a\.txt', as the documents of two records"):
+        run("extract", command, *given)

@@ -6,6 +6,7 @@ While its owner waits, so it is bounded: what is larger is a pipeline's, or `tok
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ MAX_TABLE_BYTES = 32 * MIB
 """Of the file, which is held in memory."""
 MAX_ROWS = 50_000
 MAX_LINES_BYTES = 256 * MIB
+MAX_SECONDS = 60
+"""Of reading, and of putting rows through the prompt: rows alone bound neither, as each may cost much or be blank."""
 SHOWN = 3
 SHOWN_BYTES = 64 << 10
 """A row or a line that is longer is not shown."""
@@ -52,6 +55,29 @@ class TableLook:
 
     columns: list[str]
     rows: list[dict[str, Any]]
+
+
+class _Deadline:
+    """When a call must be done. `check` raises TooLargeError from then on."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + MAX_SECONDS
+
+    def check(self) -> None:
+        if time.monotonic() >= self._at:
+            raise _too_large(f"The table takes more than {MAX_SECONDS} seconds")
+
+
+class _Content(io.BytesIO):
+    """A file in memory that is read for MAX_SECONDS at most, into however much it unpacks."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._deadline = _Deadline()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._deadline.check()
+        return super().read(size)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +115,7 @@ def open_table(storage: Storage, key: str, *, filename: str, size_bytes: int) ->
         content = b"".join(storage.iter_chunks(key))
     except NotFoundError:
         raise NotFoundError(f"The content of file {filename!r} is lost. Upload it again.", param="file_id") from None
-    file = SourceFile(name=filename, format=form, open=lambda: io.BytesIO(content), identity=lambda: key)
+    file = SourceFile(name=filename, format=form, open=lambda: _Content(content), identity=lambda: key)
     return UploadedTable(filename=filename, source=source_of([file], description=filename))
 
 
@@ -129,7 +155,9 @@ def write_requests(
 
 
 def _lines(table: UploadedTable, found: Iterator[RequestLine | UnrenderedRow], outcomes: _Outcomes) -> Iterator[bytes]:
+    deadline = _Deadline()
     for one in found:
+        deadline.check()
         outcomes.num_rows += 1
         if outcomes.num_rows > MAX_ROWS:
             raise _too_large(f"The table has more than {MAX_ROWS:,} rows")

@@ -118,6 +118,30 @@ def test_every_place_of_either_side_is_compared_once() -> None:
     assert articles == [("Nut", "Nut"), ("Bolt", "Bolt"), ("Saw", None)]
 
 
+def test_all_that_is_compared_is_told_before() -> None:
+    spent: list[int] = []
+    strange = [{"article": str(number), "quantity": number, "amount": 1.0} for number in (7, 8, 9)]
+    compare(SCHEMA, record({**FIELDS, "lines": strange}), gold()["a"], spend=spent.append)
+    of_lines = sum(leaf.path[0] == "lines" for leaf in SCHEMA.leaves)
+    assert max(spent) == 3 * 2 * of_lines
+    read: list[int] = []
+    line = json.dumps({"document": "a", "fields": {"lines": [{}, {}, {}]}})
+    read_gold([line, line.replace('"a"', '"b"')], SCHEMA, spend=read.append)
+    flat = sum("[]" not in spell(leaf.path) for leaf in SCHEMA.leaves)
+    assert sum(read) == 2 * (flat + 3 * of_lines)
+
+
+def test_two_records_that_gold_has_one_name_for_are_refused() -> None:
+    twins = [{**record(FIELDS, number=0.9), "document_id": name} for name in ("doc_1", "doc_2")]
+    with pytest.raises(ExtractionError, match="gold names 'a', as the documents of two records are called"):
+        evaluate(SCHEMA, twins, gold())
+    with pytest.raises(ExtractionError, match="gold names 'a'"):
+        judged(SCHEMA, twins, gold())
+    by_id = read_gold([json.dumps({"document": "doc_2", "fields": FIELDS})], SCHEMA)
+    found = evaluate(SCHEMA, twins, by_id)
+    assert (found.num_documents, found.without_gold, found.overall.rates.f1) == (1, 1, 1.0)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -87,6 +87,35 @@ def test_a_row_without_an_end_fills_no_memory(tmp_path: Path, monkeypatch: pytes
     assert "a.jsonl, row 2: it has more than 100 bytes" in refusal(tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a" * 10_000, "row 0 (line 1): it has more than 100 bytes"),
+        (b"a\n1\n" + b"b" * 10_000, "row 2 (line 3): it has more than 100 bytes"),
+        (b'a,b,c\n"' + b'x\n",y,"' * 100, "row 1 (line 16): it has more than 100 bytes"),
+        (b"a,b,c,d\n", "the header names 4 columns; 3 are allowed"),
+    ],
+    ids=["header", "line", "lines", "columns"],
+)
+def test_a_record_of_csv_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
+) -> None:
+    monkeypatch.setattr(formats, "MAX_ROW_BYTES", 100)
+    monkeypatch.setattr(formats, "MAX_COLUMNS", 3)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content))
+    assert said in refusal(tmp_path / "a.csv.gz")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_each_record_of_csv_may_be_as_long_as_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    record = f'1,"é\n3456"{end}'
+    monkeypatch.setattr(formats, "MAX_ROW_BYTES", len(record))
+    (tmp_path / "a.csv").write_bytes((f"a,b{end}" + (record + end) * 40).encode())
+    assert rows(tmp_path / "a.csv") == [{"a": "1", "b": "é\n3456"}] * 40
+
+
 SHARED = "x" * 600
 
 
