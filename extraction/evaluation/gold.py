@@ -60,13 +60,13 @@ def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbou
     return found
 
 
-def read_gold_file(content: bytes, schema: FieldSchema) -> dict[str, GoldDocument]:
-    """Return the gold of a file as it is stored. Raises ExtractionError, also where it is no UTF-8."""
+def read_gold_file(content: bytes, schema: FieldSchema, *, spend: Spend = unbounded) -> dict[str, GoldDocument]:
+    """Return the gold of a file as it is stored: `read_gold`. Raises ExtractionError, also where it is no UTF-8."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ExtractionError(f"it is no UTF-8 ({error.reason} at byte {error.start}).") from None
-    return read_gold(text.split("\n"), schema)
+    return read_gold(text.split("\n"), schema, spend=spend)
 
 
 def _item(path: Path) -> Path:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from extraction.errors import ExtractionError
 from extraction.evaluation.evaluate import Evaluation, evaluate
-from extraction.evaluation.gold import read_gold
+from extraction.evaluation.gold import read_gold_file
 from extraction.fields.schema import FieldSchema
 from jobs import files
 from jobs.errors import ConflictError, InputError, NotFoundError, TooLargeError
@@ -93,16 +93,13 @@ def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
         )
     name = source.gold_name or "the decisions"
     try:
-        lines = content.decode("utf-8-sig").split("\n")
-        gold = read_gold(lines, source.schema, spend=_at_most(MAX_COMPARED, f"values in {name}"))
+        gold = read_gold_file(content, source.schema, spend=_at_most(MAX_COMPARED, f"values in {name}"))
         found = evaluate(
             source.schema,
             _records(storage, source.records),
             gold,
             spend=_at_most(MAX_COMPARED, f"comparisons of the records with {name}"),
         )
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name} is no UTF-8 ({error.reason}).", param="gold_file_id") from None
     except ExtractionError as error:
         raise InputError(f"{name}: {error}", param="gold_file_id", code="invalid_gold") from None
     if not found.num_documents:

@@ -12,7 +12,7 @@ import pytest
 
 from api.schemas.evaluations import EvaluationObject
 from extraction.evaluation.evaluate import evaluate
-from extraction.evaluation.gold import read_gold
+from extraction.evaluation.gold import read_gold_file
 from extraction.evaluation.metrics import RiskPoint
 from extraction.fields.schema import FieldSchema
 from jobs.extractions import evaluating
@@ -98,7 +98,7 @@ def test_gold_that_is_much_to_compare_is_told(
     assert measured(http, extraction_id, file).status_code == 200
     monkeypatch.setattr(evaluating, "MAX_COMPARED", 3)
     refused = [measured(http, extraction_id, file)]
-    monkeypatch.setattr(evaluating, "read_gold", lambda lines, schema, **_: read_gold(lines, schema))
+    monkeypatch.setattr(evaluating, "read_gold_file", lambda content, schema, **_: read_gold_file(content, schema))
     refused.append(measured(http, extraction_id, file))
     for answer, says in zip(refused, ("values in gold.jsonl", "comparisons of the records"), strict=True):
         assert (answer.status_code, answer.json()["error"]["param"]) == (413, "gold_file_id")
