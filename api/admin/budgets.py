@@ -26,7 +26,7 @@ MAX_AMOUNT = 10**15
 
 
 class BudgetBody(StrictModel):
-    """There is one for each tenant or key, unit and window; set again, it gets the new limit."""
+    """There is one for each tenant or key, unit and window; set again, all of it is replaced: what is left out, too."""
 
     unit: Literal["tokens", "micros"]
     limit: Annotated[int, WHOLE, Field(ge=0, le=MAX_AMOUNT)]
