@@ -193,5 +193,6 @@ class Claimer:
             self._meters.count(CHUNKS_ENDED, outcome)
             self._slots.close(Priority(claim.priority), claim.tenant_id)
             self._open.discard((claim.chunk_id, claim.fence))
-            if is_finished:  # else something is wrong, or the worker drains: no hurry to claim it again
+            # Else something is wrong, or the worker drains: no hurry to claim it again. A hint may have found no slot.
+            if is_finished or not self._hints.empty():
                 self._wake.set()
