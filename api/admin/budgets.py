@@ -16,7 +16,7 @@ from jobs.accounts import budgets as token_budgets
 from jobs.accounts import window_budgets
 from jobs.accounts.money import PICOS_A_MICRO
 from jobs.accounts.tenants import find_tenant
-from jobs.accounts.window_budgets import NewBudget
+from jobs.accounts.window_budgets import LEFT_OUT, NewBudget
 from jobs.administration import budgets
 from jobs.states import BudgetUnit, BudgetWindow
 
@@ -26,16 +26,17 @@ MAX_AMOUNT = 10**15
 
 
 class BudgetBody(StrictModel):
-    """There is one for each tenant or key, unit and window; set again, all of it is replaced: what is left out, too."""
+    """There is one for each tenant or key, unit and window; set again, what is left out stays."""
 
     unit: Literal["tokens", "micros"]
     limit: Annotated[int, WHOLE, Field(ge=0, le=MAX_AMOUNT)]
     window: BudgetWindow = BudgetWindow.TOTAL
-    time_zone: Annotated[Storable, Field(max_length=100)] = "UTC"
-    """In which a day or month begins."""
+    time_zone: Annotated[Storable, Field(max_length=100)] | None = None
+    """In which a day or month begins; null: UTC."""
     key_id: ObjectId | None = None
     """Null: of all keys of the tenant together."""
     warn_percent: Annotated[int, WHOLE, Field(ge=1, le=100)] | None = None
+    """Null: it warns of nothing."""
 
     def wanted(self) -> NewBudget:
         is_money = self.unit == "micros"
@@ -43,9 +44,9 @@ class BudgetBody(StrictModel):
             unit=BudgetUnit.MONEY if is_money else BudgetUnit.TOKENS,
             window=self.window,
             limit=self.limit * PICOS_A_MICRO if is_money else self.limit,
-            time_zone=self.time_zone,
+            time_zone=self.time_zone if "time_zone" in self.model_fields_set else LEFT_OUT,
             key_id=self.key_id,
-            warn_percent=self.warn_percent,
+            warn_percent=self.warn_percent if "warn_percent" in self.model_fields_set else LEFT_OUT,
         )
 
 

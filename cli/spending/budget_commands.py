@@ -23,21 +23,31 @@ def set_(
     tokens: Annotated[int | None, typer.Option(min=0, help="Of prompts and answers.")] = None,
     money: Annotated[str | None, typer.Option(metavar="AMOUNT", help="In units of currency, such as 12.50.")] = None,
     window: Annotated[BudgetWindow, typer.Option(help="After which it begins anew.")] = BudgetWindow.TOTAL,
-    time_zone: Annotated[str, typer.Option(help="In which days and months begin, such as Europe/Berlin.")] = "UTC",
+    time_zone: Annotated[
+        str | None, typer.Option(help="In which days and months begin, such as Europe/Berlin [default: UTC]")
+    ] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY_ID", help="Of this key alone.")] = None,
-    warn_at: Annotated[int | None, typer.Option(min=1, max=100, metavar="PERCENT", help="Warn from there on.")] = None,
+    warn_at: Annotated[
+        str | None, typer.Option(metavar="PERCENT|none", help="Warn from there on [default: none]")
+    ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
     """Set a hard limit of what is used in a day, in a month or ever; lines beyond it wait for the next window.
 
-    There is one for each tenant or key, unit and window; set again, it gets the new limit.
+    There is one for each tenant or key, unit and window; set again, it gets the new limit, and
+    what is left out stays as it was.
     """
     from jobs.accounts import tenants, window_budgets
     from jobs.administration import budgets
 
     unit, limit = _limit(tokens, money)
     wanted = window_budgets.NewBudget(
-        unit=unit, window=window, limit=limit, time_zone=time_zone, key_id=key, warn_percent=warn_at
+        unit=unit,
+        window=window,
+        limit=limit,
+        time_zone=window_budgets.LEFT_OUT if time_zone is None else time_zone,
+        key_id=key,
+        warn_percent=window_budgets.LEFT_OUT if warn_at is None else _percent(warn_at),
     )
     with administration(data_dir) as admin:
         found = budgets.put(admin, tenants.find_tenant(admin.session, tenant).id, wanted)
@@ -80,6 +90,14 @@ def _limit(tokens: int | None, money: str | None) -> tuple[BudgetUnit, int]:
         return BudgetUnit.MONEY, from_currency(money)
     except ValueError as error:
         raise InputError(f"--money is wrong: {error}. Give one such as 12.50.", param="money") from None
+
+
+def _percent(given: str) -> int | None:
+    if given == "none":
+        return None
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given) <= 100):
+        raise InputError(f"--warn-at is {given!r}; give 1 to 100 per cent, or `none`", param="warn_percent")
+    return int(given)
 
 
 def _print(found: list[tuple[str, Allowance]]) -> None:

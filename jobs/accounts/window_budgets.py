@@ -13,7 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, delete, func, or_, select, text, update
 from sqlalchemy.orm import Session
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_AMOUNT = 10**27
 """Of tokens, or of pico-units of currency: a million billions."""
+UTC = "UTC"
 _OF_WINDOW = {BudgetWindow.DAY: "of the day", BudgetWindow.MONTH: "of the month", BudgetWindow.TOTAL: "in all"}
 
 
@@ -78,6 +80,15 @@ class Allowance:
         return f"{numbers}; it begins anew at {local.isoformat()} ({self.time_zone})"
 
 
+class LeftOut(Enum):
+    """What was not given: it stays as the budget has it, and a new one has none."""
+
+    LEFT_OUT = "left out"
+
+
+LEFT_OUT: Literal[LeftOut.LEFT_OUT] = LeftOut.LEFT_OUT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBudget:
     """What an operator asks for."""
@@ -85,24 +96,28 @@ class NewBudget:
     unit: BudgetUnit
     window: BudgetWindow
     limit: int
-    time_zone: str = "UTC"
+    time_zone: str | LeftOut | None = LEFT_OUT
+    """None: UTC."""
     key_id: str | None = None
-    warn_percent: int | None = None
+    warn_percent: int | LeftOut | None = LEFT_OUT
+    """None: it warns of nothing."""
 
     def check(self) -> None:
         """Raise InputError where something of it is not allowed."""
-        zone_of(self.time_zone)
+        if isinstance(self.time_zone, str):
+            zone_of(self.time_zone)
         if not 0 <= self.limit <= MAX_AMOUNT:
             raise InputError(f"the limit is {self.limit}; give 0 to {MAX_AMOUNT}", param="limit")
-        if self.warn_percent is not None and not 1 <= self.warn_percent <= 100:
+        if isinstance(self.warn_percent, int) and not 1 <= self.warn_percent <= 100:
             raise InputError(f"warn-at is {self.warn_percent}; give 1 to 100 per cent", param="warn_percent")
 
 
 def set_budget(session: Session, tenant_id: str, wanted: NewBudget) -> Allowance:
     """Set a budget of a tenant or key; there is one for each unit and window, and an earlier one gets the new limit.
 
-    It counts what was used in its window before, too. What is spent and reserved by now may be more than the limit:
-    it stays, and nothing is added to it. Raises InputError, or NotFoundError for a key of somebody else.
+    What else is left out stays as that one has it. It counts what was used in its window before, too. What is spent and
+    reserved by now may be more than the limit: it stays, and nothing is added to it.
+    Raises InputError, or NotFoundError for a key of somebody else.
     """
     wanted.check()
     if (
@@ -114,10 +129,13 @@ def set_budget(session: Session, tenant_id: str, wanted: NewBudget) -> Allowance
     row = _find(session, tenant_id, wanted)
     if row is None:
         row = WindowBudget(id=new_id("budget"), tenant_id=tenant_id, api_key_id=wanted.key_id)
-        row.unit, row.window_kind = wanted.unit.value, wanted.window.value
+        row.unit, row.window_kind, row.time_zone = wanted.unit.value, wanted.window.value, UTC
         session.add(row)
-    row.time_zone, row.limit_amount, row.warn_percent = wanted.time_zone, Decimal(wanted.limit), wanted.warn_percent
-    row.warned_at = None
+    if not isinstance(wanted.time_zone, LeftOut):
+        row.time_zone = wanted.time_zone or UTC
+    if not isinstance(wanted.warn_percent, LeftOut):
+        row.warn_percent = wanted.warn_percent
+    row.limit_amount, row.warned_at = Decimal(wanted.limit), None
     row.window_start, row.window_end = _window_of(row, _now(session))
     row.spent_amount = _spent(session, row)
     row.committed_amount = row.spent_amount + _reserved(session, row)

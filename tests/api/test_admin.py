@@ -114,6 +114,9 @@ def test_budgets_and_models_are_set_and_removed(operator: httpx.Client, tenant: 
     body = {"unit": "micros", "limit": 2_500_000, "window": "month", "time_zone": "Europe/Berlin"}
     made = operator.post(url, json=body).raise_for_status().json()
     assert (made["limit"], made["unit"], made["window"]) == (2_500_000, "micros", "month")
+    again = operator.post(url, json={"unit": "micros", "limit": 7, "window": "month"}).json()
+    assert (again["id"], again["limit"], again["time_zone"]) == (made["id"], 7, "Europe/Berlin")
+    assert operator.post(url, json=body | {"time_zone": None}).json()["time_zone"] == "UTC"
     assert [each["id"] for each in operator.get(url).json()["data"]] == [None, made["id"]]
     assert operator.delete(f"/budgets/{made['id']}").json()["deleted"]
     assert operator.delete(f"/budgets/{made['id']}").status_code == 404

@@ -39,8 +39,10 @@ def test_budgets_are_set_listed_set_again_and_removed(tokenmill: Tokenmill) -> N
         ["money", "month", "Europe/Berlin", "12.50"],
         ["tokens", "total", "UTC", "1000"],
     ]
-    _, again = tokenmill("budgets", "set", "acme", "--money", "20", *in_berlin)
-    assert (again[0], again[6]) == (money[0], "20.00")
+    _, again = tokenmill("budgets", "set", "acme", "--money", "20", "--window", "month")
+    assert (again[0], *again[5:7], again[10]) == (money[0], "Europe/Berlin", "20.00", "80")
+    _, quiet = tokenmill("budgets", "set", "acme", "--money", "20", "--window", "month", "--warn-at", "none")
+    assert (quiet[5], quiet[10]) == ("Europe/Berlin", "")
     assert tokenmill("budgets", "remove", money[0]) == [[f"removed {money[0]}"]]
     assert len(tokenmill("budgets", "list", "acme")) == 2
 
@@ -54,6 +56,7 @@ def test_budgets_are_set_listed_set_again_and_removed(tokenmill: Tokenmill) -> N
         (("--money", "0.0000000000001"), "at most 12 digits"),
         (("--tokens", "1", "--time-zone", "Berlin"), "Europe/Berlin"),
         (("--tokens", "1", "--key", "key_none"), "tokenmill keys list"),
+        (("--tokens", "1", "--warn-at", "0"), "1 to 100 per cent, or `none`"),
     ],
 )
 def test_what_is_wrong_is_said(tokenmill: Tokenmill, arguments: tuple[str, ...], sentence: str) -> None:

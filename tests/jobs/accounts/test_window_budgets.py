@@ -124,11 +124,21 @@ def test_set_again_it_gets_the_new_limit_and_removed_it_is_gone(session: Session
         window_budgets.remove_budget(session, first.budget_id)
 
 
+def test_set_again_it_keeps_the_zone_and_the_warning_that_are_left_out(session: Session, tenant: Tenant) -> None:
+    first = set_budget(session, tenant, TOKENS, 5, time_zone="Asia/Tokyo", warn_percent=50)
+    again = set_budget(session, tenant, TOKENS, 7)
+    assert (again.limit, again.time_zone, again.warn_percent) == (7, "Asia/Tokyo", 50)
+    assert again.turns_at == first.turns_at
+    cleared = set_budget(session, tenant, TOKENS, 7, time_zone=None, warn_percent=None)
+    assert (cleared.time_zone, cleared.warn_percent) == ("UTC", None)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"limit": -1}, "give 0 to"),
         ({"time_zone": "Mars/Base"}, "Europe/Berlin"),
+        ({"time_zone": ""}, "Europe/Berlin"),
         ({"warn_percent": 101}, "1 to 100 per cent"),
         ({"key_id": "key_of_nobody"}, "keys list"),
     ],
