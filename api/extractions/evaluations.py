@@ -67,7 +67,7 @@ async def _decided(services: Services, tenant_id: str, extraction_id: str) -> by
     found, after, has_more = bytearray(), 0, True
     while has_more:
         query = ResultsQuery(after=after, limit=_RECORDS_A_LOOK)
-        find, told = records.records_file, reviewed.gold_by_id
+        find, told = records.records_file, reviewed.gold
         page = await records_page(services, tenant_id, extraction_id, query, find=find, told=told)
         found += page.content
         after, has_more = page.after, page.has_more

@@ -136,6 +136,8 @@ class GoldLine(WireModel):
     """What people know of a document, as `tokenmill extract evaluate | calibrate` reads it."""
 
     document: str
+    document_id: str
+    """Tells documents of one name apart."""
     fields: dict[str, Any]
     known: Sequence[str]
     """The paths that somebody decided about; no other counts."""

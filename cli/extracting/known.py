@@ -17,7 +17,7 @@ from jobs.errors import InputError
 def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[Example, ...]:
     """Return the documents of a gold file with their fields. Raises InputError where one is gone or cannot be read."""
     known = read_known(gold, schema)
-    paths = [Path(name) for name in known]
+    paths = [Path(each.document) for each in known.values()]
     for path in paths:
         if not path.is_file():
             raise InputError(

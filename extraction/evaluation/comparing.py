@@ -70,7 +70,7 @@ def compare(
     return [
         Compared(
             leaf=leaf,
-            document=gold.document,
+            document=gold.key,
             given=None if own is None else _value(fields, own),
             gold=None if other is None else _value(gold.fields, other),
             evidence=None if own is None else evidence.get(spell(own)),

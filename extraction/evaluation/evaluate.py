@@ -5,8 +5,8 @@ Documents of which there is no gold are left out and counted. Knows no file: rec
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -94,16 +94,8 @@ def evaluate(
 
     `spend` is told of all that is compared. Raises ExtractionError where gold means two records by one name.
     """
-    known: dict[str, Mapping[str, Any]] = {}
-    without_gold = 0
-    for right, record in _beside(records, gold):
-        if right is None:
-            without_gold += 1
-        else:
-            known[right.document] = record
-    compared = [
-        pair for name, right in gold.items() for pair in compare(schema, known.get(name, {}), right, spend=spend)
-    ]
+    known, without_gold = _beside(records, gold)
+    compared = [pair for key, right in gold.items() for pair in compare(schema, known.get(key, {}), right, spend=spend)]
     of_leaf: dict[Path, list[Compared]] = defaultdict(list)
     for pair in compared:
         of_leaf[pair.leaf.path].append(pair)
@@ -127,11 +119,11 @@ def judged(schema: FieldSchema, records: Iterable[Mapping[str, Any]], gold: Mapp
 
     Raises ExtractionError where gold means two records by one name.
     """
+    known, _without_gold = _beside(records, gold)
     return [
         Judged(features=Features.from_json(pair.evidence["features"]), is_right=pair.is_right, document=pair.document)
-        for right, record in _beside(records, gold)
-        if right is not None
-        for pair in compare(schema, record, right)
+        for key, record in known.items()
+        for pair in compare(schema, record, gold[key])
         if pair.evidence is not None and "features" in pair.evidence
     ]
 
@@ -167,20 +159,42 @@ def scores_of(compared: Sequence[Compared]) -> tuple[list[float], list[bool]]:
 
 def _beside(
     records: Iterable[Mapping[str, Any]], gold: Mapping[str, GoldDocument]
-) -> Iterator[tuple[GoldDocument | None, Mapping[str, Any]]]:
-    """Yield records with their gold: what has the id of their document, else its name, which two may share."""
-    seen: set[str] = set()
+) -> tuple[dict[str, Mapping[str, Any]], int]:
+    """Return the records that gold has by its keys, and how many it has not.
+
+    A record has the gold of its id, else that of its name unless another record has it by its id. Raises
+    ExtractionError where two have the same.
+    """
+    of_name = _of_name(gold)
+    by_id: dict[str, Mapping[str, Any]] = {}
+    by_name: dict[str, Mapping[str, Any]] = {}
+    twice: set[str] = set()
+    num_records = 0
     for record in records:
-        names = (record.get("document_id"), record["document"])
-        name = next((name for name in names if name in gold), None)
-        if name in seen:
-            raise ExtractionError(
-                f"gold names {name!r}, as the documents of two records are called: give the document_id of one, or "
-                "leave one of the records out."
-            )
-        if name is not None:
-            seen.add(name)
-        yield (None if name is None else gold[name]), record
+        num_records += 1
+        own, key = record.get("document_id", ""), of_name.get(record["document"])
+        if own in gold:
+            if by_id.setdefault(own, record) is not record:
+                raise _named_twice(own)
+        elif key is not None and by_name.setdefault(key, record) is not record:
+            twice.add(key)
+    if still_twice := sorted(twice - by_id.keys()):
+        raise _named_twice(gold[still_twice[0]].document)
+    known = by_name | by_id
+    return known, num_records - len(known)
+
+
+def _named_twice(name: str) -> ExtractionError:
+    return ExtractionError(
+        f"gold names {name!r}, as the documents of two records are called: give the document_id of one, or leave one "
+        "of the records out."
+    )
+
+
+def _of_name(gold: Mapping[str, GoldDocument]) -> dict[str, str]:
+    """Return the keys of gold by the names of documents, but for names that several lines with ids have."""
+    num_lines = Counter(each.document for each in gold.values())
+    return {each.document: key for key, each in gold.items() if num_lines[each.document] == 1 or each.document == key}
 
 
 def _mean(values: Sequence[float]) -> float | None:

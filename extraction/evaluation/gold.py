@@ -1,8 +1,9 @@
 """The gold file: what people know to be right, one document a line.
 
-Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [[start, end], …]}}`; for its name a
-document may have the `document_id` of its record. `spans` are offsets into the document's text and may be left out.
-Where only some of the values were looked at, `"known": ["total"]` names them, and no other counts. Knows no record.
+Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [[start, end], …]}}`. Where names are not
+enough, the `document_id` of its record stands beside the name, or in its place. `spans` are offsets into the document's
+text and may be left out. Where only some of the values were looked at, `"known": ["total"]` names them, and no other
+counts. Knows no record.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ class GoldDocument:
     spans: Mapping[str, tuple[Span, ...]]
     known: frozenset[str] | None = None
     """The spelled places of the values that count; None: all do."""
+    document_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what no other line of its file has: the id, else the name."""
+        return self.document if self.document_id is None else self.document_id
 
     def tells_of(self, place: Place | None) -> bool:
         """Tell whether a value of gold counts; None is an item that gold does not have."""
@@ -44,7 +51,7 @@ class GoldDocument:
 
 
 def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbounded) -> dict[str, GoldDocument]:
-    """Return gold by document; `spend` is told of its values. Raises ExtractionError with the line of what is wrong."""
+    """Return gold by its keys; `spend` is told of its values. Raises ExtractionError with the line of what is wrong."""
     items = [_item(leaf.path) for leaf in schema.leaves]
     found: dict[str, GoldDocument] = {}
     for number, line in enumerate(lines, 1):
@@ -54,9 +61,9 @@ def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbou
                 for _ in values_at(given["fields"], path):
                     spend(1)
             gold = _document(given, number, schema)
-            if gold.document in found:
-                raise ExtractionError(f"line {number}: {gold.document!r} is there twice. Keep one of them.")
-            found[gold.document] = gold
+            if gold.key in found:
+                raise ExtractionError(f"line {number}: {gold.key!r} is there twice. Keep one of them.")
+            found[gold.key] = gold
     return found
 
 
@@ -84,14 +91,16 @@ def _object(line: str, number: int) -> dict[str, Any]:
     if (
         not isinstance(given, dict)
         or not isinstance(given.get("document"), str)
+        or not isinstance(given.get("document_id", ""), str)
         or not isinstance(given.get("fields"), dict)
     ):
         raise ExtractionError(
-            f'line {number} must be {{"document": name, "fields": {{…}}}}; "spans" may stand beside them.'
+            f'line {number} must be {{"document": name, "fields": {{…}}}}; "document_id", "spans" and "known" may '
+            "stand beside them."
         )
-    if unknown := sorted(set(given) - {"document", "fields", "spans", "known"}):
+    if unknown := sorted(set(given) - {"document", "document_id", "fields", "spans", "known"}):
         raise ExtractionError(
-            f"line {number} has {unknown[0]!r}; a line of gold has document, fields, spans and known."
+            f"line {number} has {unknown[0]!r}; a line of gold has document, document_id, fields, spans and known."
         )
     _require_kept(given, number)
     return given
@@ -108,8 +117,9 @@ def _require_kept(given: Mapping[str, Any], number: int) -> None:
             f"line {number} cannot be kept: {why}. Leave out numbers that are not finite, whole numbers of more than "
             "64 bits, unpaired surrogates, and what is nested over 250 levels deep."
         )
-    if "\0" in given["document"]:
-        raise ExtractionError(f"line {number}: the name {given['document'][:100]!r} has a NUL, as no document's has.")
+    for name in (given["document"], given.get("document_id", "")):
+        if "\0" in name:
+            raise ExtractionError(f"line {number}: the name {name[:100]!r} has a NUL, as no document's has.")
 
 
 def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> GoldDocument:
@@ -133,6 +143,7 @@ def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> Gol
         fields=given["fields"],
         spans=found,
         known=None if known is None else frozenset(known),
+        document_id=given.get("document_id"),
     )
 
 

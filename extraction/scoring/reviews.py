@@ -95,8 +95,9 @@ def as_reviewed(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[
 
 def gold_of(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
     """Return a record as a line of a gold file, in which only what people have looked at counts."""
+    names = {name: record[name] for name in ("document", "document_id") if name in record}
     fields = as_reviewed(record, decided)["fields"]
-    return {"document": record["document"], "fields": fields, "known": [spell(each.place) for each in decided]}
+    return {**names, "fields": fields, "known": [spell(each.place) for each in decided]}
 
 
 def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[Leaf, Place]]:

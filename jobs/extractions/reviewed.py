@@ -5,7 +5,6 @@ Changes nothing: what was extracted stays as it is in its file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,19 +33,11 @@ def with_decisions(session: Session, extraction: Extraction, content: bytes) -> 
 
 def gold(session: Session, extraction: Extraction, content: bytes) -> bytes:
     """Return the records that people have decided about as lines of a gold file."""
-    return b"".join(orjson.dumps(line) + b"\n" for _id, line in _gold(session, extraction, content))
-
-
-def gold_by_id(session: Session, extraction: Extraction, content: bytes) -> bytes:
-    """Return the same with the ids of documents for their names, of which a collection may have one twice."""
-    found = _gold(session, extraction, content)
-    return b"".join(orjson.dumps({**line, "document": document_id}) + b"\n" for document_id, line in found)
-
-
-def _gold(session: Session, extraction: Extraction, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    for _line, record, decided in _with_decided(session, extraction, content):
-        if decided:
-            yield record["document_id"], gold_of(record, decided)
+    return b"".join(
+        orjson.dumps(gold_of(record, decided)) + b"\n"
+        for _line, record, decided in _with_decided(session, extraction, content)
+        if decided
+    )
 
 
 def _with_decided(

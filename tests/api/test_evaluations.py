@@ -119,6 +119,10 @@ def test_documents_of_one_name_are_told_apart(http: httpx.Client, deployment: An
     ids = [record["document_id"] for record in records]
     found = measured(http, twins, gold(http, {"document": ids[2], "fields": right})).json()
     assert (found["documents"], found["without_gold"], found["overall"]["right"]) == (1, 2, 2)
+    told = http.get(f"/v1/extractions/{twins}/gold").text.splitlines()
+    assert [json.loads(line)["document"] for line in told] == ["invoice.txt"] * len(told)
+    as_it_was = measured(http, twins).json()
+    assert measured(http, twins, gold(http, *told)).json()["overall"] == as_it_was["overall"]
 
 
 def test_neither_extraction_nor_gold_is_anothers(http: httpx.Client, extraction_id: str, deployment: Any) -> None:

@@ -142,6 +142,38 @@ def test_two_records_that_gold_has_one_name_for_are_refused() -> None:
     assert (found.num_documents, found.without_gold, found.overall.rates.f1) == (1, 1, 1.0)
 
 
+def with_ids(*ids: str | None) -> list[dict[str, Any]]:
+    """Return lines of gold, or names of records, of documents that are all called alike."""
+    return [{"document": "a", "fields": FIELDS} | ({} if own is None else {"document_id": own}) for own in ids]
+
+
+@pytest.mark.parametrize(
+    ("gold_ids", "record_ids", "documents", "without_gold"),
+    [
+        (["1", "2"], ["1", "2", "3"], 2, 1),  # the third is called as two that gold tells apart
+        (["1"], ["2", "1"], 1, 1),  # the first one gives way to the one that is meant
+        (["1"], ["2", "3", "1"], 1, 2),
+        (["1"], ["9"], 1, 0),  # the same document in another collection
+        (["1"], [None], 1, 0),  # records of a command have no ids
+        (["1", "2"], [None], 0, 1),
+        (["1", None], ["1", "2"], 2, 0),
+    ],
+)
+def test_ids_tell_documents_of_one_name_apart(
+    gold_ids: list[str | None], record_ids: list[str | None], documents: int, without_gold: int
+) -> None:
+    known = read_gold(map(json.dumps, with_ids(*gold_ids)), SCHEMA)
+    found = evaluate(SCHEMA, [record(FIELDS) | one for one in with_ids(*record_ids)], known)
+    assert (found.num_documents, found.without_gold) == (documents, without_gold)
+
+
+@pytest.mark.parametrize("record_ids", [["8", "9"], ["1", "1"]])
+def test_two_records_for_one_line_of_gold_are_refused(record_ids: list[str]) -> None:
+    known = read_gold(map(json.dumps, with_ids("1")), SCHEMA)
+    with pytest.raises(ExtractionError, match="as the documents of two records are called"):
+        evaluate(SCHEMA, [record(FIELDS) | one for one in with_ids(*record_ids)], known)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
