@@ -44,7 +44,8 @@ def questions(job: ExtractJob, corpus: Corpus) -> Iterator[bytes]:
         request = job.first_request(group, PLACEHOLDER)
         top_k, max_tokens = _limits(job, corpus, group)
         context = {"index": corpus.index_id, "query": words_of(job.groups[group])}
-        limits = {"max_tokens": max_tokens, "top_k": top_k}
+        # Words are looked for in all of it; names stand first, so that descriptions are what an embedder may not reach.
+        limits = {"max_tokens": max_tokens, "top_k": top_k, "truncate": True}
         yield job.line(0, group, request, context=context | limits).rstrip(b"\n")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extraction.passages.numbered import ShownPassage, layout
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, refuse_unknown, text, unsupported
+from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, flag, object_, refuse_unknown, text, unsupported
 
 PLACEHOLDER = "{{context}}"
 """Stands once in the messages of a line with a context, where its passages go."""
@@ -33,6 +33,8 @@ class ContextRequest:
     """Of all passages together, as the index counts them."""
     top_k: int = DEFAULT_TOP_K
     """Passages, at most."""
+    truncate: bool = False
+    """A query that is longer than the index's model reads at once is embedded as far as it does, and not refused."""
 
     @property
     def most_tokens(self) -> int:
@@ -90,4 +92,5 @@ _FIELDS: dict[str, Check] = {
     "query": text,
     "max_tokens": Whole(1, MAX_TOKENS),
     "top_k": Whole(1, MAX_TOP_K),
+    "truncate": flag,
 }

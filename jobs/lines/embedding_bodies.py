@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, only_known, prompts, text, wrong
+from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, flag, only_known, prompts, text, wrong
 
 EMBEDDING_ENDPOINT = "/v1/embeddings"
 
@@ -30,6 +30,8 @@ class EmbeddingRequest:
     dimensions: int | None = None
     """How many of the first numbers of a vector are wanted; None: all."""
     encoding: Encoding = Encoding.FLOAT
+    truncate: bool = False
+    """A text that is longer than the model reads at once is read as far as it does, and not refused."""
 
 
 def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
@@ -41,6 +43,7 @@ def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
         inputs=given["input"],
         dimensions=given.get("dimensions"),
         encoding=given.get("encoding_format", Encoding.FLOAT),
+        truncate=given.get("truncate", False),
     )
 
 
@@ -65,5 +68,6 @@ _PARAMETERS: dict[str, Check] = {
     "input": _inputs,
     "dimensions": Whole(1, MAX_TOKENS),
     "encoding_format": _encoding,
+    "truncate": flag,
     "user": text,
 }

@@ -50,7 +50,10 @@ class VectorModel:
             if not is_wanted():
                 raise Unwanted
             name = f"input[{index}]"
-            yield self._of_text(one, name) if isinstance(one, str) else self._of_ids(one, name)
+            if isinstance(one, str):
+                yield self._of_text(one, name, truncate=request.truncate)
+            else:
+                yield self._of_ids(one, name)
 
     def compute(self, inputs: Sequence[TokenizedText]) -> Numbers:
         return self._embedder.embed_tokens([one.token_ids for one in inputs])
@@ -63,12 +66,12 @@ class VectorModel:
         vectors = [_written(vector, request.encoding) for vector in kept]
         return embeddings_body(vectors, model=name, num_tokens=line.most_tokens)
 
-    def _of_text(self, text: str, name: str) -> TokenizedText:
+    def _of_text(self, text: str, name: str, *, truncate: bool) -> TokenizedText:
         try:
             (found,) = self._embedder.tokenize([text])
         except InvalidRequestError as error:
             raise BodyError("input", f"{name} cannot be tokenised: {error}") from None
-        if found.is_truncated:
+        if found.is_truncated and not truncate:
             raise self._too_long(f"{name} has more than {self.max_tokens:,} tokens")
         return found
 
@@ -81,7 +84,7 @@ class VectorModel:
         return TokenizedText(token_ids=torch.tensor(token_ids), is_truncated=False)
 
     def _too_long(self, said: str) -> BodyError:
-        message = f"{said}; this model reads {self.max_tokens:,} at most. Cut it into several inputs"
+        message = f"{said}; this model reads {self.max_tokens:,} at most. Cut it into several inputs, or send truncate"
         return BodyError("input", message, code="context_length_exceeded")
 
 

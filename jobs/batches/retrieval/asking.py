@@ -125,6 +125,7 @@ class Asking:
             "model": embedder.model,
             "input": embedder.query_prefix + wanted.query,
             "encoding_format": Encoding.BASE64,
+            **({"truncate": True} if wanted.truncate else {}),
         }
         self._write(embedder.model, line, EMBEDDING_ENDPOINT, body)
 

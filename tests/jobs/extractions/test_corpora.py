@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from extraction.course.corpus import Corpus
 from extraction.course.stored_plan import StoredPlan
 from jobs import files, served_models
 from jobs.accounts import tenants
@@ -18,6 +19,7 @@ from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.extractions import lifecycle, stages
 from jobs.extractions.advancing import Extractions
+from jobs.extractions.corpora import questions
 from jobs.extractions.lifecycle import CreateExtraction
 from jobs.indexes.corpora import asked_index
 from jobs.settings import Settings
@@ -95,6 +97,13 @@ def test_its_batches_are_those_of_every_extraction_and_of_lines_with_passages(
         ("/v1/documents/ground", 1),
     ]
     assert {batch.api_key_id for batch in found} == {"key_1"}
+
+
+def test_a_question_that_is_too_long_for_the_embedder_is_asked_with_what_it_reads() -> None:
+    job = StoredPlan(schema=orjson.dumps(SCHEMA).decode(), model="m", params={}).job()
+    corpus = Corpus(index_id="index_1", name="all papers", passage_tokens=16, top_k=2)
+    asked = [orjson.loads(line)["body"]["context"] for line in questions(job, corpus)]
+    assert [(each["query"], each["truncate"]) for each in asked] == [("vendor total", True)]
 
 
 def test_what_is_doubtful_is_asked_again_of_the_same_passages(

@@ -51,6 +51,7 @@ def test_a_completion_takes_none_as_documents_could_forge_its_special_tokens() -
         ({"index": "index_1"}, ("context.query", "missing_required_parameter")),
         (WANTED | {"top_k": 0}, ("context.top_k", "invalid_value")),
         (WANTED | {"top_k": 101}, ("context.top_k", "invalid_value")),
+        (WANTED | {"truncate": "yes"}, ("context.truncate", "invalid_type")),
         (WANTED | {"max_tokens": "many"}, ("context.max_tokens", "invalid_type")),
         (WANTED | {"passages": []}, ("context.passages", "unknown_parameter")),
     ],

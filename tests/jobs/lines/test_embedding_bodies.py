@@ -35,6 +35,7 @@ def test_what_is_not_given_is_all_dimensions_as_numbers() -> None:
     assert parsed(input="a", dimensions=None, user="u") == EmbeddingRequest(inputs=("a",))
     asked = parsed(input="a", dimensions=64, encoding_format="base64")
     assert (asked.dimensions, asked.encoding) == (64, Encoding.BASE64)
+    assert (asked.truncate, parsed(input="a", truncate=True).truncate) == (False, True)
     assert kind_of(EMBEDDING_ENDPOINT) is LineKind.POOL
 
 
@@ -53,6 +54,7 @@ def test_what_is_not_given_is_all_dimensions_as_numbers() -> None:
         ({"input": "a", "dimensions": 1.5}, "dimensions", "a whole number from 1"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "it must be float or base64"),
         ({"input": "a", "encoding_format": []}, "encoding_format", "it must be float or base64"),
+        ({"input": "a", "truncate": 1}, "truncate", "true or false"),
         ({"input": "a", "user": 7}, "user", "a string"),
         ({"input": "a", "max_tokens": 5}, "max_tokens", "max_tokens is not a parameter of this endpoint"),
     ],

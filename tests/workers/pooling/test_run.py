@@ -117,6 +117,17 @@ def test_what_the_model_does_not_take_is_its_lines_error_and_costs_nothing(desk:
     assert desk.rows("SELECT num_failed, input_tokens, cost_picos FROM batch") == [(4, 0, 0)]
 
 
+def test_a_text_that_may_be_cut_is_read_as_far_as_the_model_reads(desk: Desk) -> None:
+    long = [" ".join(["sea"] * number) for number in (MAX_SEQ_LENGTH - 2, 3 * MAX_SEQ_LENGTH)]
+    batch_id = desk.submit([line(0, long, truncate=True), line(1, [1] * (MAX_SEQ_LENGTH + 1), truncate=True)])
+    assert desk.run_next()
+    bodies = desk.bodies(batch_id)
+    just_fitting, cut = (one["embedding"] for one in bodies["c0"]["data"])
+    np.testing.assert_allclose(cut, just_fitting, atol=1e-6)
+    assert bodies["c0"]["usage"]["prompt_tokens"] == 2 * MAX_SEQ_LENGTH
+    assert bodies["c1"]["error"]["code"] == "context_length_exceeded"
+
+
 def test_a_text_as_long_as_the_model_reads_is_answered_whole(desk: Desk) -> None:
     batch_id = desk.submit([line(0, " ".join(["sea"] * (MAX_SEQ_LENGTH - 2)))])
     assert desk.run_next()

@@ -132,7 +132,7 @@ class Finding:
 
     def _embed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self.embedded_inputs.append(body["input"])
-        if "too long" in body["input"]:
+        if "too long" in body["input"] and not body.get("truncate"):
             raise LineFailure("input has 900 tokens and 256 are read", "context_length_exceeded")
         vector = base64.b64encode(struct.pack("<2f", 1.0, 0.5)).decode()
         return {"object": "list", "data": [{"embedding": vector}]}

@@ -181,6 +181,13 @@ def test_a_query_that_cannot_be_embedded_is_its_lines_error(embedding: Finding, 
     assert embedding.errors(batch.id)["a"][0] == "context_length_exceeded"
 
 
+def test_a_query_that_may_be_cut_is_embedded_as_far_as_the_model_reads(embedding: Finding, submit: Submit) -> None:
+    wanted = {"index": "index_1", "query": "cats, too long", "truncate": True}
+    batch = submit([line("a", context=wanted)])
+    assert embedding.prepare(batch.id) is BatchState.IN_PROGRESS
+    assert [asked.query for asked in embedding.asked] == ["cats, too long"]
+
+
 def test_an_index_without_vectors_beside_one_with_them_is_searched_by_words(embedding: Finding, submit: Submit) -> None:
     embedding.passages["words"] = {"cats.txt": CATS}
     embedding.prepare(submit([line("a", index="words"), line("b")]).id)
