@@ -17,7 +17,7 @@ from extraction.fields.schema import FieldSchema
 from extraction.passages.cutting import Count
 from extraction.passes.asking_again import CONTRADICTED, CUT, fewer_reasons
 from extraction.passes.examples import MAX_EXAMPLES, Example, examples_in_words
-from extraction.passes.excerpts import LEAST_ROOM, Excerpt, Showing, Window
+from extraction.passes.excerpts import EXCERPT_RULES, LEAST_ROOM, Excerpt, Showing, Window
 from extraction.passes.hunter import hunter_request
 from extraction.passes.likeness import choose_examples
 from extraction.passes.prompts import Request, Shape, choose_shape
@@ -73,7 +73,7 @@ class ExtractJob:
         learned = self.calibration and self.calibration.to_json()
         groups = [[leaf.path for leaf in group.leaves] for group in self.groups]
         shown = [[one.document_text, dict(one.fields)] for one in self.examples]
-        said = [self.asked.decode(), self.quotes, dict(self.params), groups, learned, shown, parts]
+        said = [self.asked.decode(), self.quotes, dict(self.params), groups, learned, shown, EXCERPT_RULES[-1], parts]
         return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:24]
 
     @property
@@ -83,7 +83,9 @@ class ExtractJob:
 
     def showing(self, document: Document) -> Showing:
         """Return a document as prompts show it."""
-        return Showing(document, None if self.window is None else self.window.count)
+        if self.window is None:
+            return Showing(document)
+        return Showing(document, self.window.count, excerpt_rule=self.window.excerpt_rule)
 
     def excerpt(self, group: int, showing: Showing) -> Excerpt:
         """Return what of a document every question for a group shows: so much that the longest of them has room."""

@@ -13,11 +13,12 @@ from extraction.course.job import ExtractJob, Passes, plan
 from extraction.errors import ExtractionError
 from extraction.fields.groups import MAX_LEAVES
 from extraction.passes.examples import Example
-from extraction.passes.excerpts import Window, likely_tokens
+from extraction.passes.excerpts import EXCERPT_RULES, Window, likely_tokens
 from extraction.scoring.calibration import Calibration
 
-_VERSIONS = (1, 2)
-"""The second is that of plans with what readers of the first would leave out; they refuse it."""
+_VERSIONS = (1, 2, 3)
+"""The second is that of plans with what readers of the first would leave out, the third of those with a rule for what
+of a document is shown; readers of those before refuse them."""
 _OF_PASSES = ("passes", "examples_of", "examples")
 
 
@@ -34,6 +35,8 @@ class StoredPlan:
     max_fields: int = MAX_LEAVES
     context: int | None = None
     """How many tokens the model takes, prompt and answer: longer documents are shown in parts. None: they are not."""
+    excerpt_rule: int = EXCERPT_RULES[-1]
+    """By which the parts are chosen; of no meaning without `context`."""
     calibration: str | None = None
     """As `Calibration.to_json` writes it."""
     corpus: Corpus | None = None
@@ -49,6 +52,8 @@ class StoredPlan:
         kept = asdict(self)
         if self.corpus is None:
             del kept["corpus"]
+        if self.context is None:
+            del kept["excerpt_rule"]
         for name in () if self._has_passes else _OF_PASSES:
             del kept[name]
         return kept
@@ -56,13 +61,14 @@ class StoredPlan:
     def to_bytes(self) -> bytes:
         """Return the plan to be kept."""
         has_more = self._has_passes or self.corpus is not None
-        return orjson.dumps({"version": 2 if has_more else 1, **self.to_json()})
+        version = 3 if self.context is not None else 2 if has_more else 1
+        return orjson.dumps({"version": version, **self.to_json()})
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Self:
         """Read what was kept. Raises ExtractionError for what another release has written."""
-        found = orjson.loads(stored)
-        if found.pop("version") not in _VERSIONS:
+        found = {"excerpt_rule": EXCERPT_RULES[0], **orjson.loads(stored)}
+        if found.pop("version") not in _VERSIONS or found["excerpt_rule"] not in EXCERPT_RULES:
             raise ExtractionError("the plan was kept by another release; create the extraction anew")
         corpus = found.pop("corpus", None)
         passes = Passes(**found.pop("passes", {}))
@@ -84,6 +90,9 @@ class StoredPlan:
             apart=self.corpus is not None,
         )
         learned = None if self.calibration is None else Calibration.from_json(self.calibration)
-        window = None if self.context is None else Window(max_tokens=self.context, count=likely_tokens)
+        window = None if self.context is None else self._window(self.context)
         given = replace(made, model=self.model, passes=self.passes, examples=self.examples)
         return replace(given, calibration=learned, window=window)
+
+    def _window(self, max_tokens: int) -> Window:
+        return Window(max_tokens=max_tokens, count=likely_tokens, excerpt_rule=self.excerpt_rule)

@@ -25,6 +25,10 @@ from extraction.retrieval.bm25 import Bm25
 from extraction.retrieval.postings import Postings
 from extraction.retrieval.terms import Analyzer
 
+EXCERPT_RULES = (1, 2)
+"""Versions of how passages are chosen. A job keeps to its own: what grounds an answer must see what the prompt showed.
+The first knows nothing of those beside a passage (`_BESIDE`)."""
+
 _PASSAGE_TOKENS = (256, 128, 64, 32, LEAST_TOKENS)
 """Few sizes, so that groups with a little more or less room share what was cut."""
 _PASSAGES_PER_EXCERPT = 4
@@ -49,6 +53,7 @@ class Window:
     max_tokens: int
     """Prompt and answer together."""
     count: Count
+    excerpt_rule: int = EXCERPT_RULES[-1]
 
 
 def likely_tokens(text: str) -> int:
@@ -69,11 +74,17 @@ class Showing:
     """One document, laid out once; it is cut once, too, where a prompt has no room for it."""
 
     def __init__(
-        self, document: Document, count: Count | None = None, *, excerpts: dict[int, Excerpt] | None = None
+        self,
+        document: Document,
+        count: Count | None = None,
+        *,
+        excerpt_rule: int = EXCERPT_RULES[-1],
+        excerpts: dict[int, Excerpt] | None = None,
     ) -> None:
         """`excerpts` are given where something else has chosen them, for every group."""
         self.document = document
         self._count = count
+        self._excerpt_rule = excerpt_rule
         self._cuts: dict[int, tuple[list[Passage], Bm25]] = {}
         self.excerpts = excerpts or {}
         """By the number of their group, once they were made."""
@@ -92,7 +103,9 @@ class Showing:
             return self.whole
         max_tokens = max(max_tokens, LEAST_ROOM)
         passages, words = self._cut(max_tokens)
-        scores = spread(words.scores(Analyzer(_LANGUAGE).terms(words_of(group))))
+        scores = words.scores(Analyzer(_LANGUAGE).terms(words_of(group)))
+        if self._excerpt_rule > 1:
+            scores = spread(scores)
         ranked = np.argsort(-scores, kind="stable")
         return self._shown((passages[row] for row in ranked), max_tokens)
 

@@ -108,6 +108,16 @@ def test_a_prompt_shows_what_stands_beside_the_words_of_its_fields_too() -> None
     asked = job(max_tokens=700)
     shown = asked.excerpt(0, asked.showing(document)).layout.text
     assert all(part in shown for part in said[::2])
+    assert asked.window is not None
+    as_before = replace(asked, window=replace(asked.window, excerpt_rule=1))
+    assert said[2] not in as_before.excerpt(0, as_before.showing(document)).layout.text
+
+
+def test_a_job_by_another_rule_of_what_is_shown_is_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job(max_tokens=700)
+    before = asked.identity()
+    monkeypatch.setattr("extraction.course.job.EXCERPT_RULES", (1, 2, 3))
+    assert asked.identity() != before
 
 
 def test_scores_reach_the_passages_beside_them_and_no_further() -> None:
