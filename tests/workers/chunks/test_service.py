@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.process.messages import EngineInfo, EngineStats, FinishReason, TokenDelta
-from engine.scheduling.request import NewRequest
+from engine.process.messages import EngineInfo
 from jobs.accounts import tenants
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
@@ -22,67 +21,13 @@ from jobs.states import AskedPriority, Priority
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from jobs.telemetry.declared import worker_meters
+from tests.workers.chunks.services import NEVER, OPEN, OWNERS, STATES, GatedHost, Watch
 from workers.answers import AnswerMaker
 from workers.chunks.engine_runner import EngineRunner
 from workers.chunks.parts import WorkerParts
 from workers.chunks.service import ChunkService
 from workers.drain import Drain
-from workers.engine_host import Owner
 from workers.prompts import PromptMaker
-
-NEVER = 10_000.0
-"""Seconds until a worker looks by itself: what it claims, it claims for another reason."""
-
-
-class GatedHost:
-    """Answers each request as it comes, once it may."""
-
-    stats = EngineStats()
-
-    def __init__(self) -> None:
-        self._ids = itertools.count()
-        self._lock = threading.Lock()
-        self._waiting: dict[int, Owner] = {}
-        self._is_open = True
-
-    def start(self) -> EngineInfo:
-        return EngineInfo(
-            num_kv_blocks=8, block_size=16, max_model_len=512, vocab_size=9, eos_token_ids=(1,), device="cpu", dtype="f"
-        )
-
-    def next_request_id(self) -> int:
-        return next(self._ids)
-
-    def submit(self, *requests: tuple[NewRequest, Owner]) -> dict[int, Exception]:
-        with self._lock:
-            self._waiting |= {new.request_id: owner for new, owner in requests}
-            is_open = self._is_open
-        if is_open:
-            self._answer_all()
-        return {}
-
-    def hold(self) -> None:
-        """Answer nothing from now on."""
-        self._is_open = False
-
-    def release(self) -> None:
-        """Answer all that waits, and from now on what comes."""
-        with self._lock:
-            self._is_open = True
-        self._answer_all()
-
-    def _answer_all(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, {}
-        for request_id, owner in waiting.items():
-            owner.receive(TokenDelta(request_id=request_id, token_ids=[40], finish_reason=FinishReason.LENGTH))
-
-    def abort(self, request_ids: Iterable[int]) -> None: ...
-    def abort_child(self, request_id: int, index: int) -> None: ...
-
-    is_wedged = False
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -148,24 +93,6 @@ def other_tenant(maker: sessionmaker[Session]) -> Tenant:
         return tenants.create_tenant(session, "other", limit_tokens=1_000_000, best_priority=AskedPriority.URGENT)
 
 
-class Watch:
-    """Looks at the chunks until they are so."""
-
-    def __init__(self, maker: sessionmaker[Session]) -> None:
-        self._maker = maker
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with self._maker() as session:
-            return [tuple(row) for row in session.execute(text(sql)).all()]
-
-    def until(self, sql: str, expected: list[tuple[Any, ...]]) -> None:
-        for _ in range(600):
-            if self.rows(sql) == expected:
-                return
-            threading.Event().wait(0.05)
-        raise AssertionError(f"{sql} is {self.rows(sql)}, not {expected}")
-
-
 @pytest.fixture
 def watch(maker: sessionmaker[Session]) -> Watch:
     return Watch(maker)
@@ -175,12 +102,6 @@ def watch(maker: sessionmaker[Session]) -> Watch:
 def lines(line: Callable[..., dict[str, Any]], settings: Settings) -> Callable[[int], list[dict[str, Any]]]:
     """Make the lines of so many chunks."""
     return lambda num_chunks: [line(number) for number in range(num_chunks * settings.chunk_lines)]
-
-
-STATES = "SELECT state, count(*)::int FROM chunk GROUP BY state ORDER BY state"
-OPEN = "SELECT priority, count(*)::int FROM chunk WHERE state = 'leased' GROUP BY priority ORDER BY priority"
-OWNERS = "SELECT tenant.name FROM ledger JOIN tenant ON tenant.id = ledger.tenant_id ORDER BY ledger.id"
-"""With one slot and one class, entries of the ledger lie in the order of claims, but for one newcomer's at a time."""
 
 
 @pytest.fixture

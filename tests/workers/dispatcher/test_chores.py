@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -18,23 +17,18 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Pipeline, Tenant
 from jobs.telemetry.meters import Sample
+from tests.workers.dispatcher.builders import MakeLines
 from workers.app import make_app
 from workers.dispatcher import Dispatcher
 from workers.hints import HintSender
 
 NO_BROKER = "redis://127.0.0.1:1/0"
-MakeLines = Callable[[int], list[dict[str, Any]]]
 
 
 @pytest.fixture
 def dispatcher(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Dispatcher:
     """A dispatcher that sends nothing: none of this needs hints."""
     return Dispatcher(maker, storage, hints=HintSender(make_app(NO_BROKER)), settings=settings)
-
-
-@pytest.fixture
-def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
-    return lambda count: [line(number) for number in range(count)]
 
 
 def test_a_dispatcher_forecasts_batches_again_when_that_is_due(
