@@ -18,7 +18,7 @@ from benchmarks.processor_time import processor_seconds
 from benchmarks.work_queue.percentiles import percentile
 from jobs import served_models
 from jobs.accounts import tenants
-from jobs.chunks import leasing, ready_queues
+from jobs.chunks import claiming, leasing, ready_queues
 from jobs.database import connect, sessions, transaction
 from jobs.ids import new_id
 from jobs.states import Priority
@@ -79,7 +79,7 @@ def claim_and_release(maker: sessionmaker[Session], num_claims: int) -> list[flo
     for _ in range(num_claims):
         began_at = time.perf_counter()
         with transaction(maker) as session:
-            claims.append(leasing.claim_next(session, model=MODEL, worker_id="bench", lease=_LEASE))
+            claims.append(claiming.claim_next(session, model=MODEL, worker_id="bench", lease=_LEASE))
         seconds.append(time.perf_counter() - began_at)
     for claim in claims:
         assert claim is not None, "there are more chunks than are claimed"

@@ -22,9 +22,10 @@ from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
 from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
+from jobs.chunks.claiming import SUSPECT_LOST_LEASES
 from jobs.chunks.fairshare import Share
 from jobs.chunks.lease_ends import CLASS_OF_BATCH, correct_share, end_cover, lock_batch_state
-from jobs.chunks.leasing import SUSPECT_LOST_LEASES, lines_done
+from jobs.chunks.leasing import lines_done
 from jobs.chunks.recording import LineResult, record
 from jobs.database import transaction
 from jobs.decisions import Kind

@@ -1,6 +1,6 @@
-"""Chunks: claim, extend, flush, complete, give back, withdraw.
+"""Leased chunks: extend, flush, complete, give back, withdraw.
 
-Their states are written here, in `lease_ends`, `waiting` and `lost_leases`.
+Their states are written here, in `claiming`, `lease_ends`, `waiting` and `lost_leases`.
 
 A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
 is not. Locks are taken in the order chunk → batch → fair share → decision → budget; whoever holds one
@@ -20,24 +20,13 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts import budgets
-from jobs.accounts.batch_caps import IS_CAPPED
-from jobs.accounts.prices import MODEL_COLUMNS, Prices
-from jobs.chunks import fairshare, ready_queues
+from jobs.accounts.prices import Prices
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.fair_order import LOWERED
 from jobs.chunks.lease_ends import fenced_out, leave, lock_batch_state
 from jobs.chunks.recording import COUNT, LineResult, Recorded, insert
-from jobs.chunks.wanted import ANY, Wanted
-from jobs.database import advisory_lock
 from jobs.decisions import Kind
 from jobs.errors import TokenmillError
-from jobs.lines.document_bodies import PREPARE_MODEL
-from jobs.states import BatchState, ChunkState, Priority, sources_of
-
-SUSPECT_LOST_LEASES = 2
-"""After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
-_CANDIDATES = (8, 64, 512)
-"""How many chunks `claim_next` looks at, until one of them is not being claimed by another worker right now."""
+from jobs.states import BatchState, ChunkState, Priority
 
 
 class MissingResultsError(TokenmillError):
@@ -75,46 +64,6 @@ class FlushOutcome:
     """What was inserted, by a flush."""
     batch_wanted: bool
     """False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
-
-
-def claim_chunk(
-    session: Session, chunk_id: int, *, worker_id: str, lease: timedelta, urgent_tokens: int | None = None
-) -> ClaimedChunk | None:
-    """Take a ready chunk, or None: a repeated hint, an ended batch, or a suspect that has to wait.
-
-    Charges the tenant's virtual time with the estimate. Claims of one worker pass one by one. Where the tenant has
-    `urgent_tokens`, or its own number of them, running as urgent, the chunk runs in the next class.
-    """
-    return _claim_first(session, [chunk_id], worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
-
-
-def claim_next(
-    session: Session,
-    *,
-    model: str,
-    worker_id: str,
-    lease: timedelta,
-    wanted: Wanted = ANY,
-    urgent_tokens: int | None = None,
-) -> ClaimedChunk | None:
-    """Take the wanted chunk that is next in turn, passing over those that others are claiming.
-
-    None where nothing is to be had: no chunk waits, or only such as `claim_chunk` refuses.
-    """
-    if not ready_queues.is_any_ready(session, model=model):
-        return None
-    num_passed_over = 0
-    for limit in _CANDIDATES:
-        chunk_ids = ready_queues.next_chunks(
-            session, model=model, limit=limit, wanted=wanted, urgent_tokens=urgent_tokens
-        )
-        if len(chunk_ids) <= num_passed_over:
-            return None
-        claim = _claim_first(session, chunk_ids, worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
-        if claim is not None:
-            return claim
-        num_passed_over = len(chunk_ids)
-    return None
 
 
 def start(session: Session, claim: ClaimedChunk) -> None:
@@ -234,41 +183,6 @@ def withdraw_open(session: Session, batch_id: str) -> int:
     return len(session.scalars(_WITHDRAW, {"batch_id": batch_id, "after": ChunkState.WITHDRAWN.value}).all())
 
 
-def _claim_first(
-    session: Session, chunk_ids: Sequence[int], *, worker_id: str, lease: timedelta, urgent_tokens: int | None
-) -> ClaimedChunk | None:
-    advisory_lock(session, f"claim {worker_id}")
-    values = {
-        "chunk_ids": list(chunk_ids),
-        "worker_id": worker_id,
-        "lease": lease,
-        "after": ChunkState.LEASED.value,
-        "sources": sources_of(ChunkState.LEASED),
-        "suspect": SUSPECT_LOST_LEASES,
-        "urgent_tokens": urgent_tokens,
-        "prepare_model": PREPARE_MODEL,
-    }
-    row = session.execute(_CLAIM, values).one_or_none()
-    if row is None:
-        return None
-    claim = _claimed(row._asdict())
-    # From here to the commit claims for one tenant wait for each other.
-    if row.is_lowered:
-        fairshare.keep_up(session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id)
-    fairshare.charge(
-        session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id, tokens=claim.estimated_tokens
-    )
-    decisions.note(session, claim.batch_id, Kind.CLAIMED, subject=worker_id)
-    return claim
-
-
-def _claimed(row: dict[str, Any]) -> ClaimedChunk:
-    del row["is_lowered"]
-    found = {name: row.pop(name) for name in MODEL_COLUMNS}
-    is_free = row["model"] == PREPARE_MODEL
-    return ClaimedChunk(**row, prices=Prices() if is_free else Prices.of(found, row["priority"]))
-
-
 def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
     lines = {result.line_no for result in results}
     allowed = range(claim.first_line, claim.first_line + claim.num_lines)
@@ -296,48 +210,6 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "output_price_micros": claim.prices.output_micros,
     } | asdict(recorded)
 
-
-# The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
-# while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
-# another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
-# SKIP LOCKED: workers that look at the same moment see the same chunks first, and each takes another one.
-# The odd forms keep the planner off every way but the primary key, as in `ready_queues._NOTE_HINT`: without statistics
-# it joined from the batches and read all 40,000 ready chunks for one claim.
-_CLAIM = text(f"""
-    WITH first AS (
-        SELECT id, model FROM chunk
-        WHERE id = ANY(CAST(:chunk_ids AS bigint[])) AND state || '' = ANY(:sources)
-            AND (SELECT state FROM batch WHERE batch.id = chunk.batch_id) = 'in_progress'
-            AND (losses < :suspect OR NOT EXISTS (
-                SELECT FROM chunk AS other
-                WHERE other.state = 'leased' AND other.worker_id = :worker_id AND other.losses >= :suspect
-                    AND (other.num_requests = 1 OR chunk.num_requests = 1)
-            ))
-        ORDER BY array_position(CAST(:chunk_ids AS bigint[]), id) LIMIT 1 FOR UPDATE SKIP LOCKED
-    )
-    UPDATE chunk SET state = :after, fence = chunk.fence + 1,
-        lease_until = clock_timestamp() + CAST(:lease AS interval),
-        worker_id = :worker_id, hinted_at = NULL, covered_picos = 0,
-        charged_priority = CASE WHEN chunk.priority = 'urgent' AND coalesce((
-            SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other
-            WHERE other.state = 'leased' AND other.priority = 'urgent' AND other.model = chunk.model
-                AND other.tenant_id = chunk.tenant_id
-        ) >= (
-            SELECT coalesce(max_urgent_tokens, CAST(:urgent_tokens AS bigint)) FROM tenant WHERE id = chunk.tenant_id
-        ), FALSE) THEN '{LOWERED.value}' ELSE chunk.priority END
-    FROM first LEFT JOIN model ON model.name = first.model, batch, file
-    WHERE chunk.id = first.id AND chunk.state = ANY(:sources)
-        AND batch.id = chunk.batch_id AND batch.state = 'in_progress'
-        AND file.id = batch.input_file_id AND (model.name IS NOT NULL OR first.model = :prepare_model)
-    RETURNING {ChunkRef.COLUMNS}, {", ".join(f"model.{name}" for name in MODEL_COLUMNS)}, batch.uncovered_lines,
-        batch.trace_context,
-        (SELECT weight FROM tenant WHERE id = chunk.tenant_id) AS weight,
-        first.model <> :prepare_model AND ({IS_CAPPED} OR (
-            SELECT limit_tokens IS NOT NULL AND chunk.priority <> 'overflow' OR num_window_budgets > 0 FROM budget
-            WHERE budget.tenant_id = chunk.tenant_id
-        )) AS is_limited,
-        chunk.charged_priority <> chunk.priority AS is_lowered
-""")
 
 _EXTEND = text(f"""
     UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval) WHERE {ChunkRef.IS_HELD} RETURNING id

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.batches.validation import validate_batch
-from jobs.chunks import fleet, leasing
+from jobs.chunks import claiming, fleet, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.forecasts import snapshot
@@ -349,7 +349,7 @@ def test_a_list_of_many_batches_costs_a_few_queries_and_says_when_each_ends(
         fleet.register(session, worker_id="w", model="org/tiny", max_chunks=1, max_model_len=64)
     lease = timedelta(hours=1)
     with maker.begin() as session:
-        claimed = leasing.claim_next(session, model="org/tiny", worker_id="w", lease=lease)
+        claimed = claiming.claim_next(session, model="org/tiny", worker_id="w", lease=lease)
         snapshot.take(session)
     assert claimed is not None
     with maker.begin() as session:
@@ -360,7 +360,7 @@ def test_a_list_of_many_batches_costs_a_few_queries_and_says_when_each_ends(
         ]
         leasing.flush(session, claimed, answers, flush_no=1, lease=lease)
         snapshot.take(session)
-        assert leasing.claim_next(session, model="org/tiny", worker_id="w", lease=lease) is not None
+        assert claiming.claim_next(session, model="org/tiny", worker_id="w", lease=lease) is not None
         snapshot.take(session)
     num_queries: list[int] = []
 

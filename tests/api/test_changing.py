@@ -12,7 +12,7 @@ from openai.types import Batch
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.states import AskedPriority
 from tests.api.worker import LEASE, run, validate
 
@@ -54,7 +54,7 @@ def test_a_waiting_batch_moves_to_another_class_with_its_chunks(
     assert client.batches.retrieve(second.id).expires_at == changed.expires_at
     assert chunks(deployment, second.id) == {("urgent", changed.expires_at)}
     with Session(deployment.engine) as session, session.begin():
-        claim = leasing.claim_next(session, model="org/tiny", worker_id="w", lease=LEASE)
+        claim = claiming.claim_next(session, model="org/tiny", worker_id="w", lease=LEASE)
         assert claim is not None
         assert (claim.batch_id, claim.priority) == (second.id, "urgent")
         session.rollback()
@@ -79,7 +79,7 @@ def test_a_chunk_that_runs_comes_back_in_the_new_class_and_was_charged_in_the_ol
     with Session(deployment.engine) as session:
         before = share(session, batch.id)
         chunk_id = session.scalar(text("SELECT id FROM chunk WHERE batch_id = :id"), {"id": batch.id})
-        claim = leasing.claim_chunk(session, int(chunk_id or 0), worker_id="w", lease=LEASE)
+        claim = claiming.claim_chunk(session, int(chunk_id or 0), worker_id="w", lease=LEASE)
         session.commit()
         assert claim is not None
         assert share(session, batch.id) > before

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.batches.lost_leases import reap_expired
-from jobs.chunks import leasing, waiting
+from jobs.chunks import claiming, leasing, waiting
 from jobs.database import sessions
 from tests.api.worker import LEASE, run, validate
 
@@ -39,7 +39,7 @@ def batch_id(client: OpenAI, input_lines: Callable[..., bytes]) -> str:
 def claim(deployment: Any, batch_id: str, worker_id: str) -> leasing.ClaimedChunk:
     with Session(deployment.engine) as session, session.begin():
         chunk_id = session.scalar(text("SELECT id FROM chunk WHERE batch_id = :id"), {"id": batch_id})
-        found = leasing.claim_chunk(session, int(chunk_id or 0), worker_id=worker_id, lease=LEASE)
+        found = claiming.claim_chunk(session, int(chunk_id or 0), worker_id=worker_id, lease=LEASE)
     assert found is not None
     return found
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.lines.output_lines import error_line, output_line
@@ -42,7 +42,7 @@ class Worker:
         self.deployment, self.batch_id = deployment, batch_id
         validate(deployment, batch_id)
         with self._transaction() as session:
-            claim = leasing.claim_next(session, model=MODEL, worker_id="worker", lease=LEASE)
+            claim = claiming.claim_next(session, model=MODEL, worker_id="worker", lease=LEASE)
         assert claim is not None
         assert claim.batch_id == batch_id
         self.claim, self.flush_no = claim, 0

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.lines.output_lines import error_line, output_line
@@ -36,7 +36,7 @@ def run(deployment: Any, batch_id: str, *, failed: Collection[int] = (), code: s
         chunks = session.scalars(query, {"id": batch_id}).all()
     for chunk_id in chunks:
         with maker.begin() as session:
-            claim = leasing.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
+            claim = claiming.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
             assert claim is not None
             lines = claim.split(claim.read(storage))
             done = leasing.lines_done(session, claim)

@@ -23,7 +23,7 @@ from jobs.batches import exact_counts
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import finish_ready
 from jobs.batches.validation import validate_batch
-from jobs.chunks import fleet, leasing
+from jobs.chunks import claiming, fleet, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import connect, sessions, transaction
 from jobs.lines.output_lines import error_line, output_line
@@ -139,7 +139,7 @@ class Service:
         """Record results of a validated batch of one chunk, and leave it running."""
         with self._maker() as maker, transaction(maker) as session:
             chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch_id)).one()
-            claim = leasing.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
+            claim = claiming.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
             assert claim is not None
             leasing.flush(session, claim, results, flush_no=0, lease=Settings().lease)
             leasing.release(session, claim)
@@ -148,7 +148,7 @@ class Service:
         """Write the files of a batch whose every line has its result."""
         with self._maker() as maker, transaction(maker) as session:
             chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch_id)).one()
-            claim = leasing.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
+            claim = claiming.claim_chunk(session, chunk_id, worker_id="hand", lease=Settings().lease)
             assert claim is not None
             leasing.complete(session, claim)
             finish_ready(session)

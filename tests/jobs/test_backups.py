@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import backups, retention, store_owner
 from jobs.audit import audit
 from jobs.batches import sweeps
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.database import connect, sessions
 from jobs.errors import ConflictError, InputError, ServiceError
 from jobs.files import new_object_key
@@ -51,7 +51,7 @@ def work_off(session: Session, storage: Storage, batch: Batch) -> None:
     session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 s' WHERE state = 'leased'"))
     session.commit()
     reap(session, storage)
-    while claim := leasing.claim_next(session, model="m", worker_id="other", lease=LEASE):
+    while claim := claiming.claim_next(session, model="m", worker_id="other", lease=LEASE):
         lines = set(range(claim.first_line, claim.first_line + claim.num_lines))
         todo = sorted(lines - leasing.lines_done(session, claim))
         leasing.flush(session, claim, answers(claim, todo), flush_no=0, lease=LEASE)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
-from jobs.chunks import covering, leasing, waiting
+from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
@@ -98,7 +98,7 @@ class House:
 
     def _answer_chunk(self) -> bool:
         with self.maker.begin() as session:
-            claim = leasing.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease)
             if claim is None:
                 return False
             results = [self._answer(claim.batch_id, line) for line in claim.split(claim.read(self.storage))]
@@ -112,7 +112,7 @@ class House:
             [batch_id] = session.scalars(select(Batch.id).where(Batch.state == "validating")).all()
         validate_batch(self.maker, self.storage, batch_id, settings=self.settings)
         with self.maker.begin() as session:
-            claim = leasing.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.settings.lease)
             assert claim is not None
             fits = covering.cover(session, claim, costs, covered=0).fits
             lines = [line for line, does in zip(claim.split(claim.read(self.storage)), fits, strict=True) if does]

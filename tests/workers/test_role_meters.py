@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import fleet, leasing
+from jobs.chunks import claiming, fleet
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import control_meters, dispatcher_meters
@@ -67,7 +67,7 @@ def test_a_dispatcher_counts_what_became_of_lost_leases(
     submit_valid([line(0)])
     with maker.begin() as session:
         fleet.register(session, worker_id="w", model="demo", max_chunks=2, max_model_len=64)
-        assert leasing.claim_next(session, model="demo", worker_id="w", lease=settings.lease) is not None
+        assert claiming.claim_next(session, model="demo", worker_id="w", lease=settings.lease) is not None
     with maker.begin() as session:
         session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second'"))
     meters = dispatcher_meters()

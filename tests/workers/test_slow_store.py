@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from benchmarks.s3_server import Mood, S3Server
 from jobs.audit import audit
 from jobs.batches import lifecycle
-from jobs.chunks import fleet, leasing
+from jobs.chunks import claiming, fleet, leasing
 from jobs.errors import ServiceError
 from jobs.settings import Settings
 from jobs.states import BatchState
@@ -77,7 +77,7 @@ def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settin
 def lose_suspect(maker: sessionmaker[Session], settings: Settings) -> int:
     """Claim the next chunk for the second time after a loss, and let that lease end; return the chunk's id."""
     with maker.begin() as session:
-        claim = leasing.claim_next(session, model="demo", worker_id="gone", lease=settings.lease)
+        claim = claiming.claim_next(session, model="demo", worker_id="gone", lease=settings.lease)
         assert claim is not None
         leasing.start(session, claim)
         session.execute(

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import leasing, ready_queues
+from jobs.chunks import claiming, ready_queues
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
@@ -147,7 +147,7 @@ class Claimer:
         try:
             with transaction(self._sessions) as session:
                 hinted = None if hint is None else self._claim_hinted(session, hint.chunk_id)
-                claim = hinted or leasing.claim_next(
+                claim = hinted or claiming.claim_next(
                     session,
                     model=self._model,
                     worker_id=self._worker_id,
@@ -167,7 +167,7 @@ class Claimer:
         waited = ready_queues.hint_age(session, chunk_id, within=within)
         if waited is None:
             return None
-        claim = leasing.claim_chunk(
+        claim = claiming.claim_chunk(
             session,
             chunk_id,
             worker_id=self._worker_id,

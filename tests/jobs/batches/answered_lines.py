@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from jobs.batches import sweeps
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
@@ -18,7 +18,7 @@ LEASE = timedelta(seconds=20)
 
 def claim_all(session: Session) -> list[ClaimedChunk]:
     claims = []
-    while claim := leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE):
+    while claim := claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE):
         claims.append(claim)
     session.commit()
     return claims

@@ -16,7 +16,7 @@ from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.batches import lifecycle, sweeps
 from jobs.batches.submission import CreateBatch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.lines.input_estimate import InputEstimator
 from jobs.lines.output_lines import output_line
@@ -71,7 +71,7 @@ def submit(session: Session, storage: Storage, tenant: Tenant, settings: Setting
 
 def run_chunk(session: Session) -> None:
     """Claim the next chunk and answer all of its lines in one flush, 5 tokens in and 7 out each."""
-    claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+    claim = claiming.claim_next(session, model="m", worker_id="w", lease=LEASE)
     assert claim is not None
     done = leasing.lines_done(session, claim)
     numbers = [number for number in range(claim.first_line, claim.first_line + claim.num_lines) if number not in done]

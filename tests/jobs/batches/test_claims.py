@@ -19,7 +19,7 @@ from jobs.batches import deletion, lifecycle, planned, sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.results import read_finished_lines
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import connect, sessions
 from jobs.lines.output_lines import output_line
@@ -127,12 +127,12 @@ class Stage:
             assert page.content.count(b"\n") == batch.num_completed + batch.num_failed
         with self.maker() as session:
             if batch.state != BatchState.IN_PROGRESS:
-                assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
+                assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
 
     def run_to_finalising(self) -> None:
         """Answer every line that is to run."""
         with self.maker.begin() as session:
-            while claim := leasing.claim_next(session, model="m", worker_id="w", lease=LEASE):
+            while claim := claiming.claim_next(session, model="m", worker_id="w", lease=LEASE):
                 done = leasing.lines_done(session, claim)
                 lines = set(range(claim.first_line, claim.first_line + claim.num_lines)) - done
                 results = [_answer(self.batch_id, line_no) for line_no in sorted(lines)]

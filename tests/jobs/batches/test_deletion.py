@@ -18,7 +18,7 @@ from jobs.batches.finalisation import finalise_batch
 from jobs.batches.results import read_finished_lines
 from jobs.batches.submission import CreateBatch
 from jobs.batches.sweeps import finish_ready
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.errors import AuthenticationError, ConflictError, GoneError, NotFoundError
 from jobs.lines.output_lines import error_line, output_line
@@ -45,7 +45,7 @@ def ran(session: Session, run: Callable[..., Batch]) -> MakeBatch:
 
     def ran(**columns: Any) -> Batch:
         batch = run(2, **columns)
-        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE)
+        claim = claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE)
         assert claim is not None
         good = output_line(batch.id, 0, "a0", status_code=200, body={})
         bad = error_line(batch.id, 1, "a1", code="too_long", message="too long")

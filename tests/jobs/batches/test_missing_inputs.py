@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.audit import audit
 from jobs.batches import lifecycle, missing_inputs, sweeps
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.errors import FencedOutError, NotFoundError
@@ -38,14 +38,14 @@ def truncate_input(session: Session, storage: Storage, batch: Batch, *, num_line
 
 
 def claim(session: Session) -> ClaimedChunk:
-    claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+    claim = claiming.claim_next(session, model="m", worker_id="w", lease=LEASE)
     session.commit()
     assert claim is not None
     return claim
 
 
 def lose_lease(session: Session, chunk_id: int) -> None:
-    leasing.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE)
+    claiming.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE)
     over = "UPDATE chunk SET started_fence = fence, lease_until = clock_timestamp() WHERE state = 'leased'"
     session.execute(text(over))
     session.commit()

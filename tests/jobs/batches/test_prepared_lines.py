@@ -16,7 +16,7 @@ from jobs.audit import audit
 from jobs.batches import lifecycle
 from jobs.batches.scan import PREPARE_LINES
 from jobs.batches.submission import CreateBatch
-from jobs.chunks import fleet, leasing
+from jobs.chunks import claiming, fleet, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import InputError
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
@@ -99,7 +99,7 @@ def test_documents_are_read_in_turns_between_tenants(session: Session, tenant: T
     few = reading(2 * PREPARE_LINES, tenant_id=other.id)
     order = []
     for _ in range(4):
-        claim = leasing.claim_next(session, model=PREPARE_MODEL, worker_id=WORKER, lease=LEASE)
+        claim = claiming.claim_next(session, model=PREPARE_MODEL, worker_id=WORKER, lease=LEASE)
         assert claim is not None
         finish(session, claim)
         order.append(claim.batch_id)

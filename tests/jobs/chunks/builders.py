@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.database import sessions
@@ -31,7 +31,7 @@ def states(session: Session, batch: Batch) -> list[str]:
 
 
 def claim_one(session: Session, chunk_id: int, worker_id: str = "w1") -> ClaimedChunk:
-    claim = leasing.claim_chunk(session, chunk_id, worker_id=worker_id, lease=LEASE)
+    claim = claiming.claim_chunk(session, chunk_id, worker_id=worker_id, lease=LEASE)
     session.commit()
     assert claim is not None
     return claim

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.batches.lost_leases import reap_expired
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import output_line
@@ -19,7 +19,7 @@ LEASE = timedelta(seconds=20)
 
 
 def claim_next(session: Session) -> ClaimedChunk:
-    claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+    claim = claiming.claim_next(session, model="m", worker_id="w", lease=LEASE)
     assert claim is not None
     session.commit()
     return claim

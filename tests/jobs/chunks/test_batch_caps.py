@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.audit import audit
-from jobs.chunks import covering, leasing, used_caps, waiting
+from jobs.chunks import claiming, covering, leasing, used_caps, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
@@ -144,7 +144,7 @@ def test_whatever_runs_and_ends_no_batch_uses_more_than_its_cap(session: Session
     for _ in range(60):
         waiting.wake(session)
         session.commit()
-        claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+        claim = claiming.claim_next(session, model="m", worker_id="w", lease=LEASE)
         session.commit()
         if claim is None:
             break

@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts.prices import Prices
-from jobs.chunks import covering, leasing
+from jobs.chunks import claiming, covering, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.errors import FencedOutError
@@ -43,7 +43,7 @@ def test_a_claim_holds_all_that_a_worker_needs(session: Session, run: Run, stora
 def test_a_repeated_hint_claims_nothing(session: Session, run: Run) -> None:
     batch = run(1)
     claim = claim_first(session, batch)
-    assert leasing.claim_chunk(session, claim.chunk_id, worker_id="w2", lease=LEASE) is None
+    assert claiming.claim_chunk(session, claim.chunk_id, worker_id="w2", lease=LEASE) is None
 
 
 def test_of_two_claimers_at_once_one_wins(session: Session, maker: sessionmaker[Session], run: Run) -> None:
@@ -54,7 +54,7 @@ def test_of_two_claimers_at_once_one_wins(session: Session, maker: sessionmaker[
     def claim(worker_id: str) -> None:
         with maker.begin() as own:
             barrier.wait()
-            if leasing.claim_chunk(own, chunk_id, worker_id=worker_id, lease=LEASE) is not None:
+            if claiming.claim_chunk(own, chunk_id, worker_id=worker_id, lease=LEASE) is not None:
                 won.append(worker_id)
 
     threads = [threading.Thread(target=claim, args=(name,)) for name in ("w1", "w2")]
@@ -70,26 +70,26 @@ def test_a_chunk_of_a_cancelled_batch_cannot_be_claimed(session: Session, run: R
     batch = run(1)
     (chunk_id,) = chunk_ids(session, batch)
     session.execute(text("UPDATE batch SET state = 'cancelling'"))
-    assert leasing.claim_chunk(session, chunk_id, worker_id="w1", lease=LEASE) is None
+    assert claiming.claim_chunk(session, chunk_id, worker_id="w1", lease=LEASE) is None
 
 
 def test_a_worker_without_hints_takes_the_next_chunk(session: Session, run: Run) -> None:
     batch = run(8)
     first, second = chunk_ids(session, batch)
     session.execute(text("UPDATE chunk SET hinted_at = clock_timestamp()"))  # by a dispatcher whose broker is dead
-    claims = [leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE) for _ in range(3)]
+    claims = [claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE) for _ in range(3)]
     assert [claim.chunk_id if claim else None for claim in claims] == [first, second, None]
-    assert leasing.claim_next(session, model="other", worker_id="w1", lease=LEASE) is None
+    assert claiming.claim_next(session, model="other", worker_id="w1", lease=LEASE) is None
 
 
 def test_where_nothing_is_ready_a_worker_asks_one_short_question(
     session: Session, run: Run, statements: list[tuple[str, Any]]
 ) -> None:
     run(4)
-    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
+    assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
     session.commit()
     statements.clear()
-    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
+    assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
     assert [statement[:14] for statement, _ in statements] == ["SELECT EXISTS "]
 
 
@@ -100,7 +100,7 @@ def test_chunks_that_others_are_claiming_hold_no_claim_up(
     with maker.begin() as others:
         others.execute(select(Chunk.id).where(Chunk.id.in_(ids[:10])).with_for_update())
         session.execute(text("SET LOCAL lock_timeout = '5s'"))
-        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE)
+        claim = claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE)
     assert claim is not None
     assert claim.chunk_id == ids[10]
 
@@ -108,7 +108,7 @@ def test_chunks_that_others_are_claiming_hold_no_claim_up(
 def test_a_claim_is_good_for_its_owner_only_whatever_the_fence(session: Session, run: Run) -> None:
     """After a failover that lost the last claim, two workers may have been given the same fence."""
     run(4)
-    claim = leasing.claim_next(session, model="m", worker_id="w2", lease=LEASE)
+    claim = claiming.claim_next(session, model="m", worker_id="w2", lease=LEASE)
     assert claim is not None
     lost = replace(claim, worker_id="w1")
     uses: list[Callable[[], object]] = [
@@ -129,7 +129,7 @@ def test_a_claim_for_newcomers_passes_over_tenants_that_are_present(session: Ses
 
     def claimed_batch(*, present: str) -> str | None:
         look = Wanted(classes=[], newcomer_classes=[Priority.NORMAL], present={present})
-        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE, wanted=look)
+        claim = claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE, wanted=look)
         return None if claim is None else claim.batch_id
 
     assert claimed_batch(present=tenant.id) is None
@@ -140,7 +140,7 @@ def test_a_claim_of_certain_classes_takes_no_other(session: Session, run: Run) -
     bulk, urgent = run(4, priority="bulk"), run(4, priority="urgent")
 
     def claimed_batch(*classes: Priority) -> str | None:
-        claim = leasing.claim_next(session, model="m", worker_id="w1", lease=LEASE, wanted=Wanted(classes=classes))
+        claim = claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE, wanted=Wanted(classes=classes))
         return None if claim is None else claim.batch_id
 
     assert claimed_batch(Priority.NORMAL) is None
@@ -170,7 +170,7 @@ def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run:
         "urgent_tokens": 100,
         "prepare_model": PREPARE_MODEL,
     }
-    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(leasing._CLAIM)), values)
+    plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(claiming._CLAIM)), values)
     assert isinstance(plan, list)
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200
 
@@ -187,10 +187,10 @@ def test_only_the_owner_starts_a_chunk(session: Session, run: Run) -> None:
 def test_the_last_chance_of_a_line_is_not_shared_with_another_suspect(session: Session, run: Run) -> None:
     first, second, third = chunk_ids(session, run(9))
     session.execute(text("UPDATE chunk SET losses = 2 WHERE id = ANY(:ids)"), {"ids": [second, third]})
-    assert leasing.claim_chunk(session, third, worker_id="w1", lease=LEASE) is not None
-    assert leasing.claim_chunk(session, second, worker_id="w1", lease=LEASE) is None
-    assert leasing.claim_chunk(session, first, worker_id="w1", lease=LEASE) is not None
-    assert leasing.claim_chunk(session, second, worker_id="w2", lease=LEASE) is not None
+    assert claiming.claim_chunk(session, third, worker_id="w1", lease=LEASE) is not None
+    assert claiming.claim_chunk(session, second, worker_id="w1", lease=LEASE) is None
+    assert claiming.claim_chunk(session, first, worker_id="w1", lease=LEASE) is not None
+    assert claiming.claim_chunk(session, second, worker_id="w2", lease=LEASE) is not None
 
 
 def test_two_threads_of_one_worker_do_not_both_get_a_last_chance(
@@ -203,10 +203,10 @@ def test_two_threads_of_one_worker_do_not_both_get_a_last_chance(
 
     def claim_second() -> None:
         with maker.begin() as own:
-            claims.append(leasing.claim_chunk(own, second, worker_id="w1", lease=LEASE))
+            claims.append(claiming.claim_chunk(own, second, worker_id="w1", lease=LEASE))
 
     with maker.begin() as own:
-        assert leasing.claim_chunk(own, first, worker_id="w1", lease=LEASE) is not None
+        assert claiming.claim_chunk(own, first, worker_id="w1", lease=LEASE) is not None
         thread = threading.Thread(target=claim_second)
         thread.start()
         while thread.is_alive() and not session.scalar(text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")):

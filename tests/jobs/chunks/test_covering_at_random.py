@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.audit import audit
-from jobs.chunks import covering, leasing, waiting
+from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.tables import Batch, Chunk, Tenant
 from tests.jobs.chunks.builders import Run
@@ -35,7 +35,7 @@ def test_workers_sweeps_and_lost_leases_at_once_keep_the_limit(
         try:
             for _ in range(12):
                 with maker.begin() as own:
-                    claim = leasing.claim_next(own, model="m", worker_id=f"w{seed}", lease=LEASE)
+                    claim = claiming.claim_next(own, model="m", worker_id=f"w{seed}", lease=LEASE)
                 if claim is not None:
                     use(claim, chance)
         except BaseException as error:  # noqa: BLE001 - told to the test
@@ -132,7 +132,7 @@ def test_whatever_happens_spent_and_reserved_stay_below_the_limit_and_nothing_st
 
         @rule()
         def claim(self) -> None:
-            claim = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+            claim = claiming.claim_next(session, model="m", worker_id="w", lease=LEASE)
             if claim is not None:
                 self.claims[claim.chunk_id] = claim
                 self.running[claim.chunk_id] = {}

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import lifecycle
 from jobs.batches.lost_leases import Reaped, reap_suspects, return_leases
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.errors import FencedOutError, ServiceError
 from jobs.storage import Storage
 from jobs.tables import Chunk, Result
@@ -70,7 +70,7 @@ def test_a_line_that_kills_every_engine_is_failed_and_the_rest_completes(
     session: Session, storage: Storage, run: Run
 ) -> None:
     batch, poison, num_deaths = run(4), 2, 0
-    while claim := leasing.claim_next(session, model="m", worker_id=f"w{num_deaths}", lease=LEASE):
+    while claim := claiming.claim_next(session, model="m", worker_id=f"w{num_deaths}", lease=LEASE):
         session.commit()
         span = range(claim.first_line, claim.first_line + claim.num_lines)
         todo = [line for line in span if line not in leasing.lines_done(session, claim)]

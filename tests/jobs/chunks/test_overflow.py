@@ -14,7 +14,7 @@ from jobs.accounts.window_budgets import NewBudget
 from jobs.audit import audit
 from jobs.batches import changing, lifecycle, retrying
 from jobs.batches.submission import CreateBatch
-from jobs.chunks import covering, fairshare, leasing, ready_queues
+from jobs.chunks import claiming, covering, fairshare, leasing, ready_queues
 from jobs.chunks.fair_order import Queue, QueuedChunk, order
 from jobs.errors import ConflictError, OverBudgetError
 from jobs.settings import Settings
@@ -119,7 +119,7 @@ def test_a_claim_takes_it_where_nobody_else_has_work(
     own = run(4, priority="overflow")
     other = run(4, priority="bulk", tenant_id=tenants.create_tenant(session, "other").id)
     session.commit()
-    claims = [leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) for _ in range(3)]
+    claims = [claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) for _ in range(3)]
     assert [claim and claim.batch_id for claim in claims] == [other.id, own.id, None]
     assert ready_queues.next_chunks(session, model="m", limit=9) == []
 

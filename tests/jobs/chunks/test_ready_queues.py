@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import leasing, ready_queues
+from jobs.chunks import claiming, leasing, ready_queues
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.states import Priority
 from jobs.tables import Batch
@@ -78,7 +78,7 @@ def test_a_claim_costs_the_same_with_many_tenants_as_with_few(
         session.execute(text("ANALYZE"))
 
     def claim() -> None:
-        assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE, urgent_tokens=100) is not None
+        assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE, urgent_tokens=100) is not None
 
     claim()
     assert pages(engine, session, claim) < 700, "there are 1,800 queues"
@@ -124,7 +124,7 @@ def test_the_order_is_that_of_all_queues(
             changed.setattr(ready_queues, "_READ_IN_TURN", ready_queues._READ_ALL)
             expected = ready_queues.next_chunks(session, **given)
         assert ready_queues.next_chunks(session, **given) == expected, given
-        leasing.claim_next(session, model="m", worker_id="w", lease=LEASE, urgent_tokens=150)
+        claiming.claim_next(session, model="m", worker_id="w", lease=LEASE, urgent_tokens=150)
 
 
 def marked(session: Session) -> list[str]:
@@ -136,10 +136,10 @@ def test_whose_last_chunk_is_claimed_is_looked_at_no_more_until_it_comes_back(
     session: Session, make_batch: Callable[..., Batch]
 ) -> None:
     crowd(session, make_batch(), 2, each=2, classes=["normal"])
-    claims = [leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) for _ in range(3)]
+    claims = [claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) for _ in range(3)]
     left = list(session.scalars(text("SELECT tenant_id FROM chunk WHERE state = 'ready'")))
     assert marked(session) == left
-    claims.append(leasing.claim_next(session, model="m", worker_id="w", lease=LEASE))
+    claims.append(claiming.claim_next(session, model="m", worker_id="w", lease=LEASE))
     assert marked(session) == []
     returned = claims[0]
     assert returned is not None
@@ -152,13 +152,13 @@ def test_a_chunk_that_comes_back_while_the_last_one_is_claimed_is_not_forgotten(
     session: Session, maker: sessionmaker[Session], make_batch: Callable[..., Batch]
 ) -> None:
     crowd(session, make_batch(), 1, each=2, classes=["normal"])
-    first = leasing.claim_next(session, model="m", worker_id="w", lease=LEASE)
+    first = claiming.claim_next(session, model="m", worker_id="w", lease=LEASE)
     assert first is not None
     session.commit()
 
     def claim_the_other() -> None:
         with maker.begin() as own:
-            assert leasing.claim_next(own, model="m", worker_id="w2", lease=LEASE) is not None
+            assert claiming.claim_next(own, model="m", worker_id="w2", lease=LEASE) is not None
 
     leasing.release(session, first)  # not committed: who claims the other one does not see it
     thread = threading.Thread(target=claim_the_other)
@@ -199,7 +199,7 @@ def test_what_was_withdrawn_is_marked_no_more(
 def test_whose_turn_it_is_is_planned_once_for_a_connection(session: Session, make_batch: Callable[..., Batch]) -> None:
     crowd(session, make_batch(), 40, each=3, classes=["normal"])
     for _ in range(12):  # from the fifth on the driver has prepared it, and Postgres makes five plans for given values
-        assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
+        assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
         session.commit()
 
     plans = session.execute(

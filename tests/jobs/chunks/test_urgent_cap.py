@@ -14,7 +14,7 @@ from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
 from jobs.batches.changing import change_batch
 from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
-from jobs.chunks import fairshare, lease_ends, leasing, ready_queues
+from jobs.chunks import claiming, fairshare, lease_ends, ready_queues
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
@@ -92,7 +92,7 @@ def other(session: Session) -> Tenant:
 
 def claims(session: Session, number: int, *, urgent_tokens: int | None = 100) -> list[ClaimedChunk]:
     found = [
-        leasing.claim_next(session, model="m", worker_id="w", lease=LEASE, urgent_tokens=urgent_tokens)
+        claiming.claim_next(session, model="m", worker_id="w", lease=LEASE, urgent_tokens=urgent_tokens)
         for _ in range(number)
     ]
     return [claim for claim in found if claim is not None]
@@ -135,7 +135,7 @@ def test_a_tenants_own_cap_wins_and_a_look_for_urgent_work_finds_none_beyond_it(
     set_limits(session, tenant.id, {"urgent_tokens": 1})
     assert shown(claims(session, 1), tenant) == ["mine urgent"]
     look = Wanted(classes=[URGENT])
-    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE, wanted=look, urgent_tokens=10**6) is None
+    assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE, wanted=look, urgent_tokens=10**6) is None
     assert shown(claims(session, 2), tenant) == ["mine normal", "mine normal"]
 
 
@@ -143,7 +143,7 @@ def test_a_hint_beyond_the_cap_runs_as_normal_work(session: Session, tenant: Ten
     add_work(tenant, 3, URGENT)
     picked = ready_queues.pick_ready(session, model="m", limit=3, again_seconds=10, urgent_tokens=100)
     taken = [
-        leasing.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE, urgent_tokens=100) for chunk_id in picked
+        claiming.claim_chunk(session, chunk_id, worker_id="w", lease=LEASE, urgent_tokens=100) for chunk_id in picked
     ]
     assert [claim.priority for claim in taken if claim] == ["urgent", "urgent", "normal"]
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.batches import lifecycle, sweeps
-from jobs.chunks import covering, leasing, waiting
+from jobs.chunks import claiming, covering, waiting
 from jobs.states import UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
@@ -26,7 +26,7 @@ def test_a_chunk_waits_until_there_is_room_for_it_and_nobody_hints_it(
     waiting.lay_aside(session, claim_next(session), tokens=150)
     session.commit()
     assert states(session) == ["waiting"]
-    assert leasing.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
+    assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
     assert waiting.wake(session) == 0
     session.refresh(batch)
     sentence = str(waiting.waits_for(batch, budgets.quota(session, tenant.id)))

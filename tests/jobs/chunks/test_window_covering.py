@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets, keys, window_budgets
 from jobs.accounts.window_budgets import Allowance, NewBudget
 from jobs.audit import audit
-from jobs.chunks import covering, leasing, waiting
+from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.tables import Batch, Tenant
@@ -238,7 +238,7 @@ def test_workers_sweeps_turns_and_operators_at_once_keep_every_limit(
         chance = random.Random(seed)
         for _ in range(12):
             with maker.begin() as own:
-                claim = leasing.claim_next(own, model="m", worker_id=f"w{seed}", lease=LEASE)
+                claim = claiming.claim_next(own, model="m", worker_id=f"w{seed}", lease=LEASE)
             if claim is not None:
                 use(claim, chance)
 

@@ -26,7 +26,7 @@ from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError
 from jobs.indexes.searching import Searcher
@@ -81,7 +81,7 @@ class Answering:
             chunk_ids = session.scalars(query, {"id": batch_id}).all()
         for chunk_id in chunk_ids:
             with self.maker.begin() as session:
-                claim = leasing.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
+                claim = claiming.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
                 assert claim is not None
             lines = claim.split(claim.read(self.storage))[: self.expires_after]
             results = [self._result(batch, line.line_no, orjson.loads(line.content or b"")) for line in lines]

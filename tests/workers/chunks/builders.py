@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from engine.outputs import TokenLogprobs
 from engine.process.messages import EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
-from jobs.chunks import leasing
+from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.parts import WorkerParts
 from workers.chunks.run import ChunkRun
@@ -141,7 +141,7 @@ class Bench:
 
     def claim(self) -> ClaimedChunk:
         with self.maker.begin() as session:
-            claim = leasing.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
         assert claim is not None
         return claim
 

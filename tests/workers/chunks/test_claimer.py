@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import leasing
+from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.settings import Settings
 from jobs.telemetry.declared import worker_meters
@@ -78,14 +78,14 @@ def test_a_hint_that_found_no_slot_is_followed_when_one_is_free_though_its_chunk
 
 def note_looks(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[bool]:
     """Note of every look for work whether it found some."""
-    found, claim_next = queue.SimpleQueue[bool](), leasing.claim_next
+    found, claim_next = queue.SimpleQueue[bool](), claiming.claim_next
 
     def noted(*arguments: Any, **named: Any) -> ClaimedChunk | None:
         claim = claim_next(*arguments, **named)
         found.put(claim is not None)
         return claim
 
-    monkeypatch.setattr(leasing, "claim_next", noted)
+    monkeypatch.setattr(claiming, "claim_next", noted)
     return found
 
 

@@ -17,7 +17,7 @@ from jobs.audit import audit
 from jobs.batches import lost_leases, sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, InvalidLines
 from jobs.storage import Storage
@@ -62,7 +62,7 @@ class Life:
 
     def _claim(self, maker: sessionmaker[Session]) -> leasing.ClaimedChunk | None:
         with maker.begin() as session:
-            return leasing.claim_next(session, model="demo", worker_id="w", lease=SETTINGS.lease)
+            return claiming.claim_next(session, model="demo", worker_id="w", lease=SETTINGS.lease)
 
     def die(self, effects: Effects) -> None:
         """Go on until the effect at which all is killed; then what the dead held is over."""

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineInfo
 from jobs.accounts import tenants
-from jobs.chunks import leasing
+from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import connect, sessions
 from jobs.settings import Settings
@@ -108,7 +108,7 @@ def lines(line: Callable[..., dict[str, Any]], settings: Settings) -> Callable[[
 def claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The classes of the chunks that workers claim by themselves, in the order of the claims."""
     classes: list[str] = []
-    claim_next = leasing.claim_next
+    claim_next = claiming.claim_next
 
     def noted(*args: Any, **options: Any) -> ClaimedChunk | None:
         claim = claim_next(*args, **options)
@@ -116,7 +116,7 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             classes.append(claim.priority)
         return claim
 
-    monkeypatch.setattr(leasing, "claim_next", noted)
+    monkeypatch.setattr(claiming, "claim_next", noted)
     return classes
 
 
@@ -277,7 +277,7 @@ def test_a_database_that_is_away_costs_a_worker_only_the_time_until_it_is_back(
 ) -> None:
     from jobs.errors import ServiceError
 
-    real, tries = leasing.claim_next, itertools.count()
+    real, tries = claiming.claim_next, itertools.count()
 
     def away_at_first(*args: Any, **kwargs: Any) -> Any:
         attempt = next(tries)
@@ -287,7 +287,7 @@ def test_a_database_that_is_away_costs_a_worker_only_the_time_until_it_is_back(
             raise ZeroDivisionError
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(leasing, "claim_next", away_at_first)
+    monkeypatch.setattr(claiming, "claim_next", away_at_first)
     submit_valid(lines(2))
     make_service(1, claim_alone_seconds=0.02).start()
     watch.until(STATES, [("done", 2)])

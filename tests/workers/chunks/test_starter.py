@@ -16,7 +16,7 @@ from jobs.accounts import budgets, window_budgets
 from jobs.accounts.window_budgets import NewBudget
 from jobs.audit import audit
 from jobs.batches import sweeps
-from jobs.chunks import leasing, waiting
+from jobs.chunks import claiming, waiting
 from jobs.lines.reading import InputLine
 from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.storage import Storage
@@ -51,7 +51,7 @@ def work_off(bench: Bench) -> None:
     """Run chunks one after the other, and the dispatcher's sweep after each, until none is to be had."""
     while True:
         with bench.maker.begin() as session:
-            claim = leasing.claim_next(session, model="demo", worker_id="w", lease=bench.parts.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=bench.parts.settings.lease)
         if claim is not None:
             bench.start(claim)
             bench.join()

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.settings import Settings
 
 MakeLines = Callable[[int], list[dict[str, Any]]]
@@ -32,6 +32,6 @@ class RecordedHints:
 
 def claim_one(maker: sessionmaker[Session], worker: str, settings: Settings) -> leasing.ClaimedChunk:
     with maker.begin() as session:
-        claim = leasing.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
+        claim = claiming.claim_next(session, model="demo", worker_id=worker, lease=settings.lease)
         assert claim is not None
         return claim

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.pooling.embedder import Embedder
-from jobs.chunks import leasing
+from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
@@ -51,7 +51,7 @@ class Desk:
 
     def claim(self) -> ClaimedChunk:
         with self.sessions.begin() as session:
-            claim = leasing.claim_next(session, model=MODEL, worker_id="w", lease=self.settings.lease)
+            claim = claiming.claim_next(session, model=MODEL, worker_id="w", lease=self.settings.lease)
         assert claim is not None, "no chunk is ready"
         return claim
 

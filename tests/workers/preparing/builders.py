@@ -15,7 +15,7 @@ from jobs import files
 from jobs.batches import lifecycle, made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming
 from jobs.files import NewFile, new_object_key
 from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
@@ -123,6 +123,6 @@ class Preparer:
     def run_next(self) -> bool:
         """Claim the next chunk and run it; return whether it was finished."""
         with self.parts.sessions.begin() as session:
-            claim = leasing.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=self.parts.settings.lease)
+            claim = claiming.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=self.parts.settings.lease)
         assert claim is not None, "no chunk is ready"
         return DocumentRun(claim, self.parts).run()

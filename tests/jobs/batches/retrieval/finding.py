@@ -18,7 +18,7 @@ from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.retrieval.asking import Embedder
 from jobs.batches.validation import validate_batch
-from jobs.chunks import leasing
+from jobs.chunks import claiming, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
@@ -84,7 +84,7 @@ class Finding:
             chunk_ids = session.scalars(query, {"id": batch_id}).all()
         for chunk_id in chunk_ids:
             with self.maker.begin() as session:
-                claim = leasing.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
+                claim = claiming.claim_chunk(session, chunk_id, worker_id="worker", lease=LEASE)
             assert claim is not None
             lines = [(raw.line_no, orjson.loads(raw.content or b"")) for raw in claim.split(claim.read(self.storage))]
             results = [self._result(claim, line_no, line) for line_no, line in lines]
