@@ -24,7 +24,7 @@ from jobs import chores, metrics, uptime
 from jobs.batches import due, following, sweeps
 from jobs.batches.due import Due
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
-from jobs.chunks import fleet, ready_queues, waiting
+from jobs.chunks import fleet, queue_marks, ready_queues, waiting
 from jobs.database import BRIEF_SECONDS, autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
@@ -235,8 +235,8 @@ class Dispatcher:
 
     def _true_up_if_due(self) -> None:
         if self._monotonic() - self._trued_up_at >= _TRUE_UP_SECONDS:
-            ready_queues.follow_batches(self._sessions)
-            ready_queues.true_up(self._sessions)
+            queue_marks.follow_batches(self._sessions)
+            queue_marks.true_up(self._sessions)
             self._trued_up_at = self._monotonic()
 
     def _decide(self, session: Session) -> Plan:

@@ -18,7 +18,7 @@ from benchmarks.processor_time import processor_seconds
 from benchmarks.work_queue.percentiles import percentile
 from jobs import served_models
 from jobs.accounts import tenants
-from jobs.chunks import claiming, leasing, ready_queues
+from jobs.chunks import claiming, leasing, queue_marks
 from jobs.database import connect, sessions, transaction
 from jobs.ids import new_id
 from jobs.states import Priority
@@ -106,7 +106,7 @@ def _queue_batch(session: Session, tenant_id: str, *, num_chunks: int) -> None:
     }
     for statement in (_FILE, _BATCH, _CHUNKS):
         session.execute(statement, values)
-    ready_queues.mark(session, model=MODEL, priority=Priority.NORMAL.value, tenant_id=tenant_id)
+    queue_marks.mark(session, model=MODEL, priority=Priority.NORMAL.value, tenant_id=tenant_id)
 
 
 _FILE = text("""

@@ -2,7 +2,7 @@
 
 Chunks carry both for the queue's index, so those that wait or are ready change with their batch. What a worker has
 keeps its class, and counts there, until it comes back; what is planned gets both when the batch starts. The batch is
-locked first, so chunks that others hold are passed over: `ready_queues.follow_batches` sees to those being hinted.
+locked first, so chunks that others hold are passed over: `queue_marks.follow_batches` sees to those being hinted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobs import decisions
 from jobs.accounts.limits import check_priority
 from jobs.batches.lifecycle import get_batch, lock_batch
 from jobs.batches.submission import parse_window
-from jobs.chunks import fairshare, ready_queues
+from jobs.chunks import fairshare, queue_marks
 from jobs.decisions import Kind
 from jobs.errors import ConflictError, InputError
 from jobs.states import AskedPriority, BatchState, Priority
@@ -59,7 +59,7 @@ def change_batch(
     session.flush()
     if batch.state == BatchState.IN_PROGRESS and batch.model is not None:
         session.execute(_CHANGE_CHUNKS, _values(batch))
-        ready_queues.mark(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
+        queue_marks.mark(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
     names = zip(("class", "window"), before, (batch.priority, batch.completion_window), strict=True)
     changes = [f"{name} {was} → {now}" for name, was, now in names if was != now]
     if changes:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import decisions
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
-from jobs.chunks import fairshare, ready_queues
+from jobs.chunks import fairshare, queue_marks
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.claiming import SUSPECT_LOST_LEASES
 from jobs.chunks.fairshare import Share
@@ -140,7 +140,7 @@ def _correct_shares(session: Session, ended: Sequence[LostLease]) -> None:
     fairshare.lock(session, [*charged, *own])
     for lost in ended:
         correct_share(session, lost)
-    ready_queues.mark_chunks(session, [lost.chunk_id for lost in ended])
+    queue_marks.mark_chunks(session, [lost.chunk_id for lost in ended])
 
 
 def _times(lease: timedelta) -> dict[str, object]:

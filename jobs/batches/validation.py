@@ -23,7 +23,7 @@ from jobs.batches.retrieval.asking import Asking, Embedder
 from jobs.batches.retrieval.course import Retrieval
 from jobs.batches.retrieval.stages import stages_of
 from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
-from jobs.chunks import fairshare, fleet, ready_queues
+from jobs.chunks import fairshare, fleet, queue_marks
 from jobs.claims.work import work_on
 from jobs.decisions import Kind
 from jobs.errors import NotFoundError
@@ -205,7 +205,7 @@ def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -
         course.use_input(session, batch, new_input)
         plan.publish(session, batch, scan.planner, model=scan.model)
         if scan.model is not None:  # some line can run
-            ready_queues.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
+            queue_marks.mark(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
             move_batch(session, batch, BatchState.IN_PROGRESS)
         else:
             move_batch(session, batch, BatchState.FINALIZING, outcome=BatchState.COMPLETED)

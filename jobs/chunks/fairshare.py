@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.chunks.ready_queues import HAS_READY
+from jobs.chunks.queue_marks import HAS_READY
 
 
 class Share(NamedTuple):

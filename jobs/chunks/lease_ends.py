@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
-from jobs.chunks import fairshare, ready_queues
+from jobs.chunks import fairshare, queue_marks
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fairshare import Share
 from jobs.errors import FencedOutError
@@ -29,7 +29,7 @@ def leave(session: Session, chunk: ChunkRef, after: ChunkState) -> None:
         fairshare.lock(session, [Share(chunk.model, each, chunk.tenant_id) for each in classes])
     correct_share(session, chunk)
     if after is ChunkState.READY:
-        ready_queues.mark_chunks(session, [chunk.chunk_id])
+        queue_marks.mark_chunks(session, [chunk.chunk_id])
 
 
 def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:

@@ -1,7 +1,6 @@
 """The queues of ready chunks, as `fair_order` takes them: those that may be next, found without reading all that wait.
 
-For that a queue is marked in its share's row (`waiting_since`) when chunks of it become ready, by whoever makes them
-so. Who is next is not decided here.
+For that queues are marked: `queue_marks`. Who is next is not decided here.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from itertools import groupby
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from jobs.chunks.fair_order import AGE_OF_NORMAL, Cap, Queue, QueuedChunk, lower_capped, wanted_in_order
+from jobs.chunks.queue_marks import HAS_READY
 from jobs.chunks.wanted import ANY, Wanted
-from jobs.database import transaction
 from jobs.states import Priority
 
 MIN_FETCHED = 4
@@ -88,39 +87,6 @@ def next_chunks(
     return wanted_in_order(lower_capped(queues), wanted, now=rows[0].now, limit=limit)
 
 
-def mark(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
-    """Note that chunks of a queue have become ready, in the transaction in which they do: so it is looked at."""
-    session.execute(_MARK_QUEUE, {"model": model, "priority": priority, "tenant_id": tenant_id})
-
-
-def mark_chunks(session: Session, chunk_ids: Sequence[int]) -> None:
-    """Note that chunks have become ready, or others in their place: `mark` for the queues of these."""
-    session.execute(_MARK_CHUNKS, {"ids": list(chunk_ids)})
-
-
-def follow_batches(maker: sessionmaker[Session]) -> None:
-    """Give hinted chunks the class and deadline of their batch: its change passed over those that were being hinted."""
-    with transaction(maker) as session:
-        changed = session.scalars(_CHANGE_HINTED).all()
-        if changed:
-            mark_chunks(session, changed)
-
-
-def true_up(maker: sessionmaker[Session]) -> None:
-    """Mark queues that were not when their chunks became ready, and no longer those that are empty.
-
-    The first is for what a release of before has done; the second for what nobody else can tell: that what was
-    withdrawn, or claimed by two at once, was the last.
-    """
-    with transaction(maker) as session:
-        session.execute(_MARK_MISSED)
-    with transaction(maker) as session:
-        empty = session.execute(_LOCK_EMPTY).all()
-        if empty:
-            models, priorities, tenant_ids = (list(column) for column in zip(*empty, strict=True))
-            session.execute(_UNMARK, {"models": models, "priorities": priorities, "tenant_ids": tenant_ids})
-
-
 def _queue(rows: Sequence[Any]) -> Queue:
     first = rows[0]
     return Queue(
@@ -141,15 +107,6 @@ def _cap(row: Any) -> Cap | None:
         return None
     return Cap(room=int(row.room), lower_virtual_time=row.lower_virtual_time, lower_served_at=row.lower_served_at)
 
-
-# No EXISTS: of that the planner makes a join that reads all ready chunks, or a scan that hopes to find one soon. To the
-# first in this order there is one way.
-HAS_READY = """(
-    SELECT chunk.id FROM chunk
-    WHERE chunk.state = 'ready' AND chunk.model = {0}.model AND chunk.priority = {0}.priority
-        AND chunk.tenant_id = {0}.tenant_id
-    ORDER BY chunk.expires_at, chunk.id LIMIT 1
-) IS NOT NULL"""
 
 # Queues that may be next, each by one look at an index: of each class the least served, and those that have waited
 # longest, as many as `limit` and besides as there are tenants that something of below may set back: a hint, running
@@ -284,72 +241,6 @@ _PLAN_AS_EVER = text("SELECT set_config('plan_cache_mode', 'auto', TRUE)")
 _READ_IN_TURN = text(_READ.format(queues=_IN_TURN))
 _READ_ALL = text(_READ.format(queues=_ALL))
 
-_MARK = """
-    INSERT INTO fair_share (model, priority, tenant_id, waiting_since, marked_at)
-    SELECT model, priority, tenant_id, clock_timestamp(), clock_timestamp() FROM ({source}) AS queue
-    ORDER BY model, priority, tenant_id
-    ON CONFLICT (model, priority, tenant_id) DO UPDATE
-    SET waiting_since = coalesce(fair_share.waiting_since, excluded.waiting_since), marked_at = excluded.marked_at
-"""
-_MARK_QUEUE = text(
-    _MARK.format(
-        source="SELECT CAST(:model AS text) AS model, CAST(:priority AS text) AS priority, "
-        "CAST(:tenant_id AS text) AS tenant_id"
-    )
-)
-_MARK_CHUNKS = text(
-    _MARK.format(source="SELECT DISTINCT model, priority, tenant_id FROM chunk WHERE id = ANY(CAST(:ids AS bigint[]))")
-)
-
-_MARK_MISSED = text(
-    _MARK.format(
-        source="""
-        WITH RECURSIVE queue AS (
-            (SELECT model, priority, tenant_id FROM chunk WHERE state = 'ready'
-             ORDER BY model, priority, tenant_id LIMIT 1)
-            UNION ALL
-            SELECT following.model, following.priority, following.tenant_id FROM queue, LATERAL (
-                SELECT model, priority, tenant_id FROM chunk
-                WHERE state = 'ready'
-                    AND (model, priority, tenant_id) > (queue.model, queue.priority, queue.tenant_id)
-                ORDER BY model, priority, tenant_id LIMIT 1
-            ) AS following
-        )
-        SELECT model, priority, tenant_id FROM queue WHERE NOT EXISTS (
-            SELECT FROM fair_share AS share
-            WHERE share.model = queue.model AND share.priority = queue.priority
-                AND share.tenant_id = queue.tenant_id AND share.waiting_since IS NOT NULL
-        )
-        """
-    )
-)
-
-# They stay hinted, so that the next call sees them again where the batch was changed once more meanwhile.
-_CHANGE_HINTED = text("""
-    UPDATE chunk SET priority = batch.priority, expires_at = batch.expires_at FROM batch
-    WHERE batch.id = chunk.batch_id AND chunk.id IN (
-        SELECT hinted.id FROM chunk AS hinted JOIN batch AS its ON its.id = hinted.batch_id
-        WHERE hinted.state = 'ready' AND hinted.hinted_at IS NOT NULL
-            AND (hinted.priority, hinted.expires_at) IS DISTINCT FROM (its.priority, its.expires_at)
-        FOR NO KEY UPDATE OF hinted SKIP LOCKED
-    )
-    RETURNING chunk.id
-""")
-
-_LOCK_EMPTY = text(f"""
-    SELECT model, priority, tenant_id FROM fair_share AS share
-    WHERE waiting_since IS NOT NULL AND NOT ({HAS_READY.format("share")})
-    FOR NO KEY UPDATE SKIP LOCKED
-""")
-
-# In a statement of its own: it sees the chunks of whoever marked a row before it was locked.
-_UNMARK = text(f"""
-    UPDATE fair_share AS share SET waiting_since = NULL
-    FROM unnest(CAST(:models AS text[]), CAST(:priorities AS text[]), CAST(:tenant_ids AS text[]))
-        AS locked (model, priority, tenant_id)
-    WHERE share.model = locked.model AND share.priority = locked.priority AND share.tenant_id = locked.tenant_id
-        AND NOT ({HAS_READY.format("share")})
-""")
 
 _HINT_AGE = text("""
     SELECT clock_timestamp() - hinted_at FROM chunk

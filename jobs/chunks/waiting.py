@@ -19,7 +19,7 @@ from jobs.accounts import budgets
 from jobs.accounts.batch_caps import PICOS_LEFT, TOKENS_LEFT
 from jobs.accounts.budgets import Quota
 from jobs.accounts.window_budgets import Allowance
-from jobs.chunks import fairshare, leasing, ready_queues
+from jobs.chunks import fairshare, leasing, queue_marks
 from jobs.chunks.fairshare import Share
 from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leasing import ClaimedChunk
@@ -140,7 +140,7 @@ def _wake_untried(session: Session, batch_ids: Sequence[str]) -> int:
 
 def _count_marked(session: Session, woken: Sequence[int]) -> int:
     if woken:
-        ready_queues.mark_chunks(session, woken[:1])  # all of one queue
+        queue_marks.mark_chunks(session, woken[:1])  # all of one queue
     return len(woken)
 
 

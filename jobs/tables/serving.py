@@ -74,7 +74,7 @@ class FairShare(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
     virtual_time: Mapped[float] = mapped_column(Float, server_default="0")
     served_at: Mapped[datetime | None]  # last claim; ageing counts from here
-    # Since when it may have ready chunks, or since its last claim; null: it has none. `jobs.chunks.ready_queues`.
+    # Since when it may have ready chunks, or since its last claim; null: it has none. `jobs.chunks.queue_marks`.
     waiting_since: Mapped[datetime | None] = mapped_column(server_default=func.now())
     marked_at: Mapped[datetime | None]  # when chunks last became ready
 

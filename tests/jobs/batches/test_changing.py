@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches.changing import change_batch
-from jobs.chunks import leasing, ready_queues
+from jobs.chunks import leasing, queue_marks, ready_queues
 from jobs.settings import Settings
 from jobs.states import AskedPriority, ChunkState
 from jobs.storage import Storage
@@ -85,7 +85,7 @@ def test_a_chunk_that_is_being_hinted_follows_its_batch_later(
         assert len(ready_queues.pick_ready(dispatcher, model="m", limit=1, again_seconds=10)) == 1
         change(session, tenant, batch)
     assert classes(session, batch) == ["normal", "bulk"]
-    ready_queues.follow_batches(maker)
+    queue_marks.follow_batches(maker)
     assert classes(session, batch) == ["bulk", "bulk"]
 
 

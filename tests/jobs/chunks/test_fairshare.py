@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.chunks import fairshare, ready_queues
+from jobs.chunks import fairshare, queue_marks, ready_queues
 from jobs.chunks.fair_order import (
     AGE_OF_BULK,
     AGE_OF_NORMAL,
@@ -207,7 +207,7 @@ def add_chunks(session: Session, make_batch: Callable[..., Batch]) -> Callable[.
         rows = session.scalars(query, values | {"batch_id": batch.id, "tenant_id": tenant_id, "number": number})
         ids = list(rows)
         if values["state"] == "ready":
-            ready_queues.mark_chunks(session, ids[:1])
+            queue_marks.mark_chunks(session, ids[:1])
         return ids
 
     return add

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.chunks import claiming, leasing, ready_queues
+from jobs.chunks import claiming, leasing, queue_marks, ready_queues
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.states import Priority
 from jobs.tables import Batch
@@ -42,7 +42,7 @@ def crowd(session: Session, batch: Batch, num_tenants: int, *, each: int, classe
         session.execute(text(statement), {"num": num_tenants} if ":num" in statement else {})
     session.execute(CHUNKS, {"batch_id": batch.id, "each": each, "classes": classes})
     session.execute(text("UPDATE batch SET state = 'in_progress', model = 'm'"))
-    ready_queues.mark_chunks(session, list(session.scalars(text("SELECT id FROM chunk"))))
+    queue_marks.mark_chunks(session, list(session.scalars(text("SELECT id FROM chunk"))))
     session.commit()
 
 
@@ -180,7 +180,7 @@ def test_a_queue_that_nobody_marked_is_found_where_no_other_is_and_marked_for_go
     session.execute(text("UPDATE fair_share SET waiting_since = NULL"))
     assert len(ready_queues.next_chunks(session, model="m", limit=9)) == 2
     session.commit()
-    ready_queues.true_up(maker)
+    queue_marks.true_up(maker)
     assert marked(session) == ["q1", "q2"]
 
 
@@ -191,7 +191,7 @@ def test_what_was_withdrawn_is_marked_no_more(
     crowd(session, batch, 2, each=1, classes=["normal"])
     leasing.withdraw_open(session, batch.id)
     session.commit()
-    ready_queues.true_up(maker)
+    queue_marks.true_up(maker)
     session.rollback()
     assert marked(session) == []
 

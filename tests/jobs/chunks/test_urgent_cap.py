@@ -14,7 +14,7 @@ from jobs.accounts import tenants
 from jobs.accounts.limits import set_limits
 from jobs.batches.changing import change_batch
 from jobs.batches.lost_leases import Reaped, reap_expired, return_leases
-from jobs.chunks import claiming, fairshare, lease_ends, ready_queues
+from jobs.chunks import claiming, fairshare, lease_ends, queue_marks, ready_queues
 from jobs.chunks.fair_order import Cap, Queue, QueuedChunk, lower_capped, order
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
@@ -79,7 +79,7 @@ def add_work(session: Session, make_batch: Callable[..., Batch], make_chunk: Cal
         fairshare.activate(session, model="m", priority=priority, tenant_id=tenant.id)
         for _ in range(num_chunks):
             make_chunk(batch)
-        ready_queues.mark(session, model="m", priority=priority, tenant_id=tenant.id)
+        queue_marks.mark(session, model="m", priority=priority, tenant_id=tenant.id)
         return batch
 
     return add

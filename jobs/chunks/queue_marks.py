@@ -1,0 +1,123 @@
+"""Marks of queues: a share's row notes (`waiting_since`) that chunks of its queue are ready, so that it is looked at.
+
+Whoever makes chunks ready marks their queue; `true_up` mends what was missed. Who is next is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import transaction
+
+
+def mark(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
+    """Note that chunks of a queue have become ready, in the transaction in which they do: so it is looked at."""
+    session.execute(_MARK_QUEUE, {"model": model, "priority": priority, "tenant_id": tenant_id})
+
+
+def mark_chunks(session: Session, chunk_ids: Sequence[int]) -> None:
+    """Note that chunks have become ready, or others in their place: `mark` for the queues of these."""
+    session.execute(_MARK_CHUNKS, {"ids": list(chunk_ids)})
+
+
+def follow_batches(maker: sessionmaker[Session]) -> None:
+    """Give hinted chunks the class and deadline of their batch: its change passed over those that were being hinted."""
+    with transaction(maker) as session:
+        changed = session.scalars(_CHANGE_HINTED).all()
+        if changed:
+            mark_chunks(session, changed)
+
+
+def true_up(maker: sessionmaker[Session]) -> None:
+    """Mark queues that were not when their chunks became ready, and no longer those that are empty.
+
+    The first is for what a release of before has done; the second for what nobody else can tell: that what was
+    withdrawn, or claimed by two at once, was the last.
+    """
+    with transaction(maker) as session:
+        session.execute(_MARK_MISSED)
+    with transaction(maker) as session:
+        empty = session.execute(_LOCK_EMPTY).all()
+        if empty:
+            models, priorities, tenant_ids = (list(column) for column in zip(*empty, strict=True))
+            session.execute(_UNMARK, {"models": models, "priorities": priorities, "tenant_ids": tenant_ids})
+
+
+# No EXISTS: of that the planner makes a join that reads all ready chunks, or a scan that hopes to find one soon. To the
+# first in this order there is one way.
+HAS_READY = """(
+    SELECT chunk.id FROM chunk
+    WHERE chunk.state = 'ready' AND chunk.model = {0}.model AND chunk.priority = {0}.priority
+        AND chunk.tenant_id = {0}.tenant_id
+    ORDER BY chunk.expires_at, chunk.id LIMIT 1
+) IS NOT NULL"""
+
+_MARK = """
+    INSERT INTO fair_share (model, priority, tenant_id, waiting_since, marked_at)
+    SELECT model, priority, tenant_id, clock_timestamp(), clock_timestamp() FROM ({source}) AS queue
+    ORDER BY model, priority, tenant_id
+    ON CONFLICT (model, priority, tenant_id) DO UPDATE
+    SET waiting_since = coalesce(fair_share.waiting_since, excluded.waiting_since), marked_at = excluded.marked_at
+"""
+_MARK_QUEUE = text(
+    _MARK.format(
+        source="SELECT CAST(:model AS text) AS model, CAST(:priority AS text) AS priority, "
+        "CAST(:tenant_id AS text) AS tenant_id"
+    )
+)
+_MARK_CHUNKS = text(
+    _MARK.format(source="SELECT DISTINCT model, priority, tenant_id FROM chunk WHERE id = ANY(CAST(:ids AS bigint[]))")
+)
+
+_MARK_MISSED = text(
+    _MARK.format(
+        source="""
+        WITH RECURSIVE queue AS (
+            (SELECT model, priority, tenant_id FROM chunk WHERE state = 'ready'
+             ORDER BY model, priority, tenant_id LIMIT 1)
+            UNION ALL
+            SELECT following.model, following.priority, following.tenant_id FROM queue, LATERAL (
+                SELECT model, priority, tenant_id FROM chunk
+                WHERE state = 'ready'
+                    AND (model, priority, tenant_id) > (queue.model, queue.priority, queue.tenant_id)
+                ORDER BY model, priority, tenant_id LIMIT 1
+            ) AS following
+        )
+        SELECT model, priority, tenant_id FROM queue WHERE NOT EXISTS (
+            SELECT FROM fair_share AS share
+            WHERE share.model = queue.model AND share.priority = queue.priority
+                AND share.tenant_id = queue.tenant_id AND share.waiting_since IS NOT NULL
+        )
+        """
+    )
+)
+
+# They stay hinted, so that the next call sees them again where the batch was changed once more meanwhile.
+_CHANGE_HINTED = text("""
+    UPDATE chunk SET priority = batch.priority, expires_at = batch.expires_at FROM batch
+    WHERE batch.id = chunk.batch_id AND chunk.id IN (
+        SELECT hinted.id FROM chunk AS hinted JOIN batch AS its ON its.id = hinted.batch_id
+        WHERE hinted.state = 'ready' AND hinted.hinted_at IS NOT NULL
+            AND (hinted.priority, hinted.expires_at) IS DISTINCT FROM (its.priority, its.expires_at)
+        FOR NO KEY UPDATE OF hinted SKIP LOCKED
+    )
+    RETURNING chunk.id
+""")
+
+_LOCK_EMPTY = text(f"""
+    SELECT model, priority, tenant_id FROM fair_share AS share
+    WHERE waiting_since IS NOT NULL AND NOT ({HAS_READY.format("share")})
+    FOR NO KEY UPDATE SKIP LOCKED
+""")
+
+# In a statement of its own: it sees the chunks of whoever marked a row before it was locked.
+_UNMARK = text(f"""
+    UPDATE fair_share AS share SET waiting_since = NULL
+    FROM unnest(CAST(:models AS text[]), CAST(:priorities AS text[]), CAST(:tenant_ids AS text[]))
+        AS locked (model, priority, tenant_id)
+    WHERE share.model = locked.model AND share.priority = locked.priority AND share.tenant_id = locked.tenant_id
+        AND NOT ({HAS_READY.format("share")})
+""")
