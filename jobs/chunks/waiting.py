@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -16,16 +16,13 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts import budgets
-from jobs.accounts.batch_caps import PICOS_LEFT, TOKENS_LEFT
-from jobs.accounts.budgets import Quota
-from jobs.accounts.window_budgets import Allowance
 from jobs.chunks import fairshare, leasing, queue_marks
+from jobs.chunks.budget_room import WITH_ROOM
 from jobs.chunks.fairshare import Share
 from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
-from jobs.states import BatchState, BudgetUnit, ChunkState, Priority, sources_of
-from jobs.tables import Batch
+from jobs.states import BatchState, ChunkState, sources_of
 
 _BATCHES = 50
 """Looked at by one sweep; the next one goes on after them."""
@@ -144,61 +141,6 @@ def _count_marked(session: Session, woken: Sequence[int]) -> int:
     return len(woken)
 
 
-def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), *, currency: str = "") -> str | None:
-    """Return what a batch whose chunks wait for a budget of its tenant lacks, as a sentence for its owner.
-
-    `allowances` are all window budgets of the tenant.
-    """
-    if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
-        return None
-    if batch.priority == Priority.OVERFLOW:
-        quota = Quota(limit=None, reserved=0, spent=0)  # the token limit is not its
-    found = _tightest(batch, allowances)
-    if found is not None:
-        needed = batch.waits_for_tokens if found.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
-        return (
-            f"waiting_budget: the batch goes on when there is room for {found.amount(needed, currency)}: "
-            f"{found.described(currency)}."
-        )
-    if quota.limit is None or batch.waits_for_tokens <= (quota.available or 0):
-        both = _unmatched(batch, quota, allowances, currency)
-        if both is not None:
-            return both
-    if quota.limit is None:
-        return None  # it was lifted just now: the next sweep wakes them
-    return (
-        f"waiting_budget: the batch goes on when there is room for {batch.waits_for_tokens:,} tokens, and "
-        f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
-        f"{quota.reserved:,} are reserved. Room comes when lines end below their max_tokens, when other batches "
-        "end, or when the limit is raised."
-    )
-
-
-def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], currency: str) -> str | None:
-    """Return the sentence for a batch that has room for the fewest tokens and for the least money, of different lines.
-
-    None where only one of the two is limited: then it has room indeed.
-    """
-    holding = {found.unit: found for found in allowances if found.key_id in (None, batch.api_key_id)}
-    money = holding.get(BudgetUnit.MONEY)
-    if money is None or (quota.limit is None and BudgetUnit.TOKENS not in holding):
-        return None
-    return (
-        "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
-        f"the smallest needs {batch.waits_for_tokens or 0:,} tokens, another one, the cheapest, "
-        f"{money.amount(int(batch.waits_for_picos or 0), currency)}."
-    )
-
-
-def _tightest(batch: Batch, allowances: Sequence[Allowance]) -> Allowance | None:
-    """Return the window budget without room for the batch's next line that is the last one to have some again."""
-    needed = {BudgetUnit.TOKENS: batch.waits_for_tokens or 0, BudgetUnit.MONEY: int(batch.waits_for_picos or 0)}
-    holding = [found for found in allowances if found.key_id in (None, batch.api_key_id)]
-    lacking = [found for found in holding if needed[found.unit] > found.left]
-    never = datetime.max.replace(tzinfo=UTC)
-    return max(lacking, key=lambda found: found.turns_at or never, default=None)
-
-
 # Needed ones stay: once the smallest line is done the others need as much or more, and the next worker finds out.
 _NOTE_NEED = text("""
     UPDATE chunk SET waits_for_tokens = :tokens, needed_tokens = :tokens,
@@ -217,41 +159,6 @@ _NEED_PICOS = f"""
 """
 
 
-def _room_of_windows(unit: BudgetUnit, covered: str) -> str:
-    """Return the SQL of what is left of those window budgets that hold for a batch, null where there are none.
-
-    A window that is over counts as turned: whoever covers lines next turns it.
-    """
-    return f"""
-        CASE WHEN budget.num_window_budgets > 0 THEN (
-            SELECT greatest(min(
-                window_budget.limit_amount
-                - CASE WHEN window_budget.window_end <= now() THEN 0 ELSE window_budget.spent_amount END
-                - (
-                    SELECT coalesce(sum(other.{covered}), 0) FROM chunk AS other
-                        JOIN batch AS of_other ON of_other.id = other.batch_id
-                    WHERE other.state = 'leased' AND other.tenant_id = window_budget.tenant_id AND (
-                        window_budget.api_key_id IS NULL OR of_other.api_key_id = window_budget.api_key_id
-                    )
-                )
-            ), CASE WHEN count(*) > 0 THEN 0 END)
-            FROM window_budget WHERE window_budget.tenant_id = batch.tenant_id AND window_budget.unit = '{unit.value}'
-                AND (window_budget.api_key_id IS NULL OR window_budget.api_key_id = batch.api_key_id)
-        ) END
-    """
-
-
-# Null where there is no limit.
-_ROOM = f"""
-    SELECT least(
-        CASE WHEN budget.limit_tokens IS NOT NULL AND batch.priority <> 'overflow' THEN
-            greatest(budget.limit_tokens - budget.spent_tokens - budget.reserved_tokens, 0)
-            + greatest(batch.reserved_tokens - batch.covered_tokens, 0)
-        END,
-        {_room_of_windows(BudgetUnit.TOKENS, "covered_tokens")}, {TOKENS_LEFT}
-    ) AS tokens, least({_room_of_windows(BudgetUnit.MONEY, "covered_picos")}, {PICOS_LEFT}) AS picos
-"""
-_WITH_ROOM = f"batch JOIN budget ON budget.tenant_id = batch.tenant_id CROSS JOIN LATERAL ({_ROOM}) AS room"
 # For one chunk in every unit. What the batch notes is the least of each unit, of different chunks perhaps: where there
 # is no room for one of them no chunk is read. Where none waits any more the next wake notes it.
 _HAS_ROOM = """(
@@ -275,7 +182,7 @@ _LOOKED_AT = f"batch.id = ANY(CAST(:batch_ids AS text[])) AND batch.state || '' 
 _LAY_OTHERS_ASIDE = text(f"""
     UPDATE chunk SET state = :after, hinted_at = NULL, waits_for_tokens = {_NEED}, waits_for_picos = {_NEED_PICOS}
     WHERE id IN (
-        SELECT chunk.id FROM {_WITH_ROOM} JOIN chunk ON chunk.batch_id = batch.id
+        SELECT chunk.id FROM {WITH_ROOM} JOIN chunk ON chunk.batch_id = batch.id
         WHERE batch.id = :batch_id AND chunk.state = 'ready'
             AND (coalesce({_NEED} > room.tokens, FALSE) OR coalesce({_NEED_PICOS} > room.picos, FALSE))
         FOR UPDATE OF chunk SKIP LOCKED
@@ -302,7 +209,7 @@ _NEXT = text("""
 _WAKEABLE = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority,
         room.tokens AS room_tokens, room.picos AS room_picos, {_HAS_ROOM} AS has_room
-    FROM {_WITH_ROOM}
+    FROM {WITH_ROOM}
     WHERE {_LOOKED_AT}
         AND (
             {_HAS_ROOM}
@@ -338,7 +245,7 @@ _WAKE = text("""
 # Nothing of the batch runs or is about to: nobody else would find out whether a smaller line fits.
 _UNTRIED = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority
-    FROM {_WITH_ROOM}
+    FROM {WITH_ROOM}
     WHERE {_LOOKED_AT} AND NOT {_HAS_ROOM} AND {_HAS_SOME_ROOM}
         AND NOT EXISTS (
             SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased')
@@ -357,7 +264,7 @@ _WAKE_UNTRIED = text("""
 """)
 
 _IDLE = text(f"""
-    SELECT batch.id, batch.tenant_id FROM {_WITH_ROOM}
+    SELECT batch.id, batch.tenant_id FROM {WITH_ROOM}
     WHERE {_LOOKED_AT}
         AND batch.covered_tokens = 0 AND batch.reserved_tokens > 0 AND NOT {_HAS_ROOM}
         AND NOT EXISTS (

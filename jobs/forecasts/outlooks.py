@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.window_budgets import Allowance
-from jobs.chunks import fleet, waiting
+from jobs.chunks import fleet, wait_reasons
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, StageKind
 from jobs.tables import Batch, BatchStage
 
@@ -128,7 +128,7 @@ def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[st
 def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
     forecast = forecasts.get(batch.id)
     seen = {} if forecast is None else {"position": forecast.position, "running_lines": forecast.running_lines}
-    lacks = fleet.waits_for(batch, live) or waiting.waits_for(
+    lacks = fleet.waits_for(batch, live) or wait_reasons.waits_for(
         batch, spending.quota, spending.allowances, currency=spending.currency
     )
     if lacks is not None or forecast is None:

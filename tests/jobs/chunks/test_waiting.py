@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets
 from jobs.audit import audit
 from jobs.batches import lifecycle, sweeps
-from jobs.chunks import claiming, covering, waiting
+from jobs.chunks import claiming, covering, wait_reasons, waiting
 from jobs.states import UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
@@ -29,7 +29,7 @@ def test_a_chunk_waits_until_there_is_room_for_it_and_nobody_hints_it(
     assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is None
     assert waiting.wake(session) == 0
     session.refresh(batch)
-    sentence = str(waiting.waits_for(batch, budgets.quota(session, tenant.id)))
+    sentence = str(wait_reasons.waits_for(batch, budgets.quota(session, tenant.id)))
     assert sentence.startswith(
         "waiting_budget: the batch goes on when there is room for 150 tokens, and 100 are available"
     )
@@ -38,7 +38,7 @@ def test_a_chunk_waits_until_there_is_room_for_it_and_nobody_hints_it(
     limit(session, tenant, 150)
     assert (waiting.wake(session), states(session)) == (1, ["ready"])
     session.refresh(batch)
-    assert (batch.waits_for_tokens, waiting.waits_for(batch, budgets.quota(session, tenant.id))) == (None, None)
+    assert (batch.waits_for_tokens, wait_reasons.waits_for(batch, budgets.quota(session, tenant.id))) == (None, None)
     assert claim_next(session).fence == 2
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets, keys, window_budgets
 from jobs.accounts.window_budgets import Allowance, NewBudget
 from jobs.audit import audit
-from jobs.chunks import claiming, covering, leasing, waiting
+from jobs.chunks import claiming, covering, leasing, wait_reasons, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.tables import Batch, Tenant
@@ -53,7 +53,7 @@ def is_clean(maker: sessionmaker[Session]) -> bool:
 
 def waits_for(session: Session, batch: Batch) -> str | None:
     quota = budgets.quota(session, batch.tenant_id)
-    return waiting.waits_for(batch, quota, window_budgets.allowances(session, batch.tenant_id), currency="EUR")
+    return wait_reasons.waits_for(batch, quota, window_budgets.allowances(session, batch.tenant_id), currency="EUR")
 
 
 def turn(session: Session) -> None:

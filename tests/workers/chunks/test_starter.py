@@ -16,7 +16,7 @@ from jobs.accounts import budgets, window_budgets
 from jobs.accounts.window_budgets import NewBudget
 from jobs.audit import audit
 from jobs.batches import sweeps
-from jobs.chunks import claiming, waiting
+from jobs.chunks import claiming, wait_reasons, waiting
 from jobs.lines.reading import InputLine
 from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.storage import Storage
@@ -85,7 +85,9 @@ def test_an_accepted_batch_does_not_spend_more_than_the_limit_and_goes_on_when_i
     assert found.available is not None
     assert batch.waits_for_tokens is not None
     assert batch.waits_for_tokens > found.available, "as much was run as there is room for"
-    assert str(waiting.waits_for(batch, found)).startswith("waiting_budget: the batch goes on when there is room for")
+    assert str(wait_reasons.waits_for(batch, found)).startswith(
+        "waiting_budget: the batch goes on when there is room for"
+    )
     assert clean(maker, storage)
 
     set_limit(maker, tenant, 20_000)

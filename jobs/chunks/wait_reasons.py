@@ -1,0 +1,66 @@
+"""What a batch lacks whose chunks wait for its tenant's budget, as a sentence for its owner. No SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from jobs.accounts.budgets import Quota
+from jobs.accounts.window_budgets import Allowance
+from jobs.states import BatchState, BudgetUnit, Priority
+from jobs.tables import Batch
+
+
+def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), *, currency: str = "") -> str | None:
+    """Return what a batch whose chunks wait for a budget of its tenant lacks, as a sentence for its owner.
+
+    `allowances` are all window budgets of the tenant.
+    """
+    if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
+        return None
+    if batch.priority == Priority.OVERFLOW:
+        quota = Quota(limit=None, reserved=0, spent=0)  # the token limit is not its
+    found = _tightest(batch, allowances)
+    if found is not None:
+        needed = batch.waits_for_tokens if found.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
+        return (
+            f"waiting_budget: the batch goes on when there is room for {found.amount(needed, currency)}: "
+            f"{found.described(currency)}."
+        )
+    if quota.limit is None or batch.waits_for_tokens <= (quota.available or 0):
+        both = _unmatched(batch, quota, allowances, currency)
+        if both is not None:
+            return both
+    if quota.limit is None:
+        return None  # it was lifted just now: the next sweep wakes them
+    return (
+        f"waiting_budget: the batch goes on when there is room for {batch.waits_for_tokens:,} tokens, and "
+        f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
+        f"{quota.reserved:,} are reserved. Room comes when lines end below their max_tokens, when other batches "
+        "end, or when the limit is raised."
+    )
+
+
+def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], currency: str) -> str | None:
+    """Return the sentence for a batch that has room for the fewest tokens and for the least money, of different lines.
+
+    None where only one of the two is limited: then it has room indeed.
+    """
+    holding = {found.unit: found for found in allowances if found.key_id in (None, batch.api_key_id)}
+    money = holding.get(BudgetUnit.MONEY)
+    if money is None or (quota.limit is None and BudgetUnit.TOKENS not in holding):
+        return None
+    return (
+        "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
+        f"the smallest needs {batch.waits_for_tokens or 0:,} tokens, another one, the cheapest, "
+        f"{money.amount(int(batch.waits_for_picos or 0), currency)}."
+    )
+
+
+def _tightest(batch: Batch, allowances: Sequence[Allowance]) -> Allowance | None:
+    """Return the window budget without room for the batch's next line that is the last one to have some again."""
+    needed = {BudgetUnit.TOKENS: batch.waits_for_tokens or 0, BudgetUnit.MONEY: int(batch.waits_for_picos or 0)}
+    holding = [found for found in allowances if found.key_id in (None, batch.api_key_id)]
+    lacking = [found for found in holding if needed[found.unit] > found.left]
+    never = datetime.max.replace(tzinfo=UTC)
+    return max(lacking, key=lambda found: found.turns_at or never, default=None)
