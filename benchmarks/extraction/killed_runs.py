@@ -24,7 +24,7 @@ import psycopg
 
 from benchmarks.own_stack import free_port
 from examples.field_requests import SCHEMA_PATH
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ServiceError
 from jobs.storage import Storage

@@ -55,7 +55,7 @@ def audit(
 
     Output files are read and counted too where the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
     """
-    from jobs import audit as audits
+    from jobs.audit import audit as audits
     from jobs.storage import Storage
 
     url = storage_url(data_dir)

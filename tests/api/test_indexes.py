@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 
 from jobs import served_models
 from jobs.accounts import keys
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.chunks import fleet
 from jobs.database import sessions
 from jobs.indexes.advancing import Indexes

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets, keys, limits, tenants
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.database import advisory_lock, connect, sessions
 from jobs.retention import purge_results
 from jobs.settings import GIB

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import retention
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import deletion
 from jobs.chunks import unbilled
 from jobs.errors import NotFoundError
@@ -361,14 +361,14 @@ def test_work_that_commits_meanwhile_makes_no_false_finding(
     maker: sessionmaker[Session], batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush that commits between two of the audit's queries must not look like a difference."""
-    from jobs import audit as module
+    from jobs.audit import budgets as audited
 
-    plain = module._budgets
+    plain = audited.token_budgets
 
     def commit_first(session: Session) -> Any:
         with maker.begin() as other:
             other.execute(text("UPDATE budget SET spent_tokens = spent_tokens + 5"))
         return plain(session)
 
-    monkeypatch.setattr(module, "_budgets", commit_first)
+    monkeypatch.setattr(audited, "token_budgets", commit_first)
     assert messages(maker) == []

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import backups, retention, store_owner
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.chunks import claiming, leasing
 from jobs.database import connect, sessions

@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import audit, history
+from jobs import history
+from jobs.audit.audit import audit
+from jobs.audit.findings import Finding
 from jobs.batches import sweeps
 from jobs.chunks import fleet, leasing
 from jobs.errors import FencedOutError
@@ -73,9 +75,9 @@ def num_rows(session: Session) -> tuple[int, int]:
     return len(session.scalars(select(Chunk.id)).all()), len(session.scalars(select(Ledger.id)).all())
 
 
-def findings(maker: sessionmaker[Session]) -> list[audit.Finding]:
+def findings(maker: sessionmaker[Session]) -> list[Finding]:
     with maker() as fresh:
-        return audit.audit(fresh)
+        return audit(fresh)
 
 
 @pytest.mark.parametrize("num_rows_at_once", [2, 10_000])

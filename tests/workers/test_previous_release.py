@@ -21,7 +21,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.embedded.sockets import free_port
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch

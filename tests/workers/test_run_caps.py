@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sqlalchemy import select, text
 
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.batches import retrying
 from jobs.pipelines import definitions, lifecycle, steps

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from sqlalchemy import select, text
 
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.pipelines import lifecycle
 from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.tables import Batch, RunStep, WebhookDelivery

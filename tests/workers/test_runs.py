@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError
 from jobs.pipelines import definitions, lifecycle

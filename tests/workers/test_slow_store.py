@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import claiming, fleet, leasing
 from jobs.errors import ServiceError

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import window_budgets
 from jobs.accounts.keys import create_key
 from jobs.accounts.window_budgets import Allowance, NewBudget
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.batches.submission import CreateBatch
 from jobs.errors import InputError, NotFoundError, OverBudgetError

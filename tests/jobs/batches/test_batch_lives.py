@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, served_models
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle, sweeps
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import claiming, leasing

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import deletion, lifecycle, planned, sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.results import read_finished_lines

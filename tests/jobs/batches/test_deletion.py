@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, retention
 from jobs.accounts import budgets, keys, tenants
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import deletion, lifecycle
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.results import read_finished_lines

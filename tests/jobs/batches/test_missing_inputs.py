@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle, missing_inputs, sweeps
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
 from jobs.chunks import claiming, leasing

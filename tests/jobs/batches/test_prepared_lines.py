@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs import served_models
 from jobs.accounts import budgets, tenants
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.batches.scan import PREPARE_LINES
 from jobs.batches.submission import CreateBatch

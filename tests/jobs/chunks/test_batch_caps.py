@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.chunks import claiming, covering, leasing, used_caps, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.settings import Settings

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.tables import Batch, Chunk, Tenant

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import budgets
 from jobs.accounts.limits import set_limits
 from jobs.accounts.prices import Prices, cost_micros
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches.lost_leases import Reaped
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk

@@ -6,7 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import covering, leasing
 from jobs.storage import Storage

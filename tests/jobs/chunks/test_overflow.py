@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets, limits, tenants, window_budgets
 from jobs.accounts.window_budgets import NewBudget
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import changing, lifecycle, retrying
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import claiming, covering, fairshare, leasing, ready_queues

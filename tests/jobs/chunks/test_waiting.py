@@ -7,7 +7,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle, sweeps
 from jobs.chunks import claiming, covering, wait_reasons, waiting
 from jobs.states import UncoveredLines

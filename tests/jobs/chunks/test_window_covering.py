@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets, keys, window_budgets
 from jobs.accounts.window_budgets import Allowance, NewBudget
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.chunks import claiming, covering, leasing, wait_reasons, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines

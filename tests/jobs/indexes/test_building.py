@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs import served_models
 from jobs.accounts.limits import set_limits
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError, ServiceError
 from jobs.extractions import collection as collections
 from jobs.indexes import creating, stages

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import store_owner
 from jobs.accounts.tenants import create_tenant
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches.deletion import delete_left, delete_tenant
 from jobs.errors import NotFoundError
 from jobs.indexes import lifecycle

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import originals
 from jobs.settings import Settings

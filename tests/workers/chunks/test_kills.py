@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lost_leases, sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch

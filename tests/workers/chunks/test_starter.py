@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import served_models
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.window_budgets import NewBudget
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.chunks import claiming, wait_reasons, waiting
 from jobs.lines.reading import InputLine

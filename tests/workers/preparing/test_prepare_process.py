@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.extraction.pages import make_pdf
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import served_models
 from jobs.accounts import budgets
-from jobs.audit import audit
+from jobs.audit.audit import audit
 from jobs.batches import lifecycle, retrying, sweeps
 from jobs.batches.deletion import delete_batch
 from jobs.errors import ConflictError, ServiceError

@@ -6,13 +6,14 @@ Reads only, in one snapshot, so that work going on meanwhile makes no false find
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts.bills import DUE_PICOS
+from jobs.audit import budgets, stored_files
+from jobs.audit.findings import ARE_RESULTS_GONE, IN_SCOPE, IS_ASKED, IS_DAY_DROPPED, Finding
 from jobs.chunks import unbilled
 from jobs.chunks.unbilled import Unbilled
 from jobs.errors import NotFoundError
@@ -20,16 +21,6 @@ from jobs.partitions import partition_days
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is wrong."""
-
-    subject: str
-    """The id of a batch or tenant."""
-    message: str
-    """A sentence with the numbers."""
 
 
 def audit(session: Session, *, batch_id: str | None = None, storage: Storage | None = None) -> list[Finding]:
@@ -50,7 +41,7 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
     live = [state.value for state in BatchState if state not in TERMINAL_BATCH_STATES]
     scope = {"batch_id": batch_id, "days": partition_days(session), "live": live}
     if storage is not None:  # first: the store is not of the snapshot, and a batch that has ended since needs no input
-        yield from _inputs(session, scope, storage)
+        yield from stored_files.inputs(session, scope, storage)
     for row in session.execute(_BATCHES, scope):
         for message in (*_lines(row), *_counters(row), *_ledger(row), *_cover(row), *_ending(row)):
             yield Finding(subject=row.id, message=message)
@@ -66,10 +57,10 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
         message = f"chunk {row.id} begins at line {row.first_line + 1}, which an earlier chunk covers already"
         yield Finding(subject=row.batch_id, message=message)
     if storage is not None:
-        yield from _files(session, scope, storage)
+        yield from stored_files.files(session, scope, storage)
     if batch_id is None:
-        yield from _budgets(session)
-        yield from _window_budgets(session)
+        yield from budgets.token_budgets(session)
+        yield from budgets.window_budgets(session)
 
 
 def _unbilled(found: Unbilled) -> str:
@@ -138,99 +129,13 @@ def _ending(row: Row[Any]) -> Iterator[str]:
         yield f"the batch is {row.state} and {row.num_open_chunks} of its chunks are open"
 
 
-def _budgets(session: Session) -> Iterator[Finding]:
-    for row in session.execute(_BUDGETS):
-        if row.reserved_tokens != row.batch_tokens:
-            message = f"the budget reserves {row.reserved_tokens} tokens and its batches reserve {row.batch_tokens}"
-            yield Finding(subject=row.tenant_id, message=message)
-        if row.spent_tokens != row.ledger_tokens:
-            message = f"the budget has {row.spent_tokens} tokens spent and the ledger {row.ledger_tokens}"
-            yield Finding(subject=row.tenant_id, message=message)
-        if row.overflow_spent_tokens != row.overflow_ledger_tokens:
-            message = (
-                f"the budget has {row.overflow_spent_tokens} tokens of class overflow spent and the ledger "
-                f"{row.overflow_ledger_tokens}"
-            )
-            yield Finding(subject=row.tenant_id, message=message)
-        if row.is_over_limit:
-            message = (
-                f"the budget has {row.spent_tokens} tokens spent and {row.reserved_tokens} reserved, and its limit is "
-                f"{row.limit_tokens}; {row.committed_tokens} were committed before it"
-            )
-            yield Finding(subject=row.tenant_id, message=message)
-
-
-def _window_budgets(session: Session) -> Iterator[Finding]:
-    for row in session.execute(_WINDOW_BUDGETS):
-        whose = f"the budget {row.id} ({row.unit})"
-        if row.spent_amount != row.ledger_amount:
-            message = f"{whose} has {row.spent_amount} spent and the ledger {row.ledger_amount}"
-            yield Finding(subject=row.tenant_id, message=message)
-        if row.spent_amount + row.reserved_amount > max(row.limit_amount, row.committed_amount):
-            message = (
-                f"{whose} has {row.spent_amount} spent and {row.reserved_amount} reserved, and its limit is "
-                f"{row.limit_amount}; {row.committed_amount} were committed before it"
-            )
-            yield Finding(subject=row.tenant_id, message=message)
-
-
-def _inputs(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
-    for row in session.execute(_INPUTS, scope):
-        try:
-            size_bytes = storage.size(row.object_key)
-        except NotFoundError:
-            yield Finding(subject=row.id, message=f"the input file {row.file_id} has no object in the store")
-            continue
-        if size_bytes != row.size_bytes:
-            message = f"the input file {row.file_id} has {size_bytes} bytes and its row says {row.size_bytes}"
-            yield Finding(subject=row.id, message=message)
-
-
-def _files(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
-    for row in session.execute(_FILES, scope):
-        expected = row.num_failed if row.is_error_file else row.num_completed
-        kind = "error" if row.is_error_file else "output"
-        for message in _file_problems(row, storage, kind=kind, expected=expected):
-            yield Finding(subject=row.id, message=message)
-
-
-def _file_problems(row: Row[Any], storage: Storage, *, kind: str, expected: int) -> Iterator[str]:
-    if row.file_id is None:
-        if expected:
-            yield f"the batch is {row.state} and has no {kind} file for {expected} lines"
-        return
-    try:
-        num_lines, size_bytes = _measure(storage, row.object_key)
-    except NotFoundError:
-        yield f"the {kind} file {row.file_id} has no object in the store"
-        return
-    if num_lines != expected:
-        yield f"the {kind} file has {num_lines} lines and the batch counts {expected}"
-    if size_bytes != row.size_bytes:
-        yield f"the {kind} file has {size_bytes} bytes and its row says {row.size_bytes}"
-
-
-def _measure(storage: Storage, key: str) -> tuple[int, int]:
-    num_lines = size_bytes = 0
-    for chunk in storage.iter_chunks(key):
-        num_lines += chunk.count(b"\n")
-        size_bytes += len(chunk)
-    return num_lines, size_bytes
-
-
-_IS_DAY_DROPPED = "CAST(batch.created_at AT TIME ZONE 'UTC' AS date) <> ALL(CAST(:days AS date[]))"
-_IS_ASKED = "(CAST(:batch_id AS text) IS NULL OR batch.id = :batch_id)"
-# Batches whose day was dropped when retention ended have no results to compare with.
-_IN_SCOPE = f"{_IS_ASKED} AND (NOT ({_IS_DAY_DROPPED}) OR batch.results_deleted_at IS NOT NULL)"
-_ARE_RESULTS_GONE = f"(batch.results_deleted_at IS NOT NULL OR {_IS_DAY_DROPPED})"
-
 _BATCHES = text(f"""
     WITH results AS (
         SELECT result.batch_id, count(*) AS num_results, max(result_no) AS last_result_no,
             count(*) FILTER (WHERE NOT is_error) AS num_completed, count(*) FILTER (WHERE is_error) AS num_failed,
             sum(result.input_tokens) AS input_tokens, sum(result.cached_tokens) AS cached_tokens,
             sum(result.output_tokens) AS output_tokens
-        FROM result JOIN batch ON batch.id = result.batch_id WHERE {_IS_ASKED} AND NOT {_ARE_RESULTS_GONE}
+        FROM result JOIN batch ON batch.id = result.batch_id WHERE {IS_ASKED} AND NOT {ARE_RESULTS_GONE}
             -- But for what a validation has written that has not ended well, or not yet.
             AND NOT (
                 batch.in_progress_at IS NULL AND batch.state = ANY(:live)
@@ -241,7 +146,7 @@ _BATCHES = text(f"""
         -- Gone on purpose: what they were is what the batch counted.
         SELECT id, num_completed + num_failed, num_completed + num_failed, num_completed, num_failed,
             input_tokens, cached_tokens, output_tokens
-        FROM batch WHERE {_IS_ASKED} AND {_ARE_RESULTS_GONE}
+        FROM batch WHERE {IS_ASKED} AND {ARE_RESULTS_GONE}
     ), entries AS (
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
             sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
@@ -279,13 +184,13 @@ _BATCHES = text(f"""
         coalesce(entries.output_tokens, 0) AS ledger_output_tokens,
         round(coalesce(entries.cost_picos, 0)) AS ledger_cost_picos,
         coalesce(entries.num_mispriced, 0) AS num_mispriced, entries.mispriced_cost_picos, entries.mispriced_due_picos,
-        coalesce(open.num_chunks, 0) AS num_open_chunks, {_IS_DAY_DROPPED} AS is_day_dropped
+        coalesce(open.num_chunks, 0) AS num_open_chunks, {IS_DAY_DROPPED} AS is_day_dropped
     FROM batch
         LEFT JOIN results ON results.batch_id = batch.id
         LEFT JOIN entries ON entries.batch_id = batch.id
         LEFT JOIN open ON open.batch_id = batch.id
         LEFT JOIN covers ON covers.batch_id = batch.id
-    WHERE {_IS_ASKED}
+    WHERE {IS_ASKED}
     ORDER BY batch.id
 """)
 
@@ -293,7 +198,7 @@ _BATCHES = text(f"""
 _REPEATED = text(f"""
     SELECT result.batch_id, result.line_no, count(*) AS num_results, count(DISTINCT result.batch_day) AS num_days
     FROM result JOIN batch ON batch.id = result.batch_id
-    WHERE {_IN_SCOPE} AND result.batch_id IN (
+    WHERE {IN_SCOPE} AND result.batch_id IN (
         SELECT DISTINCT stray.batch_id FROM result AS stray JOIN batch AS owner ON owner.id = stray.batch_id
         WHERE stray.batch_day <> CAST(owner.created_at AT TIME ZONE 'UTC' AS date)
     )
@@ -306,7 +211,7 @@ _DONE_CHUNKS = text(f"""
         LEFT JOIN result ON result.batch_day = CAST(batch.created_at AT TIME ZONE 'UTC' AS date)
             AND result.batch_id = chunk.batch_id
             AND result.line_no >= chunk.first_line AND result.line_no < chunk.first_line + chunk.num_lines
-    WHERE {_IN_SCOPE} AND chunk.state = 'done' AND batch.results_deleted_at IS NULL
+    WHERE {IN_SCOPE} AND chunk.state = 'done' AND batch.results_deleted_at IS NULL
     GROUP BY chunk.id HAVING count(result.line_no) <> chunk.num_requests ORDER BY chunk.id
 """)
 
@@ -318,60 +223,6 @@ _OVERLAPS = text(f"""
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
             ) AS covered
         FROM chunk JOIN batch ON batch.id = chunk.batch_id
-        WHERE {_IN_SCOPE} AND chunk.state NOT IN ('planned', 'split')
+        WHERE {IN_SCOPE} AND chunk.state NOT IN ('planned', 'split')
     ) AS placed WHERE first_line < covered ORDER BY id
-""")
-
-_BUDGETS = text("""
-    SELECT budget.tenant_id, budget.reserved_tokens, budget.spent_tokens, budget.limit_tokens, budget.committed_tokens,
-        coalesce(spent_tokens + reserved_tokens > greatest(limit_tokens, committed_tokens), FALSE)
-            AND limit_tokens IS NOT NULL AS is_over_limit,
-        (SELECT coalesce(sum(reserved_tokens), 0) FROM batch
-            WHERE batch.tenant_id = budget.tenant_id AND batch.priority <> 'overflow') AS batch_tokens,
-        entries.tokens - entries.overflow_tokens AS ledger_tokens,
-        overflow_spent_tokens, entries.overflow_tokens AS overflow_ledger_tokens
-    FROM budget CROSS JOIN LATERAL (
-        SELECT coalesce(sum(input_tokens + output_tokens), 0) AS tokens,
-            coalesce(sum(input_tokens + output_tokens) FILTER (WHERE priority = 'overflow'), 0) AS overflow_tokens
-        FROM ledger WHERE ledger.tenant_id = budget.tenant_id
-    ) AS entries ORDER BY budget.tenant_id
-""")
-
-# In pico-units where they are of money; reserved is what running lines may use. A window that is over and that nobody
-# has turned yet is of the past: its entries may be rolled up by now.
-_WINDOW_BUDGETS = text("""
-    SELECT window_budget.id, window_budget.tenant_id, unit, limit_amount, spent_amount, committed_amount,
-        (SELECT coalesce(sum(CASE unit WHEN 'tokens' THEN chunk.covered_tokens ELSE chunk.covered_picos END), 0)
-            FROM chunk JOIN batch ON batch.id = chunk.batch_id
-            WHERE chunk.state = 'leased' AND chunk.tenant_id = window_budget.tenant_id
-                AND (window_budget.api_key_id IS NULL OR batch.api_key_id = window_budget.api_key_id)
-        ) AS reserved_amount,
-        (SELECT coalesce(round(sum(CASE unit WHEN 'tokens' THEN ledger.input_tokens + ledger.output_tokens
-                ELSE ledger.cost_micros * 1000000.0 + ledger.cost_picos END)), 0)
-            FROM ledger JOIN batch ON batch.id = ledger.batch_id
-            WHERE ledger.tenant_id = window_budget.tenant_id
-                AND (window_budget.api_key_id IS NULL OR batch.api_key_id = window_budget.api_key_id)
-                AND ledger.created_at >= coalesce(window_start, '-infinity')
-                AND ledger.created_at < coalesce(window_end, 'infinity')
-        ) AS ledger_amount
-    FROM window_budget WHERE window_end IS NULL OR window_end > now()
-    ORDER BY window_budget.tenant_id, window_budget.id
-""")
-
-_INPUTS = text(f"""
-    SELECT batch.id, file.id AS file_id, file.object_key, file.size_bytes
-    FROM batch JOIN file ON file.id = batch.input_file_id
-    WHERE {_IS_ASKED} AND batch.state = ANY(CAST(:live AS text[])) ORDER BY batch.id
-""")
-
-_FILES = text(f"""
-    SELECT batch.id, batch.state, batch.num_completed, batch.num_failed, kind.is_error_file, kind.file_id,
-        file.object_key, file.size_bytes
-    FROM batch
-        CROSS JOIN LATERAL (VALUES (FALSE, batch.output_file_id), (TRUE, batch.error_file_id))
-            AS kind (is_error_file, file_id)
-        LEFT JOIN file ON file.id = kind.file_id
-    WHERE {_IN_SCOPE} AND batch.state IN ('completed', 'expired', 'cancelled')
-        AND (kind.file_id IS NULL OR file.deleted_at IS NULL AND (file.expires_at IS NULL OR file.expires_at > now()))
-    ORDER BY batch.id, kind.is_error_file
 """)
