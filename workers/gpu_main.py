@@ -36,7 +36,7 @@ from workers.answers import AnswerMaker
 from workers.chunks.engine_runner import EngineRunner
 from workers.chunks.parts import WorkerParts
 from workers.drain import Drain
-from workers.engine_host import EngineHost
+from workers.engine_host.host import EngineHost
 from workers.engine_metrics import show_engine
 from workers.model_files import fingerprint_of
 from workers.pool import serve_chunks

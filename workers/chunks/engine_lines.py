@@ -10,7 +10,7 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import Priority
 from workers.chunks.parts import WorkerParts
 from workers.chunks.worker_time import ChunkTime
-from workers.engine_host import Owner
+from workers.engine_host.flights import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 

@@ -12,7 +12,7 @@ from workers.chunks.counting import InputCounter
 from workers.chunks.parts import WorkerParts
 from workers.chunks.run import ChunkRun
 from workers.drain import Drain
-from workers.engine_host import EngineHost
+from workers.engine_host.host import EngineHost
 from workers.engine_metrics import engine_metrics
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from workers.chunks.held import Services
 from workers.chunks.room import Room
 from workers.chunks.scores import ScoreRoom
 from workers.chunks.worker_time import WorkerTime
-from workers.engine_host import EngineHost
+from workers.engine_host.host import EngineHost
 from workers.prompts import PromptMaker
 
 

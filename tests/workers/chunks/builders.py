@@ -18,7 +18,7 @@ from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.parts import WorkerParts
 from workers.chunks.run import ChunkRun
-from workers.engine_host import Owner
+from workers.engine_host.flights import Owner
 
 CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
 RESULTS = "SELECT line_no, status_code FROM result ORDER BY line_no"

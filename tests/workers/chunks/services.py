@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineInfo, EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
-from workers.engine_host import Owner
+from workers.engine_host.flights import Owner
 
 NEVER = 10_000.0
 """Seconds until a worker looks by itself: what it claims, it claims for another reason."""

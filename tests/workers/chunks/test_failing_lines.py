@@ -11,7 +11,7 @@ from engine.scheduling.request import NewRequest
 from jobs.lines.reading import InputLine
 from tests.workers.chunks.builders import BILLED, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 from workers.answers import Answer, AnswerMaker
-from workers.engine_host import Owner
+from workers.engine_host.flights import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine, PromptMaker
 

@@ -10,7 +10,8 @@ from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.scheduling.request import NewRequest
-from workers.engine_host import EngineHost, Owner
+from workers.engine_host.flights import Owner
+from workers.engine_host.host import EngineHost
 
 POISON = 666
 

@@ -7,7 +7,7 @@ import threading
 from engine.errors import EngineDied
 from engine.process.messages import EngineStats, FinishReason, Progress, TokenDelta
 from tests.workers.engine_host.builders import POISON, FakeEngine, Recorder, Stage, submit
-from workers.engine_host import MAX_FRUITLESS_DEATHS
+from workers.engine_host.host import MAX_FRUITLESS_DEATHS
 
 
 def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from engine.errors import EngineDied
 from engine.process.silence import REMEMBERED_SECONDS, LongestSilence
 from engine.scheduling.request import NewRequest
 from tests.workers.engine_host.builders import FakeEngine, Recorder, submit
-from workers.engine_host import WEDGED_SECONDS, EngineHost
+from workers.engine_host.host import WEDGED_SECONDS, EngineHost
 
 
 class Silence:

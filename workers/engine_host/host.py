@@ -11,16 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
 from engine.errors import EngineDied, EngineStartError
-from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.process.silence import LongestSilence
 from engine.scheduling.decisions import outcome
 from engine.scheduling.request import NewRequest
+from workers.engine_host.flights import Flight, Owner, make_probe
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ MAX_CRASHES = 3
 MAX_FRUITLESS_DEATHS = 3
 """Engine deaths without one finished request between them after which the engine, and no request, is to blame. The last
 of them is the death of a probe: a request that kills engines cannot cause it."""
-_PROBE_TOKENS = 16
 WEDGED_SECONDS = 30.0
 """An engine silent for so long is ended and started again, unless it was about as silent before: see STEPS_SILENT."""
 STEPS_SILENT = 5
@@ -49,51 +47,6 @@ class Engine(Protocol):
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None: ...
     def poll(self, timeout_seconds: float) -> Progress | None: ...
     def close(self) -> None: ...
-
-
-class Owner(Protocol):
-    """Who asked for a request. Called from the host's reader thread: return quickly, raise nothing."""
-
-    @property
-    def name(self) -> str:
-        """Return what logs call the request."""
-
-    def receive(self, delta: TokenDelta) -> None:
-        """Receive new tokens of one child; a finish reason on its last delta."""
-
-    def start_over(self) -> None:
-        """Forget all tokens since the submission: the engine died and the request runs again."""
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    request: NewRequest
-    owner: Owner
-    open_children: int
-    crashes: int = 0
-
-    @property
-    def request_id(self) -> int:
-        return self.request.request_id
-
-    @property
-    def is_probe(self) -> bool:
-        return isinstance(self.owner, _Probe)
-
-    def fail(self, message: str) -> None:
-        """Let the owner hear that the request ends with an error."""
-        error = TokenDelta(request_id=self.request_id, finish_reason=FinishReason.ERROR, error=message)
-        self.owner.receive(error)
-
-
-class _Probe:
-    """Owns a request of our own, whose end alone is of interest."""
-
-    name = "probe"
-
-    def receive(self, delta: TokenDelta) -> None: ...
-
-    def start_over(self) -> None: ...
 
 
 class EngineHost:
@@ -117,10 +70,10 @@ class EngineHost:
         self._monotonic = monotonic
         self._ids = count(1)
         self._lock = threading.RLock()
-        self._in_engine: dict[int, _Flight] = {}
+        self._in_engine: dict[int, Flight] = {}
         self._isolated: set[int] = set()  # those of them that newcomers wait for; looking through all would take long
-        self._suspects: deque[list[_Flight]] = deque()  # groups that run one after the other, each alone
-        self._held: list[_Flight] = []  # newcomers wait while the engine starts again and while suspects run
+        self._suspects: deque[list[Flight]] = deque()  # groups that run one after the other, each alone
+        self._held: list[Flight] = []  # newcomers wait while the engine starts again and while suspects run
         self._num_fruitless_deaths = 0  # since a request has finished
         self._is_restarting = False  # the new engine is not to be talked to before it is ready
         self._last_progress = monotonic()
@@ -174,7 +127,7 @@ class EngineHost:
         Returns, by request id, why some cannot be sent at all; nothing is kept of those.
         """
         with self._lock:
-            flights = [_Flight(new, owner, new.params.n) for new, owner in requests]
+            flights = [Flight(new, owner, new.params.n) for new, owner in requests]
             if self._is_restarting or self._suspects or self._isolated:
                 self._held += flights
                 return {}
@@ -200,7 +153,7 @@ class EngineHost:
             if request_id in self._in_engine and not self._is_restarting:
                 self._call_engine(lambda: self._engine.abort_children([(request_id, index)]))
 
-    def _add(self, flights: Sequence[_Flight]) -> dict[int, Exception]:
+    def _add(self, flights: Sequence[Flight]) -> dict[int, Exception]:
         """Hand requests to the engine; return why some cannot be sent, by request id."""
         if not flights:
             return {}
@@ -219,12 +172,12 @@ class EngineHost:
             return {key: reason for flight in flights for key, reason in self._add([flight]).items()}
         return {}
 
-    def _remove(self, request_id: int) -> _Flight | None:
+    def _remove(self, request_id: int) -> Flight | None:
         """Forget a request that is in the engine; None where it is not."""
         self._isolated.discard(request_id)
         return self._in_engine.pop(request_id, None)
 
-    def _let_in(self, flights: Sequence[_Flight]) -> None:
+    def _let_in(self, flights: Sequence[Flight]) -> None:
         """Hand over what had to wait; the owner hears what `submit` would have returned."""
         errors = self._add(flights)
         for flight in flights:
@@ -317,7 +270,7 @@ class EngineHost:
             self._regroup(interrupted)
         return True
 
-    def _regroup(self, interrupted: list[_Flight]) -> None:
+    def _regroup(self, interrupted: list[Flight]) -> None:
         """Decide how requests that a death interrupted run again: all together once, then in halves, at last alone."""
         is_probe_due = self._num_fruitless_deaths == MAX_FRUITLESS_DEATHS - 1
         if len(interrupted) == 1 and interrupted[0].crashes >= MAX_CRASHES:
@@ -332,16 +285,10 @@ class EngineHost:
             middle = (len(interrupted) + 1) // 2
             self._suspects.extendleft(group for group in (interrupted[middle:], interrupted[:middle]) if group)
         if is_probe_due:
-            self._suspects.appendleft([self._make_probe()])
+            self._suspects.appendleft([make_probe(self.next_request_id())])
         self._next_suspects()
 
-    def _make_probe(self) -> _Flight:
-        """Return a prompt and an answer of a few tokens: what any engine that works survives."""
-        params = SamplingParams(max_tokens=2, temperature=0.0)
-        new = NewRequest(request_id=self.next_request_id(), prompt_token_ids=[0] * _PROBE_TOKENS, params=params)
-        return _Flight(new, _Probe(), open_children=1)
-
-    def _give_up(self, flight: _Flight) -> None:
+    def _give_up(self, flight: Flight) -> None:
         log.error("request gave up request_id=%d crashes=%d", flight.request_id, flight.crashes)
         message = f"The engine died {flight.crashes} times while it ran this request, the last time with no other."
         flight.fail(message)
