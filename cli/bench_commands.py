@@ -29,7 +29,7 @@ def throughput(context: typer.Context) -> None:
 
     `tokenmill bench throughput --help` lists its options.
     """
-    from benchmarks.throughput import parse, run
+    from benchmarks.throughput.__main__ import parse, run
     from cli.served_model import choose_model
 
     arguments = parse(context.args)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import throughput
 from benchmarks.make_workload import main
 from benchmarks.peers.__main__ import main as compare_with_peers
+from benchmarks.throughput import __main__ as throughput
 from benchmarks.workload import read_workload
 from engine.tokenizer import load_tokenizer
 from examples.make_tasks import main as make_tasks

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.throughput import generate_padded
+from benchmarks.throughput.measuring import generate_padded
 from benchmarks.workload import WorkloadRequest
 
 
