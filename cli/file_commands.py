@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.ids import FileId
+from cli.options import AsJson
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -47,7 +48,7 @@ def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
 def list_(
     limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20,
     purpose: Annotated[str | None, typer.Option()] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the newest files."""
     from openai import omit

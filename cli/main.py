@@ -15,7 +15,6 @@ import typer
 
 from cli import (
     backup_commands,
-    batch_commands,
     bench_commands,
     file_commands,
     move_command,
@@ -28,6 +27,7 @@ from cli.admin import keys as key_commands
 from cli.admin import log as log_commands
 from cli.admin import tenants as tenant_commands
 from cli.admin import workers as worker_commands
+from cli.batches import commands as batch_commands
 from cli.extracting import group as extract_group
 from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install

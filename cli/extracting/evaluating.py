@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from cli.options import AsJson
 from cli.places.options import say, text_of
 from jobs.errors import InputError
 
@@ -35,7 +36,7 @@ def evaluate(
     gold: _Gold,
     schema: _Schema,
     report: Annotated[Path | None, typer.Option(metavar="R.html", help="The same as a page with plots.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell how much of the records is right, for each field, and whether the scores mean what they say."""
     from cli.table import print_fields, print_table

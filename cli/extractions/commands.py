@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from cli.ids import given
+from cli.options import AsJson, Newest, OfCollection
+from cli.stages import Listing, stage_reached
 from jobs.errors import InputError
 
 extractions_app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=given)]
 
 _COLUMNS = ("id", "created", "status", "stage", "documents", "failed", "to review", "reason")
@@ -27,21 +28,10 @@ def register(app: typer.Typer) -> None:
 
 
 @extractions_app.command("list")
-def list_newest(
-    collection: Annotated[str | None, typer.Option(metavar="COLLECTION_ID", help="Of this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
     """List the newest extractions, the stage that each has reached, and why those that failed did."""
-    from cli.pipelines.calls import server
-    from cli.table import print_table
-
-    with server() as calls:
-        found = calls.pages("/extractions", limit=limit, collection_id=collection)
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    print_table(_COLUMNS, map(_row, found), numbers=("documents", "failed", "to review"), below="reason")
+    listing = Listing(path="/extractions", columns=_COLUMNS, numbers=("documents", "failed", "to review"), row=_row)
+    listing.print(collection=collection, limit=limit, as_json=as_json)
 
 
 @extractions_app.command()
@@ -102,7 +92,7 @@ def _row(extraction: dict[str, Any]) -> tuple[object, ...]:
         extraction["id"],
         when(extraction["created_at"]),
         extraction["status"],
-        extraction["stages"][-1]["name"] if extraction["stages"] else "",
+        stage_reached(extraction),
         counts["total"],
         counts["failed"],
         extraction["num_to_review"],

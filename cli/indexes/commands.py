@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from cli.ids import given
+from cli.options import AsJson, Newest, OfCollection
+from cli.stages import Listing, stage_reached, until_ended
 
 indexes_app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 IndexId = Annotated[str, typer.Argument(metavar="INDEX_ID", callback=given)]
 CollectionId = Annotated[str, typer.Argument(metavar="COLLECTION_ID", callback=given)]
 
@@ -68,21 +69,10 @@ def create(
 
 
 @indexes_app.command("list")
-def list_newest(
-    collection: Annotated[str | None, typer.Option(metavar="COLLECTION_ID", help="Of this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
     """List the newest indexes, the stage that each has reached, and why those that failed did."""
-    from cli.pipelines.calls import server
-    from cli.table import print_table
-
-    with server() as calls:
-        found = calls.pages("/indexes", limit=limit, collection_id=collection)
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    print_table(_COLUMNS, map(_row, found), numbers=_NUMBERS, below="reason")
+    listing = Listing(path="/indexes", columns=_COLUMNS, numbers=_NUMBERS, row=_row)
+    listing.print(collection=collection, limit=limit, as_json=as_json)
 
 
 @indexes_app.command()
@@ -139,7 +129,6 @@ def _wait(calls: Any, index_id: str) -> None:
     import sys
 
     from cli.pipelines.calls import named
-    from cli.stages import until_ended
     from jobs.errors import InputError
 
     index = until_ended(calls, named("indexes", index_id))
@@ -177,7 +166,7 @@ def _row(index: dict[str, Any]) -> tuple[object, ...]:
         when(index["created_at"]),
         index["name"] or "",
         index["status"],
-        index["stages"][-1]["name"] if index["stages"] else "",
+        stage_reached(index),
         counts["total"],
         counts["failed"],
         index["num_passages"],

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from cli.ids import given
+from cli.options import AsJson
 from jobs.errors import InputError
 
 pipelines_app = typer.Typer(help="Pipelines: rows through prompts, in steps.", no_args_is_help=True)
 schedules_app = typer.Typer(help="Schedules: when pipelines run.", no_args_is_help=True)
 runs_app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="Its name or id.", callback=given)]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=given)]
 Limit = Annotated[int, typer.Option(min=1, help="The newest ones.")]

@@ -109,7 +109,7 @@ class Server:
         """Leave it to the server, which has bounds of its own."""
 
     def estimate(self, lines: Path) -> dict[str, str]:
-        from cli.batch_fields import estimate_fields
+        from cli.batches.fields import estimate_fields
         from cli.client import server_errors_as_sentences
         from cli.file_commands import upload_file
         from pipelines.lines.requests import ENDPOINT

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from cli.options import AsJson
+
 if TYPE_CHECKING:
     from openai import OpenAI
 
@@ -35,7 +37,7 @@ def usage(
     since: Annotated[datetime | None, Day] = None,
     until: Annotated[datetime | None, Day] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, costs exact.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show tokens, cost and GPU-seconds by day, model, key and batch: the last 30 days of UTC unless told otherwise."""
     from cli.client import client_from_environment, server_errors_as_sentences
@@ -55,7 +57,7 @@ def usage(
         _print_table(rows, by=by, page=pages[0])
 
 
-def quota(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def quota(as_json: AsJson = False) -> None:
     """Show budgets and limits: what is used of them, what is left, and when there is more."""
     import httpx
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.ids import given
+from cli.options import AsJson
 from jobs.errors import ServiceError
 from jobs.states import EventType
 
@@ -22,7 +23,6 @@ app = typer.Typer(
 
 EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID", callback=given)]
 DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=given)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.batch_fields import batch_fields
+from cli.batches.fields import batch_fields
 
 BATCH: dict[str, Any] = {
     "id": "batch_1",

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli.batch_table import print_batches
+from cli.batches.table import print_batches
 from cli.table import age, print_table
 
 ID = "batch_" + "0123456789abcdef" * 2

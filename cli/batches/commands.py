@@ -1,0 +1,132 @@
+"""`tokenmill batch …`: batches on a running server, through the official client."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from cli.batches import creating, fetching
+from cli.batches.following import follow
+from cli.ids import BatchId
+from cli.options import AsJson, FailOnErrors
+from jobs.states import AskedPriority
+
+app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
+app.command()(creating.create)
+app.command()(creating.check)
+
+
+@app.command("list")
+def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20, as_json: AsJson = False) -> None:
+    """List the newest batches."""
+    from itertools import islice
+
+    from cli.batches.table import print_batches
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batches = list(islice(client.batches.list(limit=min(limit, 100)), limit))
+    if as_json:
+        print(json.dumps([batch.to_dict() for batch in batches], indent=2))
+        return
+    print_batches(batches)
+
+
+@app.command()
+def show(batch_id: BatchId, as_json: AsJson = False) -> None:
+    """Show one batch."""
+    from cli.batches.fields import batch_fields
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_fields
+    from cli.watch import describe_errors
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batch = client.batches.retrieve(batch_id)
+    if as_json:
+        print(batch.to_json())
+        return
+    print_fields(batch_fields(batch.to_dict()))
+    if batch.errors:
+        print(describe_errors(batch))
+
+
+@app.command()
+def watch(batch_id: BatchId, fail_on_errors: FailOnErrors = False) -> None:
+    """Follow a batch until it ends; exit status 1 if it does not complete or every line fails."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        follow(client, batch_id, fail_on_errors=fail_on_errors)
+
+
+@app.command()
+def cancel(batch_id: BatchId) -> None:
+    """Cancel a batch; finished lines are kept."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        print(client.batches.cancel(batch_id).status)
+
+
+@app.command()
+def change(
+    batch_id: BatchId,
+    *,
+    priority: Annotated[AskedPriority | None, typer.Option(help="The new class.")] = None,
+    window: Annotated[str | None, typer.Option(help="Time to finish in, from the batch's creation on.")] = None,
+) -> None:
+    """Change the class or the window of a batch that has not ended."""
+    from openai.types import Batch
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import when
+
+    wanted = {"priority": priority and priority.value, "completion_window": window}
+    body = {name: value for name, value in wanted.items() if value is not None}
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batch = client.post(f"/batches/{batch_id}", cast_to=Batch, body=body)
+    extra = batch.model_extra or {}
+    print(f"class {extra.get('priority')}, to end by {when(batch.expires_at or 0)}")
+
+
+@app.command()
+def decisions(batch_id: BatchId, as_json: AsJson = False) -> None:
+    """Show what was decided about a batch within the last day, and by whom."""
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.table import print_table, when
+
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        found = client.get(f"/batches/{batch_id}/decisions", cast_to=dict[str, Any])["data"]
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print_table(("last", "what"), [(when(one["last_at"]), one["message"]) for one in found])
+
+
+@app.command()
+def retry(
+    batch_id: BatchId,
+    window: Annotated[str | None, typer.Option(help="[default: that of the batch]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the failed lines of a batch again, as a batch of their own; print its id."""
+    from openai.types import Batch
+
+    from cli.client import client_from_environment, server_errors_as_sentences
+
+    body = {} if window is None else {"completion_window": window}
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        batch = client.post(f"/batches/{batch_id}/retry", cast_to=Batch, body=body)
+    print(batch.to_json() if as_json else batch.id)
+
+
+app.command()(fetching.results)

@@ -1,0 +1,156 @@
+"""`tokenmill batch create` and `check`: what is submitted, what it would take, and whether a file is valid."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.batches.following import follow
+from cli.options import AsJson, FailOnErrors
+from jobs.errors import InputError, ServiceError
+from jobs.states import AskedPriority, InvalidLines, UncoveredLines
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+
+_LOOK_SECONDS = 1.0
+
+
+def create(
+    source: Annotated[str, typer.Argument(metavar="IN.jsonl|FILE_ID", help="A local file is uploaded first.")],
+    *,
+    endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
+    window: Annotated[str, typer.Option(help="Time to finish in, such as 30m, 24h or 7d.")] = "24h",
+    priority: Annotated[AskedPriority, typer.Option()] = AskedPriority.NORMAL,
+    invalid_lines: Annotated[InvalidLines, typer.Option(help="What malformed lines do.")] = InvalidLines.FAIL,
+    uncovered_lines: Annotated[
+        UncoveredLines, typer.Option(help="What lines do that the token budget does not cover.")
+    ] = UncoveredLines.WAIT,
+    metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
+    fail_on_errors: FailOnErrors = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would take, and submit nothing.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="With --dry-run: wait until a worker has counted every token.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a batch and print its id.
+
+    With --wait, exit status 1 if it does not complete or every line fails.
+    """
+    from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.file_commands import upload_file
+
+    pairs = _pairs(metadata or [])
+    if exact and not dry_run:
+        raise InputError("--exact is for --dry-run. Give both, or none of them.")
+    client = client_from_environment()
+    with client, server_errors_as_sentences(client):
+        path, is_uploaded = Path(source), False
+        if path.exists() or not source.startswith("file"):
+            endpoint = endpoint or _first_url(path)
+            source = upload_file(client, path, purpose="batch").id
+            is_uploaded = True
+        if dry_run:
+            call: dict[str, Any] = {
+                "input_file_id": source, "completion_window": window, "priority": priority.value,
+            } | ({"exact": True} if exact else {})  # fmt: skip
+            try:
+                _print_estimate(client, call | ({"endpoint": endpoint} if endpoint else {}), as_json=as_json)
+            finally:
+                if is_uploaded:
+                    client.files.delete(source)
+            return
+        batch = client.batches.create(
+            input_file_id=source,
+            endpoint=endpoint or "/v1/chat/completions",  # type: ignore[arg-type]  # the server knows its endpoints
+            completion_window=window,  # type: ignore[arg-type]  # the official type allows "24h" alone
+            metadata=pairs,
+            extra_body={
+                "priority": priority.value,
+                "invalid_lines": invalid_lines.value,
+                "uncovered_lines": uncovered_lines.value,
+            },
+        )
+        print(batch.to_json() if as_json else batch.id, flush=True)
+        if watch:
+            follow(client, batch.id, fail_on_errors=fail_on_errors)
+
+
+def check(
+    path: Annotated[Path, typer.Argument(metavar="IN.jsonl|IN.jsonl.gz")],
+    *,
+    endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
+    model: Annotated[str | None, typer.Option(help="The name that every line must give [default: any one]")] = None,
+) -> None:
+    """Check an input file as the server will, without one: every bad line is listed, and exit status 2 says so."""
+    from cli.disk.input_check import AnyModel, check_file
+
+    endpoint = endpoint or _first_url(path) or "/v1/chat/completions"
+    scan = check_file(path, endpoint=endpoint, models=AnyModel() if model is None else {model})
+    tokens = sum(chunk.estimated_tokens for chunk in scan.planner.finish())
+    print(f"{path} is valid: {scan.num_requests:,} lines for {endpoint} of {scan.model}, about {tokens:,} tokens")
+
+
+def _print_estimate(client: OpenAI, call: dict[str, Any], *, as_json: bool) -> None:
+    """Ask what a create call would take, and print it."""
+    from cli.batches.fields import estimate_fields
+    from cli.table import print_fields
+
+    found = client.post("/estimates", cast_to=dict[str, Any], body=call)
+    if call.get("exact"):
+        found = _when_counted(client, found)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print_fields(estimate_fields(found))
+    for error in (found["errors"] or {"data": []})["data"]:
+        print(f"line {error['line']}: {error['message']}")
+
+
+def _when_counted(client: OpenAI, found: dict[str, Any]) -> dict[str, Any]:
+    """Wait until a worker has counted an input, and say on standard error how far it is."""
+    seen = None
+    while found["status"] == "counting":
+        counted = f"counted {found['counted_lines']:,} of {found['requests']:,} lines"
+        if counted != seen:
+            print(f"{counted} ({found['basis']})" if seen is None else counted, file=sys.stderr, flush=True)
+        seen = counted
+        time.sleep(_LOOK_SECONDS)
+        found = client.get(f"/estimates/{found['id']}", cast_to=dict[str, Any])
+    if found["status"] != "counted":
+        raise ServiceError(f"the lines could not be counted: {found['tokens_basis']}")
+    return found
+
+
+def _pairs(given: list[str]) -> dict[str, str] | None:
+    for pair in given:
+        if "=" not in pair:
+            raise InputError(f"--metadata is {pair!r}. Give it as KEY=VALUE.")
+    return dict(pair.split("=", 1) for pair in given) or None
+
+
+def _first_url(path: Path) -> str | None:
+    """Return the url of the first line that has one; the server judges all of them."""
+    import orjson
+
+    from cli.disk.input_file import opened
+
+    with opened(path, give="a JSONL file or a file id") as file:
+        if not file.seekable():
+            raise InputError(f"{path} can be read only once; give --endpoint, which its first line would have told")
+        for raw in file:
+            try:
+                url = orjson.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")
+            except (ValueError, AttributeError):
+                continue
+            if isinstance(url, str):
+                return url
+    return None
