@@ -11,33 +11,29 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import LocalStore, from_url
+from obstore.store import LocalStore
 
-from jobs.errors import InputError, NotFoundError, ServiceError
+from jobs.errors import NotFoundError
+from jobs.object_store import open_store, store_failure
 from jobs.settings import MIB, Settings
 
 if TYPE_CHECKING:
     from obstore import ReadableFile, WritableFile
-    from obstore.store import ObjectStore
 
 # Parts of 8 MiB, two under way: S3 allows 10,000 parts (80 GB), and one upload holds at most about 32 MiB.
 _PART_BYTES = 8 * MIB
 _PARTS_UNDER_WAY = 2
 _READ_BYTES = 4 * MIB
-_SILENCES_A_REQUEST = 6
-"""How many of its silences a whole request may take, body included: 280 KB/s for a chunk of 16 MiB, by default."""
 _COPIED_AT_ONCE = 1024 * MIB
 _NO_KERNEL_COPY = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 _NO_OBJECT = ".look"
-_ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-_FROM_ENVIRONMENT = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes", "user_agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +53,7 @@ class Storage:
 
     def __init__(self, url: str, *, timeout_seconds: float = 10.0, max_retries: int = 3) -> None:
         self.url = url
-        self._store = _open(url, timeout_seconds=timeout_seconds, max_retries=max_retries)
+        self._store = open_store(url, timeout_seconds=timeout_seconds, max_retries=max_retries)
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -267,10 +263,10 @@ class Storage:
             yield
         except FileNotFoundError as error:
             if key is None:
-                raise _failure(self.url, error) from error
+                raise store_failure(self.url, error) from error
             raise NotFoundError(f"there is no object {key!r} in {self.url}", code="object_missing") from None
         except (BaseError, OSError) as error:
-            raise _failure(self.url, error) from error
+            raise store_failure(self.url, error) from error
 
 
 class ObjectWriter:
@@ -296,51 +292,3 @@ def _append(source: FileIO, target: FileIO) -> None:
         if isinstance(error, OSError) and error.errno not in _NO_KERNEL_COPY:
             raise
         shutil.copyfileobj(source, target, _READ_BYTES)
-
-
-def _open(url: str, *, timeout_seconds: float, max_retries: int) -> ObjectStore:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in {"file", "s3", "s3a", "gs", "az", "memory"}:
-        raise InputError(
-            f"TOKENMILL_STORAGE_URL is {url!r}; give file:///absolute/directory or s3://bucket/prefix",
-            param="storage_url",
-        )
-    try:
-        if scheme == "memory":
-            return from_url("memory:///")
-        if scheme != "file":
-            return from_url(url, **_network_options(scheme, timeout_seconds=timeout_seconds, max_retries=max_retries))
-        if not rest.startswith("/"):
-            raise InputError(f"TOKENMILL_STORAGE_URL is {url!r}; its directory must be absolute: file:///data/objects")
-        return LocalStore.from_url(url, mkdir=True)
-    except (BaseError, OSError, ValueError) as error:
-        raise _failure(url, error) from error
-
-
-def _network_options(scheme: str, *, timeout_seconds: float, max_retries: int) -> Any:
-    """Return how long requests take and how often they are sent.
-
-    obstore drops what the environment says of its HTTP client once options are given, so that is read here.
-    """
-    silence = timedelta(seconds=timeout_seconds)
-    variables = {name: os.environ.get(_ENVIRONMENT[scheme] + name.upper()) for name in _FROM_ENVIRONMENT}
-    return {
-        "client_options": {
-            **{name: value for name, value in variables.items() if value is not None},
-            "connect_timeout": silence,
-            "read_timeout": silence,
-            "timeout": _SILENCES_A_REQUEST * silence,
-        },
-        # Retries are for what is refused at once: after one silence there is none.
-        "retry_config": {"max_retries": max_retries, "retry_timeout": silence},
-    }
-
-
-def _failure(url: str, error: Exception) -> ServiceError:
-    cause = str(error).strip().split("\n")[0]
-    if "No space left" in str(error) or "Disk quota exceeded" in str(error):
-        return ServiceError(
-            f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else",
-            code="storage_full",
-        )
-    return ServiceError(f"the object store {url} failed: {cause}; check TOKENMILL_STORAGE_URL and its access rights")

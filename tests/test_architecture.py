@@ -119,7 +119,7 @@ FLOORS = {
     ],
     "jobs": [
         ["errors", "ids", "states"],
-        ["database", "settings", "tables", "telemetry"],
+        ["database", "object_store", "settings", "tables", "telemetry"],
         ["chores", "decisions", "deletions", "pagination", "partitions", "storage", "uptime"],
         ["accounts", "lines", "read_documents", "store_owner"],
         ["chunks", "claims", "files", "webhooks"],

@@ -6,7 +6,8 @@ from threading import Thread
 
 import pytest
 
-from jobs import storage
+from jobs.object_store import ENVIRONMENT, FROM_ENVIRONMENT
+from jobs.storage import Storage
 from tests.jobs.configuration_page import PAGE, PREFIX, ROOT, configuration_page, variables
 
 SOURCES = ["api", "benchmarks", "cli", "confined", "deploy", "engine", "extraction", "jobs", "kernels", "migrations"]
@@ -36,11 +37,11 @@ def test_every_variable_that_is_named_anywhere_is_on_the_page() -> None:
 
 
 def test_what_others_than_the_settings_read_is_on_the_page() -> None:
-    read = {f"AWS_{name.upper()}" for name in storage._FROM_ENVIRONMENT}
+    read = {f"AWS_{name.upper()}" for name in FROM_ENVIRONMENT}
     pulling = (ROOT / "cli" / "models" / "pulling.py").read_text(encoding="utf-8")
     read |= set(re.findall(r"(?<!constants\.)\bHF_[A-Z_]*[A-Z]\b", pulling))
     assert {"AWS_ALLOW_HTTP", "HF_HOME", "HF_TOKEN"} <= read <= set(variables())
-    assert all(f"`{prefix}`" in configuration_page() for prefix in set(storage._ENVIRONMENT.values()))
+    assert all(f"`{prefix}`" in configuration_page() for prefix in set(ENVIRONMENT.values()))
 
 
 def test_a_store_signs_with_the_credentials_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +62,7 @@ def test_a_store_signs_with_the_credentials_of_the_page(monkeypatch: pytest.Monk
         for name, value in given.items():
             assert f"AWS_{name}" in variables()
             monkeypatch.setenv(f"AWS_{name}", value)
-        assert not storage.Storage("s3://bucket/prefix").exists("key")
+        assert not Storage("s3://bucket/prefix").exists("key")
         server.shutdown()
     [(authorization, token)] = requests
     assert re.search(r"Credential=me/\d+/here/s3/", authorization)

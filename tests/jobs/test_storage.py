@@ -133,9 +133,9 @@ print(storage.exists("big"))
 def test_a_full_disk_is_named_as_such() -> None:
     from obstore.exceptions import GenericError
 
-    from jobs.storage import _failure
+    from jobs.object_store import store_failure
 
-    error = _failure("file:///data", GenericError("Generic: No space left on device (os error 28)"))
+    error = store_failure("file:///data", GenericError("Generic: No space left on device (os error 28)"))
     assert error.code == "storage_full"
     assert "file:///data is full; free some space" in error.message
 
