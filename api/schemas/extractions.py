@@ -13,7 +13,7 @@ from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_s
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.extractions import lifecycle
-from jobs.extractions.stages import STAGES, Stage
+from jobs.extractions.stages import Stage, stage_of
 from jobs.states import BatchState, ExtractionState, Priority
 from jobs.tables import Batch, Extraction, ExtractionStage
 
@@ -27,6 +27,7 @@ class DocumentCounts(WireModel):
 
 class StageObject(WireModel):
     name: Stage
+    """`ask_again` and `ground_again` come round as often as something is left to ask."""
     batch_id: str | None
     """Null where there was nothing to do."""
     status: BatchState | None
@@ -47,7 +48,7 @@ class StageObject(WireModel):
                 truncated=batch.num_truncated,
             )
         return cls(
-            name=STAGES[stage.number],
+            name=stage_of(stage),
             batch_id=stage.batch_id,
             status=None if batch is None else BatchState(batch.state),
             request_counts=counts,

@@ -132,7 +132,7 @@ def _extracted(
 def _print(measured: Measured) -> None:
     num_unanswered = sum(measured.unanswered.values())
     told = {
-        "asked once" if not measured.again else "and what was left out again": "",
+        "asked once" if not measured.again else "and again in halves": "",
         "  schema-valid records": f"{measured.valid:.1%}",
         "  documents without a record": measured.num_failed,
         "  fields without an answer": f"{num_unanswered} of {measured.num_fields}, {measured.num_silent} in silence",

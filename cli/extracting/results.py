@@ -30,3 +30,8 @@ class Results:
         """Return the result of a line, each once; None where there is no such line."""
         found = next((raw for file in self._files if (raw := file.pop(custom_id)) is not None), None)
         return None if found is None else result_of(orjson.loads(found))
+
+    def pop_all(self, prefix: str) -> dict[str, LineResult]:
+        """Return the results of the next lines whose custom_id begins so, by the rest of it."""
+        found = {rest: raw for file in self._files for rest, raw in file.pop_all(prefix)}
+        return {rest: result_of(orjson.loads(raw)) for rest, raw in found.items()}

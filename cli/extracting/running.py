@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,9 +14,12 @@ from cli.extracting.prepared import Prepared
 from cli.extracting.results import Results
 from cli.extracting.work import ExtractFolder
 from cli.places.session import Place, Session
+from cli.places.stage import Stage
 from extraction.course.answers import Answers, LineResult, usage_of
 from extraction.course.document import again_requests, covered_requests, record_of
 from extraction.course.job import ExtractJob, custom_id
+from extraction.passes.excerpts import Showing
+from extraction.passes.prompts import Request
 from extraction.scoring.records import failed_record
 from jobs.errors import ServiceError
 
@@ -86,38 +90,32 @@ def write_second_reading(job: ExtractJob, folder: ExtractFolder) -> bool:
     return _has_lines(folder.second_reading.lines)
 
 
-def write_again(job: ExtractJob, folder: ExtractFolder) -> bool:
-    """Write the lines that ask for doubtful leaves again, unless they are there; tell if there are any."""
-    if not folder.again.lines.exists():
-        with (
-            folder.writing(folder.again) as file,
-            Results(folder.first.results) as first,
-            Results(folder.second_reading.results) as second,
-        ):
-            for number, one in folder.prepared():
-                if one.error is not None:
-                    continue
-                answers = Answers(
-                    first=_first_answers(job, first, number=number),
-                    second_readings=_by_group(job, second, number=number),
-                )
-                showing = job.showing(folder.cache.load(one.sha256))
-                for group, request in again_requests(job, showing, answers).items():
-                    file.write(job.line(number, group, request))
-    return _has_lines(folder.again.lines)
+def write_again(job: ExtractJob, folder: ExtractFolder, stage: Stage) -> bool:
+    """Write the lines of the next round of further questions, unless they are there; tell if there are any."""
+    return _write_later(job, folder, stage, again_requests)
 
 
 def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
     """Write the lines that ask with all values covered, unless they are there; tell if there are any."""
-    if not folder.covered.lines.exists():
-        with folder.writing(folder.covered) as file, _AllResults(job, folder) as results:
+    return _write_later(job, folder, folder.covered, covered_requests)
+
+
+def _write_later(
+    job: ExtractJob,
+    folder: ExtractFolder,
+    stage: Stage,
+    requests: Callable[[ExtractJob, Showing, Answers], Mapping[int, Request] | Mapping[str, Request]],
+) -> bool:
+    """Write what all answers so far lead to."""
+    if not stage.lines.exists():
+        with folder.writing(stage) as file, _AllResults(job, folder) as results:
             for number, one in folder.prepared():
                 if one.error is not None:
                     continue
                 answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
-                for group, request in covered_requests(job, showing, answers).items():
-                    file.write(job.line(number, group, request))
-    return _has_lines(folder.covered.lines)
+                for key, request in requests(job, showing, answers).items():
+                    file.write(job.line(number, key, request))
+    return _has_lines(stage.lines)
 
 
 def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session) -> None:
@@ -126,8 +124,9 @@ def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session) -> Non
         session.run(folder.first)
         if job.passes.second_reading and write_second_reading(job, folder):
             session.run(folder.second_reading)
-    if job.passes.again and write_again(job, folder):
-        session.run(folder.again)
+    rounds = map(folder.again, count(1)) if job.passes.again else ()
+    for stage in takewhile(lambda stage: write_again(job, folder, stage), rounds):  # they end: `DocumentReading`
+        session.run(stage)
     if job.passes.cover and write_covered(job, folder):
         session.run(folder.covered)
 
@@ -153,7 +152,7 @@ class _AllResults:
     def __init__(self, job: ExtractJob, folder: ExtractFolder) -> None:
         self._job = job
         self._closing = ExitStack()
-        stages = (folder.first, folder.second_reading, folder.again, folder.covered)
+        stages = (folder.first, folder.second_reading, folder.covered, *folder.rounds())
         self._stages = [self._closing.enter_context(Results(stage.results)) for stage in stages]
 
     def __enter__(self) -> Self:
@@ -163,13 +162,12 @@ class _AllResults:
         self._closing.close()
 
     def of(self, number: int) -> Answers:
-        first, *others = self._stages
-        second_readings, again, covered = (_by_group(self._job, stage, number=number) for stage in others)
+        first, second_reading, covered, *rounds = self._stages
         return Answers(
             first=_first_answers(self._job, first, number=number),
-            second_readings=second_readings,
-            again=again,
-            covered=covered,
+            second_readings=_by_group(self._job, second_reading, number=number),
+            again=[stage.pop_all(custom_id(number, "")) for stage in rounds],
+            covered=_by_group(self._job, covered, number=number),
         )
 
 

@@ -2,7 +2,7 @@
 
 context.json             how many tokens the model took when the run began, which decides what prompts show
 documents.jsonl          what each file is, and why some could not be read
-first/ second_reading/ again/ covered/
+first/ second_reading/ again/ again-2/ … covered/
                          a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
 stack/                   the data of the stack of its own, while it is unfinished
 """
@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,9 +41,14 @@ class ExtractFolder:
     def second_reading(self) -> Stage:
         return self._stage("second_reading")
 
-    @property
-    def again(self) -> Stage:
-        return self._stage("again")
+    def again(self, number: int) -> Stage:
+        """Return the stage of one round of further questions, from 1."""
+        return self._stage("again" if number == 1 else f"again-{number}")
+
+    def rounds(self) -> list[Stage]:
+        """Return those that have begun."""
+        begun = takewhile(lambda stage: stage.lines.exists(), map(self.again, count(1)))
+        return list(begun)
 
     @property
     def covered(self) -> Stage:
@@ -99,7 +105,7 @@ class ExtractFolder:
         """Note the outputs and what became of the documents, and free the disk."""
         noted = {str(path.absolute()): sha256_of(path) for path in outputs}
         self.run.write(replace(self.run.read(), outputs=noted, num_answered=num_done, failed=dict(failed)))
-        for stage in (self.first, self.second_reading, self.again, self.covered):
+        for stage in (self.first, self.second_reading, *self.rounds(), self.covered):
             shutil.rmtree(stage.run.root, ignore_errors=True)
         self.run.forget_stack()
         for note in (self.note, self.context_note):

@@ -27,6 +27,12 @@ class OrderedResults:
         result, self._next = self._next[1], next(self._results, None)
         return result
 
+    def pop_all(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the next results whose custom_id begins so, each with the rest of it."""
+        while self._next is not None and self._next[0].startswith(prefix):
+            (custom_id, result), self._next = self._next, next(self._results, None)
+            yield custom_id.removeprefix(prefix), result
+
     def require_end(self) -> None:
         """Raise ServiceError where one is left: nobody asked for it, or it came in another order than the lines."""
         if self._next is not None:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+TOO_LONG_CODE = "context_length_exceeded"
+"""Of a line whose prompt and longest answer have more tokens than the model takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineResult:
@@ -39,16 +42,17 @@ class Answers:
     """Of each group."""
     second_readings: Mapping[int, LineResult] = field(default_factory=dict)
     """One that failed tells nothing."""
-    again: Mapping[int, LineResult] = field(default_factory=dict)
-    """To what was doubtful; where one failed, the first answer is all there is."""
+    again: Sequence[Mapping[str, LineResult]] = ()
+    """To each round of further questions, by their keys; where one failed, what was answered before is all there is."""
     covered: Mapping[int, LineResult] = field(default_factory=dict)
     """With every value that was found covered; one that failed tells nothing."""
 
     @property
     def usage(self) -> dict[str, int]:
         """Return what all of them took together."""
-        behind = (self.second_readings, self.again, self.covered)
-        return usage_of([*self.first, *(result for results in behind for result in results.values())])
+        of_groups = (result for results in (self.second_readings, self.covered) for result in results.values())
+        of_rounds = (result for results in self.again for result in results.values())
+        return usage_of([*self.first, *of_groups, *of_rounds])
 
 
 def result_of(line: Mapping[str, Any]) -> LineResult:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from extraction.course.answers import Answers, LineResult
-from extraction.course.job import ExtractJob
+from extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
+from extraction.course.job import ExtractJob, answered_questions, question_keys
 from extraction.documents.layout import LayoutText
 from extraction.fields.groups import Group
 from extraction.fields.paths import Place
+from extraction.passes.asking_again import TOO_LONG
 from extraction.passes.covering import CoveredReading, cover, covered_readings, max_characters
-from extraction.passes.document_reading import DocumentReading, GroupReading, read_group
+from extraction.passes.document_reading import DocumentReading, GroupReading, Question, no_reading, read_group
 from extraction.passes.examples import without_example_values
 from extraction.passes.excerpts import Showing
 from extraction.passes.likeness import choose_examples
@@ -21,41 +22,37 @@ from extraction.passes.second_reading import read_second, with_agreements
 from extraction.scoring.records import done_record, failed_record
 
 
-def first_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
-    """Return what a document was answered the first time, with its second readings; or the error of a first answer."""
+def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
+    """Return what a document was answered so far; or the error of one of the first answers.
+
+    A group whose first question was too long is no error of the document: it is asked again in parts.
+    """
     read: list[GroupReading] = []
     for number, (group, result) in enumerate(zip(job.groups, answers.first, strict=True)):
-        if result.error is not None:
+        if result.error is not None and not _is_too_long(showing, result.error):
             return result.error
         shown = job.excerpt(number, showing).layout
-        read.append(_agreeing(_read(job, result, group, shown), number, answers))
-    return DocumentReading(schema=job.schema, first=tuple(read))
+        read.append(_agreeing(_read(job, showing, result, group, shown), number, answers))
+    reading = DocumentReading(schema=job.schema, first=tuple(read))
+    for results in answers.again:
+        asked = answered_questions(reading.questions(), results.keys())
+        read_again = []
+        for key, question in asked.items():
+            one = _read_again(job, showing, reading, question, results[key])
+            read_again.append((question, _agreeing(one, question.group, answers)))
+        reading = replace(reading, rounds=(*reading.rounds, tuple(read_again)))
+    return reading
 
 
-def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
-    """Return what a document was answered both times; or the error of one of the first answers."""
-    reading = first_reading(job, showing, answers)
-    if not isinstance(reading, DocumentReading):
-        return reading
-    second = {
-        group: _agreeing(
-            _read(job, answers.again[group], job.doubted(group, doubts), job.excerpt(group, showing).layout),
-            group,
-            answers,
-        )
-        for group, doubts in reading.doubts().items()
-        if group in answers.again and answers.again[group].error is None
-    }
-    return replace(reading, again=second)
-
-
-def again_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[int, Request]:
-    """Return what asks for doubtful leaves again, by the number of their group."""
-    reading = first_reading(job, showing, answers)
+def again_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[str, Request]:
+    """Return what the next round asks of a document, by the keys of its questions."""
+    reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return {}
-    shown = {group: reading.first[group].shown.text for group in range(len(job.groups))}
-    return {group: job.again_request(group, shown[group], doubts) for group, doubts in reading.doubts().items()}
+    return {
+        key: job.again_request(_shown_again(job, showing, reading, question).text, question)
+        for key, question in question_keys(reading.questions()).items()
+    }
 
 
 def covered_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[int, Request]:
@@ -76,7 +73,8 @@ def covered_questions(job: ExtractJob, showing: Showing, reading: DocumentReadin
     """Yield what asks for each group with all values covered, by its number."""
     longest = max_characters(reading.merged())
     for group, shown in enumerate(covered_texts(job, showing, reading)):
-        yield group, job.covered_request(group, shown.text, max_characters=longest)
+        if reading.first[group].problem is None:  # else this question would be too long, too
+            yield group, job.covered_request(group, shown.text, max_characters=longest)
 
 
 def record_of(
@@ -92,6 +90,9 @@ def record_of(
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)
+    if not reading.is_answered:
+        error = next(result.error for result in answers.first if result.error is not None)
+        return failed_record(error, name=name, sha256=sha256, usage=usage)
     return done_record(
         job.schema,
         reading.merged(),
@@ -99,6 +100,7 @@ def record_of(
         name=name,
         sha256=sha256,
         usage=usage,
+        unanswered=reading.unanswered(),
         calibration=job.calibration,
         retrieval_ranks=_ranks(showing),
         covered=_behind_covers(job, showing, reading, answers.covered) if answers.covered else None,
@@ -112,14 +114,14 @@ def _behind_covers(
     found: dict[Place, CoveredReading] = {}
     for group, result in covered.items():
         if result.error is None:
-            found |= covered_readings(_read(job, result, job.groups[group], texts[group]), merged)
+            found |= covered_readings(_read(job, showing, result, job.groups[group], texts[group]), merged)
     return found
 
 
 def _ranks(showing: Showing) -> Mapping[int, int]:
     """Return the best rank that a passage has for any group, by where it begins."""
     best: dict[int, int] = {}
-    for excerpt in showing.excerpts.values():
+    for excerpt in (*showing.excerpts.values(), *showing.parts.values()):
         for start, rank in excerpt.ranks.items():
             best[start] = min(rank, best.get(start, rank))
     return best
@@ -134,7 +136,29 @@ def _agreeing(read: GroupReading, number: int, answers: Answers) -> GroupReading
     return replace(read, findings=tuple(with_agreements(read.findings, values, read.group)))
 
 
-def _read(job: ExtractJob, result: LineResult, group: Group, shown: LayoutText) -> GroupReading:
+def _read_again(
+    job: ExtractJob, showing: Showing, reading: DocumentReading, question: Question, result: LineResult
+) -> GroupReading:
+    shown = _shown_again(job, showing, reading, question)
+    return _read(job, showing, result, job.asked_again(question), shown)
+
+
+def _shown_again(job: ExtractJob, showing: Showing, reading: DocumentReading, question: Question) -> LayoutText:
+    """Return what a further question shows: as the first of its group, or more where that was too long."""
+    first = reading.first[question.group]
+    return first.shown if first.problem is None else job.part_excerpt(question, showing).layout
+
+
+def _read(job: ExtractJob, showing: Showing, result: LineResult, group: Group, shown: LayoutText) -> GroupReading:
+    """Read an answer; where there is none, all leaves are left out."""
+    if result.error is not None:
+        said = f"it could not be asked: {result.error['message']}"
+        return no_reading(group, shown, TOO_LONG if _is_too_long(showing, result.error) else said)
     read = read_group(result.text, group, shown, quotes=job.quotes, content=result.logprobs)
     examples = choose_examples(shown.text, job.examples)
     return replace(read, findings=tuple(without_example_values(read.findings, examples, group)))
+
+
+def _is_too_long(showing: Showing, error: Mapping[str, Any]) -> bool:
+    """Tell whether a smaller question may fit: where a document is shown whole, whatever its length, none would."""
+    return showing.can_be_cut and error["code"] == TOO_LONG_CODE

@@ -44,8 +44,8 @@ def packed_found(
 def ground(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
     """Return JSON of the `record`, and of what is asked next.
 
-    That are the `doubts`, of which nothing was asked so far; where there are none, the questions with the found values
-    `covered`, if the plan has them.
+    That are the `doubts`, which the next round asks; where there are none, the questions with the found values
+    `covered`, if the plan has them. `group` of each is what its line is named by: `question_keys`.
     """
     num_said, num_plan = _SIZES.unpack_from(content)
     starts = [_SIZES.size, _SIZES.size + num_said, _SIZES.size + num_said + num_plan]
@@ -78,25 +78,26 @@ def _gathered(asked: Mapping[str, Any], stored: bytes) -> Gathered:
 def _answers(asked: Mapping[str, Any]) -> Answers:
     by_group = {
         name: {int(group): LineResult.from_body(answer) for group, answer in (asked[name] or {}).items()}
-        for name in ("second_readings", "again", "covered")
+        for name in ("second_readings", "covered")
     }
-    return Answers(first=[LineResult.from_body(answer) for answer in asked["first"]], **by_group)
+    again = [{key: LineResult.from_body(answer) for key, answer in answers.items()} for answers in asked["again"] or ()]
+    return Answers(first=[LineResult.from_body(answer) for answer in asked["first"]], again=again, **by_group)
 
 
 def _next(job: ExtractJob, showing: Showing, answers: Answers, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the questions that follow of what was asked so far: None is what was not."""
-    doubts, covered = dict[int, Request](), dict[int, Request]()
-    if job.passes.again and asked["again"] is None:
+    """Return the questions that follow of what was asked so far: nothing does behind what was covered."""
+    doubts, covered = dict[str, Request](), dict[int, Request]()
+    if job.passes.again and asked["covered"] is None:
         doubts = again_requests(job, showing, answers)
     if job.passes.cover and asked["covered"] is None and not doubts:
         covered = covered_requests(job, showing, answers)
     return {"doubts": _questions(doubts), "covered": _questions(covered)}
 
 
-def _questions(requests: Mapping[int, Request]) -> list[dict[str, Any]]:
+def _questions(requests: Mapping[int, Request] | Mapping[str, Request]) -> list[dict[str, Any]]:
     return [
-        {"group": group, "messages": list(request.messages), "response_format": request.response_format}
-        for group, request in requests.items()
+        {"group": key, "messages": list(request.messages), "response_format": request.response_format}
+        for key, request in requests.items()
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from extraction.fields.groups import Group, answer_tokens, groups
 from extraction.fields.paths import Path as FieldPath
 from extraction.fields.schema import FieldSchema
 from extraction.passages.cutting import Count
-from extraction.passes.asking_again import CONTRADICTED, CUT, fewer_reasons
+from extraction.passes.asking_again import CONTRADICTED, TOO_LONG, asked_again, fewer_reasons
+from extraction.passes.document_reading import Question
 from extraction.passes.examples import MAX_EXAMPLES, Example, examples_in_words
 from extraction.passes.excerpts import EXCERPT_RULES, LEAST_ROOM, Excerpt, Showing, Window
 from extraction.passes.hunter import hunter_request
@@ -39,7 +41,7 @@ class Passes:
     """What is asked of each document beside every group of fields."""
 
     again: bool = True
-    """Doubtful fields are asked for a second time."""
+    """Doubtful fields are asked for a second time, and in halves what no answer came to."""
     second_reading: bool = False
     """Each document is read another way, too: every value that it has, without fields."""
     cover: bool = False
@@ -90,8 +92,16 @@ class ExtractJob:
     def excerpt(self, group: int, showing: Showing) -> Excerpt:
         """Return what of a document every question for a group shows: so much that the longest of them has room."""
         if group not in showing.excerpts:
-            showing.excerpts[group] = self._excerpt(group, showing)
+            showing.excerpts[group] = self._excerpt(self.groups[group], showing)
         return showing.excerpts[group]
+
+    def part_excerpt(self, question: Question, showing: Showing) -> Excerpt:
+        """Return what a question for a part of a group shows where that of the whole group was too long."""
+        part = self.asked_again(question)
+        asked = tuple(leaf.path for leaf in part.leaves)
+        if asked not in showing.parts:
+            showing.parts[asked] = self._excerpt(part, showing)
+        return showing.parts[asked]
 
     def first_request(self, group: int, text: str) -> Request:
         """Return what asks a document for a group the first time; `text` is that of its excerpt."""
@@ -99,12 +109,7 @@ class ExtractJob:
 
     def second_request(self, group: int, text: str) -> Request | None:
         """Return the second reading of a document beside a group's first; None where it could tell nothing."""
-        whole = self.groups[group]
-        if not kinds_read(whole):
-            return None
-        return second_reading_request(
-            text, whole, quotes=self.quotes, examples=choose_examples(text, self.examples), shape=self.shape
-        )
+        return self._second_request(text, self.groups[group])
 
     def covered_request(self, group: int, text: str, *, max_characters: int) -> Request:
         """Return what asks for a group once what was found is covered."""
@@ -113,31 +118,29 @@ class ExtractJob:
             text, whole, quotes=self.quotes, examples=examples, shape=self.shape, max_characters=max_characters
         )
 
-    def again_request(self, group: int, text: str, doubts: Mapping[FieldPath, str]) -> Request:
-        """Return what asks for doubtful leaves again, with as many of the reasons as the model's context has room."""
-        asked = self.doubted(group, doubts)
-        request = self._request(text, asked, doubts=doubts)
-        for told in fewer_reasons(doubts):
+    def again_request(self, text: str, question: Question) -> Request:
+        """Return what asks for leaves again, with as many of the reasons as the model's context has room.
+
+        That their question was too long is none of them: nothing was answered that could be doubtful.
+        """
+        asked = self.asked_again(question)
+        doubts = {path: reason for path, reason in question.doubts.items() if reason != TOO_LONG}
+        request = self._request(text, asked, doubts=doubts or None)
+        for told in fewer_reasons(doubts) if doubts else ():
             if self.window is None or _num_tokens(request, self.window.count) <= self._most_tokens(self.window):
                 break
             request = self._request(text, asked, doubts=told)
         return request
 
-    def doubted(self, group: int, paths: Mapping[FieldPath, str]) -> Group:
-        """Return a group's leaves at these paths as a group.
-
-        Last comes the one that the first answer was cut in: should the second run on there, too, it has the others.
-        """
-        whole = self.groups[group]
-        asked = whole.restrict([leaf for leaf in whole.leaves if leaf.path in paths])
-        cut_at = next((path for path, reason in paths.items() if reason == CUT), None)
-        return asked if cut_at is None else asked.ending_with(cut_at)
+    def asked_again(self, question: Question) -> Group:
+        """Return the leaves of a question as a group."""
+        return asked_again(self.groups[question.group], question.doubts)
 
     def room(self, group: int) -> int | None:
         """Return for how many tokens of text every question for a group has room; None: nobody knows."""
         if self.window is None:
             return None
-        return self._most_tokens(self.window) - self._longest(group, "", self.window.count)
+        return self._most_tokens(self.window) - self._longest(self.groups[group], "", self.window.count)
 
     def fits(self) -> Callable[[Example], bool]:
         """Return what tells whether as many examples of one's length as a prompt shows leave room for a document."""
@@ -147,7 +150,7 @@ class ExtractJob:
         plain = replace(self, examples=())
         rooms = [
             self._most_tokens(window) - LEAST_ROOM - plain._longest(group, "", window.count, told=False)
-            for group in range(len(self.groups))
+            for group in self.groups
         ]
 
         def fits(example: Example) -> bool:
@@ -160,20 +163,23 @@ class ExtractJob:
     def line(
         self,
         document: int,
-        group: int,
+        key: int | str,
         request: Request,
         *,
         is_second_reading: bool = False,
         context: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the line that puts a request to the model; `context` says what is to be found for its prompt."""
+        """Return the line that puts a request to the model; `context` says what is to be found for its prompt.
+
+        `key` is the number of its group, or one of `question_keys`.
+        """
         asked = {"messages": list(request.messages), "response_format": request.response_format}
         body = {"model": self.model, **self.params, **asked, **({} if context is None else {"context": context})}
-        name = custom_id(document, group, is_second_reading=is_second_reading)
+        name = custom_id(document, key, is_second_reading=is_second_reading)
         line = {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": body}
         return orjson.dumps(line) + b"\n"
 
-    def _excerpt(self, group: int, showing: Showing) -> Excerpt:
+    def _excerpt(self, group: Group, showing: Showing) -> Excerpt:
         if self.window is None:
             return showing.whole
         limit = self._most_tokens(self.window)
@@ -182,20 +188,20 @@ class ExtractJob:
         told = limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
         room = limit - self._longest(group, "", self.window.count, told=told)
         for _ in range(_TRIES):  # which examples a prompt shows depends on what it shows of the document
-            excerpt = showing.excerpt(self.groups[group], room)
+            excerpt = showing.excerpt(group, room)
             too_many = self._longest(group, excerpt.layout.text, self.window.count, told=told) - limit
             if too_many <= 0 or room < LEAST_ROOM:
                 return excerpt
             room -= too_many
         return excerpt
 
-    def _longest(self, group: int, text: str, count: Count, *, told: bool = True) -> int:
+    def _longest(self, group: Group, text: str, count: Count, *, told: bool = True) -> int:
         """Return the tokens of the longest prompt for a group: with every doubt, if any reason is `told`."""
         # Of one reason that all share. Where they have more, some are not told: room for reasons of their own would be
         # taken from the document's text.
-        doubts = dict.fromkeys((leaf.path for leaf in self.groups[group].leaves), CONTRADICTED) if told else {}
-        again = self._request(text, self.groups[group], doubts=doubts)
-        return max(_num_tokens(one, count) for one in (again, self.second_request(group, text)) if one is not None)
+        doubts = dict.fromkeys((leaf.path for leaf in group.leaves), CONTRADICTED) if told else {}
+        again = self._request(text, group, doubts=doubts)
+        return max(_num_tokens(one, count) for one in (again, self._second_request(text, group)) if one is not None)
 
     def _most_tokens(self, window: Window) -> int:
         """Return the most tokens that a prompt may have beside the longest answer."""
@@ -205,13 +211,43 @@ class ExtractJob:
         examples = choose_examples(text, self.examples)
         return hunter_request(text, group, quotes=self.quotes, examples=examples, shape=self.shape, doubts=doubts)
 
+    def _second_request(self, text: str, group: Group) -> Request | None:
+        if not kinds_read(group):
+            return None
+        examples = choose_examples(text, self.examples)
+        return second_reading_request(text, group, quotes=self.quotes, examples=examples, shape=self.shape)
 
-def custom_id(document: int, group: int, *, is_second_reading: bool = False) -> str:
-    """Return the name of a line; both numbers count from 0.
+
+def custom_id(document: int, key: int | str, *, is_second_reading: bool = False) -> str:
+    """Return the name of a line; documents and groups count from 0.
 
     A second reading has one of its own, so that both questions may be lines of one batch.
     """
-    return f"document-{document}-group-{group}" + ("-second-reading" if is_second_reading else "")
+    return f"document-{document}-group-{key}" + ("-second-reading" if is_second_reading else "")
+
+
+def question_keys(questions: Sequence[Question]) -> dict[str, Question]:
+    """Return the questions of one round by their keys: the number of a group, and which of its questions it is."""
+    numbers = Counter(question.group for question in questions)
+    seen: Counter[int] = Counter()
+    found: dict[str, Question] = {}
+    for question in questions:
+        part = f"-{seen[question.group]}" if numbers[question.group] > 1 else ""
+        found[f"{question.group}{part}"] = question
+        seen[question.group] += 1
+    return found
+
+
+def answered_questions(questions: Sequence[Question], keys: Collection[str]) -> dict[str, Question]:
+    """Return those questions of a round that have results, which are known by `keys`.
+
+    A release before halves asked for all of a group at once: then its results have the group's own number for a key.
+    """
+    whole: dict[str, Question] = {}
+    for one in questions:
+        before = whole.get(str(one.group), one)
+        whole[str(one.group)] = Question(group=one.group, doubts={**before.doubts, **one.doubts})
+    return {key: question for key, question in (whole | question_keys(questions)).items() if key in keys}
 
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int, apart: bool = False) -> ExtractJob:

@@ -1,6 +1,6 @@
-"""Which leaves are asked a second time, why, and what counts when both answers are there.
+"""Which leaves are asked again, why, in which questions, and what counts when both answers are there.
 
-Once, all doubtful leaves of a document together; a third time nothing is asked. Knows no batch.
+Doubtful leaves are asked once more, those that an answer left out in halves: see `DocumentReading`. Knows no batch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from extraction.passes.validators import Violation
 MISSING = "the answer ended before it"
 CUT = "the answer ran on in it until it was cut"
 UNREADABLE = "it could not be read as a value of its kind, or is too long a number"
+TOO_LONG = "its question was longer than the model's context"
 UNGROUNDED = "the value was not found in the document"
 CONTRADICTED = "a second reading found another value there"
 
@@ -27,9 +28,7 @@ def doubts(
 ) -> dict[Path, str]:
     """Return the leaves of a group to be asked again, each with the first reason: what `hunter_request` tells."""
     leaves = {leaf.path: leaf for leaf in group.leaves}
-    found = dict.fromkeys(answer.missing, MISSING) | dict.fromkeys(answer.unreadable, UNREADABLE)
-    if answer.cut_at is not None:
-        found[answer.cut_at] = CUT
+    found = gaps(answer)
     for finding in findings:
         if finding.value is not None and leaves[finding.path].ground and not finding.spans:
             found.setdefault(finding.path, UNGROUNDED)
@@ -55,10 +54,50 @@ def fewer_reasons(doubts: Mapping[Path, str]) -> Iterator[dict[Path, str | None]
     yield {}
 
 
-def settle(
-    group: Group, first: Sequence[Finding], again: Sequence[Finding], asked: Iterable[Path]
-) -> list[list[Finding]]:
-    """Return what to `merge` of a first answer and of the one to the doubtful leaves.
+def gaps(answer: Answer) -> dict[Path, str]:
+    """Return the leaves that an answer leaves out, each with the reason."""
+    found = dict.fromkeys(answer.missing, MISSING) | dict.fromkeys(answer.unreadable, UNREADABLE)
+    return found if answer.cut_at is None else found | {answer.cut_at: CUT}
+
+
+def asked_again(group: Group, doubts: Mapping[Path, str]) -> Group:
+    """Return a group's leaves at these paths as a group, the keys of their items with them.
+
+    Last comes the one that an answer was cut in: should the next run on there, too, it has the others.
+    """
+    asked = group.restrict([leaf for leaf in group.leaves if leaf.path in doubts])
+    cut_at = next((path for path, reason in doubts.items() if reason == CUT), None)
+    return asked if cut_at is None else asked.ending_with(cut_at)
+
+
+def parts(group: Group, doubts: Mapping[Path, str]) -> list[list[Path]]:
+    """Return the leaves of a question in the smallest parts that can be asked apart, in its order.
+
+    An array whose items no key joins is one part. A key is none beside other leaves of its items: it comes with each.
+    """
+    found: dict[Path, list[Path]] = {}
+    for leaf in asked_again(group, doubts).leaves:
+        if leaf.path in doubts and not (leaf.key and _comes_with(leaf.path, group, doubts)):
+            first = next(iter(_whole_array(group, leaf.path)), leaf.path)
+            found.setdefault(leaf.path if leaf.key else first, []).append(leaf.path)
+    return list(found.values())
+
+
+def _comes_with(key: Path, group: Group, doubts: Mapping[Path, str]) -> bool:
+    """Tell whether a key is asked in any case, with leaves that are parts of their own."""
+    return any(path != key and path[:-1] == key[:-1] and not _whole_array(group, path) for path in doubts)
+
+
+def halves(group: Group, doubts: Mapping[Path, str]) -> list[dict[Path, str]]:
+    """Return what a question's leaves are asked in instead: two questions, or one that has no smaller parts."""
+    found = parts(group, doubts)
+    middle = (len(found) + 1) // 2
+    both = [found[:middle], found[middle:]]
+    return [{path: doubts[path] for part in half for path in part} for half in both if half]
+
+
+def settle(group: Group, first: Sequence[Finding], again: Sequence[Finding], asked: Iterable[Path]) -> list[Finding]:
+    """Return what of a first answer is still to be merged beside the one to the doubtful leaves.
 
     An array that was asked as a whole counts as it was said the second time. Elsewhere a value that was found
     nowhere gives way to whatever was said the second time, null too.
@@ -73,7 +112,7 @@ def settle(
         is_answered = finding.path in asked_again and finding.path in answered
         return finding.path not in replaced and (is_found or not is_answered)
 
-    return [[finding for finding in first if is_kept(finding)], list(again)]
+    return [finding for finding in first if is_kept(finding)]
 
 
 def _whole_array(group: Group, path: Path) -> list[Path]:

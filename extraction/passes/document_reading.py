@@ -5,8 +5,8 @@ Knows no line and no result of a batch: texts of answers in, findings out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from extraction.documents.layout import LayoutText
@@ -14,7 +14,7 @@ from extraction.fields.groups import Group
 from extraction.fields.paths import Path
 from extraction.fields.schema import FieldSchema
 from extraction.passes.answers import read_answer
-from extraction.passes.asking_again import doubts, settle
+from extraction.passes.asking_again import TOO_LONG, doubts, gaps, halves, parts, settle
 from extraction.passes.findings import Answer, Finding, ground_readings, relocate
 from extraction.passes.logprobs import with_logprobs
 from extraction.passes.merging import Merged, merge, record
@@ -29,44 +29,89 @@ class GroupReading:
     shown: LayoutText
     answer: Answer
     findings: tuple[Finding, ...]
+    problem: str | None = None
+    """Why there is no answer."""
+
+    def gaps(self) -> dict[Path, str]:
+        """Return the leaves that were asked and not answered, each with the reason."""
+        return gaps(self.answer) if self.problem is None else dict.fromkeys(self.answer.missing, self.problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Leaves of one group that are asked again together."""
+
+    group: int
+    """The number of the group."""
+    doubts: Mapping[Path, str]
+    """Why, for each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentReading:
-    """What was answered about a document the first time, and of doubtful leaves the second."""
+    """What was answered about a document the first time, and in rounds of further questions."""
 
     schema: FieldSchema
     first: tuple[GroupReading, ...]
-    again: Mapping[int, GroupReading] = field(default_factory=dict)
-    """By the number of the group."""
+    """Of each group."""
+    rounds: tuple[tuple[tuple[Question, GroupReading], ...], ...] = ()
 
-    def doubts(self) -> dict[int, dict[Path, str]]:
-        """Return for each group with doubtful leaves why each of them is asked again."""
-        against = violations(
-            self.schema, record(self.schema, self._merged([(one.findings, one.shown) for one in self.first]))
-        )
-        found = {
-            number: doubts(one.group, one.answer, one.findings, violations=against)
-            for number, one in enumerate(self.first)
-        }
-        return {number: reasons for number, reasons in found.items() if reasons}
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether there is any answer."""
+        return any(one.problem is None for one in (*self.first, *(reading for _, reading in self._asked_again())))
+
+    def questions(self) -> list[Question]:
+        """Return what the next round asks, the groups in their order.
+
+        The first round asks everything doubtful once more. Leaves that an answer left out are asked in halves of their
+        question, round after round, down to a single one: so every round is of smaller questions than the one before.
+        """
+        if not self.rounds:
+            return self._doubtful()
+        return [half for question, reading in self.rounds[-1] for half in self._smaller(question, reading)]
+
+    def unanswered(self) -> dict[Path, str]:
+        """Return the leaves of which no answer came, or no list to its end, each with the last reason."""
+        found = {path: reason for one in self.first for path, reason in one.gaps().items()}
+        for _question, reading in self._asked_again():
+            missing = reading.gaps()
+            asked = found.keys() & {leaf.path for leaf in reading.group.leaves}
+            still = {path: missing[path] for path in asked & missing.keys()}
+            found = {path: reason for path, reason in found.items() if path not in asked} | still
+        return found
 
     def merged(self) -> list[Merged]:
         """Return each value of the record with its candidates; spans are of the document's text."""
-        passages: list[tuple[Sequence[Finding], LayoutText]] = []
-        doubts = self.doubts() if self.again else {}
-        for number, one in enumerate(self.first):
-            second = self.again.get(number)
-            if second is None:
-                passages.append((one.findings, one.shown))
-            else:
-                asked = doubts[number].keys()  # not the keys of items, which came with them
-                kept, again = settle(one.group, one.findings, second.findings, asked)
-                passages += [(kept, one.shown), (again, second.shown)]
-        return self._merged(passages)
-
-    def _merged(self, passages: Sequence[tuple[Sequence[Finding], LayoutText]]) -> list[Merged]:
+        by_group = [[(list(one.findings), one.shown)] for one in self.first]
+        for question, again in self._asked_again():
+            group, before = self.first[question.group].group, by_group[question.group]
+            kept = [(settle(group, findings, again.findings, question.doubts), shown) for findings, shown in before]
+            by_group[question.group] = [*kept, (list(again.findings), again.shown)]
+        passages = [passage for of_group in by_group for passage in of_group]
         return merge(self.schema, [relocate(findings, shown.to_document) for findings, shown in passages])
+
+    def _asked_again(self) -> Iterator[tuple[Question, GroupReading]]:
+        return (asked for asked_round in self.rounds for asked in asked_round)
+
+    def _doubtful(self) -> list[Question]:
+        against = violations(self.schema, record(self.schema, self.merged()))
+        found: list[Question] = []
+        for number, one in enumerate(self.first):
+            if one.problem is not None:
+                found += self._smaller(Question(group=number, doubts=one.gaps()), one)
+                continue
+            reasons = doubts(one.group, one.answer, one.findings, violations=against)
+            asked = halves(one.group, reasons) if one.answer.missing else [reasons]
+            found += [Question(group=number, doubts=each) for each in asked if each]
+        return found
+
+    def _smaller(self, question: Question, reading: GroupReading) -> list[Question]:
+        """Return what asks for the leaves that an answer to a question left out; nothing where it was the smallest."""
+        group = self.first[question.group].group
+        missing = {path: reason for path, reason in reading.gaps().items() if path in question.doubts}
+        is_last = reading.problem not in (None, TOO_LONG) or len(parts(group, question.doubts)) == 1
+        return [] if is_last else [Question(group=question.group, doubts=half) for half in halves(group, missing)]
 
 
 def read_group(
@@ -81,3 +126,9 @@ def read_group(
     if content:
         findings = with_logprobs(findings, group, text, content)
     return GroupReading(group=group, shown=shown, answer=answer, findings=tuple(findings))
+
+
+def no_reading(group: Group, shown: LayoutText, problem: str) -> GroupReading:
+    """Return what there is where a question has no answer."""
+    answer = Answer(readings=(), missing=tuple(leaf.path for leaf in group.leaves))
+    return GroupReading(group=group, shown=shown, answer=answer, findings=(), problem=problem)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from extraction.documents.document import Document
 from extraction.documents.layout import LayoutText, layout
 from extraction.fields.groups import Group
-from extraction.fields.paths import ITEM
+from extraction.fields.paths import ITEM, Path
 from extraction.grounding.spans import Span
 from extraction.passages.cutting import LEAST_TOKENS, Count, Cutter
 from extraction.passages.passage import Passage, joined_spans
@@ -88,6 +88,13 @@ class Showing:
         self._cuts: dict[int, tuple[list[Passage], Bm25]] = {}
         self.excerpts = excerpts or {}
         """By the number of their group, once they were made."""
+        self.parts: dict[tuple[Path, ...], Excerpt] = {}
+        """The same for leaves that are asked apart from the others of their group."""
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Tell whether a prompt that has no room for the whole document shows passages of it."""
+        return self._count is not None
 
     @cached_property
     def whole(self) -> Excerpt:

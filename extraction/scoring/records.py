@@ -10,7 +10,7 @@ from typing import Any
 
 from extraction.documents.document import Document
 from extraction.fields.leaf import Leaf
-from extraction.fields.paths import ITEM, Place
+from extraction.fields.paths import ITEM, Path, Place
 from extraction.fields.schema import FieldSchema
 from extraction.passes.covering import CoveredReading
 from extraction.passes.findings import Finding, Reading
@@ -23,7 +23,8 @@ from extraction.scoring.rivals import Rival, rivals_of
 from extraction.scoring.score import HIGH_FROM, scored
 
 UNANSWERED = "nothing was answered about it"
-"""The answers ended before it: its null is none that somebody read, and so is never let go unseen."""
+UNENDED = "its list may lack something"
+"""Such a null is none that somebody read, and such a list may lack items: neither is ever let go unseen."""
 
 
 def done_record(
@@ -35,26 +36,28 @@ def done_record(
     sha256: str,
     usage: Mapping[str, Any],
     calibration: Calibration | None = None,
+    unanswered: Mapping[Path, str] | None = None,
     retrieval_ranks: Mapping[int, int] | None = None,
     covered: Mapping[Place, CoveredReading] | None = None,
 ) -> dict[str, Any]:
     """Return the record of a document that was read; spans of `merged` are of its text.
 
+    `unanswered` are the leaves that no answer came to, or none to the end of their list, each with why.
     `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
     `covered` is what was answered behind covers.
     """
     fields = record(schema, merged)
-    wrong = violations(schema, fields)
     evidence = []
     answered = {entry.place for entry in merged}
-    unanswered = [leaf for leaf in schema.leaves if ITEM not in leaf.path and leaf.path not in answered]
-    for entry in (*merged, *map(_null, unanswered)):
+    nulls = [_null(leaf) for leaf in schema.leaves if ITEM not in leaf.path and leaf.path not in answered]
+    wrong = [*violations(schema, fields), *_left_out(unanswered or {}, [entry.leaf.path for entry in nulls])]
+    for entry in (*merged, *nulls):
         spans = entry.candidates[0].spans
         rivals, behind = rivals_of(entry, document.text), (covered or {}).get(entry.place)
         features = features_of(
             entry,
             document.text,
-            violations=wrong if entry.place in answered else [Violation(paths=(entry.leaf.path,), reason=UNANSWERED)],
+            violations=wrong,
             num_rivals=len(rivals),
             covered=behind,
             ocr_scores=ocr_scores(spans, document),
@@ -81,6 +84,14 @@ def _other(behind: CoveredReading | None, rivals: Sequence[Rival]) -> list[Rival
     if behind is None or behind.span is None or any(behind.span.overlaps(rival.span) for rival in rivals):
         return []
     return [Rival(value=behind.value, span=behind.span)]
+
+
+def _left_out(unanswered: Mapping[Path, str], nulls: Sequence[Path]) -> list[Violation]:
+    """Return what speaks against leaves that have no answer, and against the items of lists that were not ended."""
+    lists = [path for path in unanswered if ITEM in path]
+    told = dict.fromkeys(nulls, UNANSWERED) | dict.fromkeys(lists, UNENDED)
+    reasons = {path: f"{said}: {unanswered[path]}" if path in unanswered else said for path, said in told.items()}
+    return [Violation(paths=(path,), reason=reason) for path, reason in reasons.items()]
 
 
 def _null(leaf: Leaf) -> Merged:

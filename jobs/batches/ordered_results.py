@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -30,6 +30,12 @@ class OrderedResults:
             return None
         taken, self._next = self._next, self._read()
         return taken
+
+    def take_all(self, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the next lines of requests whose custom_id begins so, each with the rest of that."""
+        while self._next is not None and self._next["custom_id"].startswith(prefix):
+            taken, self._next = self._next, self._read()
+            yield taken["custom_id"].removeprefix(prefix), taken
 
     def _read(self) -> Mapping[str, Any] | None:
         line = next(self._lines, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from sqlalchemy import func, select
@@ -21,7 +21,7 @@ from jobs.extractions import documents, lifecycle, outputs, reviews, stages
 from jobs.extractions.claims import EXTRACTIONS, ExtractionWork
 from jobs.extractions.progress import DocumentProgress
 from jobs.extractions.stage_lines import ExtractionFailedError, StageLines
-from jobs.extractions.stages import STAGES, Stage
+from jobs.extractions.stages import Stage, stage_of
 from jobs.extractions.standing import Standing, look, problem_of
 from jobs.files import NewFile
 from jobs.graphs.advancing import Advancer
@@ -83,23 +83,26 @@ class Extractions(Advancer[Extraction]):
             return False
         if standing.open_stage is not None:
             return self._finish_stage(work, standing, standing.open_stage)
-        if standing.next_stage is None:
-            self._complete(work, standing)
-            return False
-        self._begin_stage(work, standing, standing.next_stage)
-        return True
+        if any(self._begin_stage(work, standing, stage) for stage in standing.next_stages):
+            return True
+        self._complete(work, standing)
+        return False
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
-    def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: Stage) -> None:
+    def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: Stage) -> bool:
+        """Begin a stage; tell whether it is one: a further round with nothing to ask is none."""
         made = self._lines_of(work, standing)
         kept = made.keep(stage)
         documents_key = kept["documents_file_id"].object_key if stage is Stage.READ else None
         counted = _Counted(made.lines(stage, documents_key=documents_key))
+        is_further_round = stage in map(stage_of, standing.begun)
+        if is_further_round and counted.is_empty():
+            return False
         object_key = files.new_object_key(standing.extraction.tenant_id)
         name = f"{standing.extraction.id}_{stage}.jsonl"
         written = made_inputs.write_input(self._storage, object_key, counted, filename=name, settings=self._settings)
-        if stage in (Stage.ASK_AGAIN, Stage.ASK_COVERED) and counted.num_lines:
+        if stage in (Stage.ASK_AGAIN, Stage.ASK_COVERED) and counted.num_lines and not is_further_round:
             provisional = (one.provisional_record() for one in self._lines_of(work, standing).progress())
             kept = {"output_file_id": outputs.write_provisional(self._storage, standing.extraction, provisional)}
         try:
@@ -108,6 +111,7 @@ class Extractions(Advancer[Extraction]):
             for key in (object_key, *(new.object_key for new in kept.values())):  # the next look writes them anew
                 self._storage.delete(key)
             raise
+        return True
 
     def _submit(
         self, work: ExtractionWork, stage: Stage, kept: dict[str, NewFile], lines: NewFile | None, *, num_lines: int
@@ -126,7 +130,7 @@ class Extractions(Advancer[Extraction]):
             return False
         if batch is not None and batch.state == BatchState.FAILED:
             raise ExtractionFailedError(problem_of(open_stage, batch))
-        if STAGES[open_stage.number] is Stage.READ and batch is not None:
+        if stage_of(open_stage) is Stage.READ and batch is not None:
             self._note_read(work, standing)
         with work.writing() as (session, extraction):
             stage = session.get_one(ExtractionStage, (extraction.id, open_stage.number))
@@ -171,8 +175,14 @@ class _Counted:
     """Lines, counted as they pass."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = lines
+        self._lines = iter(lines)
         self.num_lines = 0
+
+    def is_empty(self) -> bool:
+        """Tell whether there is no line, before any has passed."""
+        first = list(islice(self._lines, 1))
+        self._lines = chain(first, self._lines)
+        return not first
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._lines:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from extraction.course.answers import Answers, LineResult, result_of
+from extraction.course.answers import TOO_LONG_CODE, Answers, LineResult, result_of
 from extraction.course.job import custom_id as question_id
 from extraction.scoring.records import failed_record
 from jobs.batches.ordered_results import OrderedResults
@@ -45,10 +45,12 @@ class DocumentProgress:
     first: Sequence[LineResult]
     """Of each group, or none at all."""
     second_readings: Mapping[int, LineResult]
-    """By the number of the group, as all that follow."""
+    """By the number of the group, as `covered`."""
     grounded: Outcome | None
-    again: Mapping[int, LineResult]
-    grounded_again: Outcome | None
+    again: Sequence[Mapping[str, LineResult]]
+    """Of each round of further questions, by their keys."""
+    grounded_again: Sequence[Outcome | None]
+    """After each round; None of one that did not ask about this document."""
     covered: Mapping[int, LineResult]
     grounded_covered: Outcome | None
     not_asked: Mapping[str, Any]
@@ -60,13 +62,14 @@ class DocumentProgress:
 
     @property
     def usage(self) -> dict[str, int]:
-        behind = {"second_readings": self.second_readings, "again": self.again, "covered": self.covered}
-        return Answers(first=self.first, **behind).usage
+        of_groups = {"second_readings": self.second_readings, "covered": self.covered}
+        return Answers(first=self.first, again=self.again, **of_groups).usage
 
     @property
     def doubts(self) -> Sequence[Mapping[str, Any]]:
-        """Return the questions that are to be put again."""
-        return self.grounded.body.get("doubts", ()) if self.grounded is not None else ()
+        """Return the questions of the next round."""
+        latest = self.grounded_again[-1] if self.grounded_again else self.grounded
+        return latest.body.get("doubts", ()) if latest is not None else ()
 
     @property
     def covered_questions(self) -> Sequence[Mapping[str, Any]]:
@@ -80,7 +83,8 @@ class DocumentProgress:
             return _MISSING if self.read is None else self.read.error
         if not self.first:
             return self.not_asked
-        return next((result.error for result in self.first if result.error is not None), None)
+        errors = (result.error for result in self.first if result.error is not None)
+        return next((error for error in errors if error["code"] != TOO_LONG_CODE), None)
 
     def record(self) -> dict[str, Any]:
         """Return the record; where a later grounding failed, what the one before it found is all there is."""
@@ -99,7 +103,7 @@ class DocumentProgress:
         return {**self.record(), **({"status": PROVISIONAL} if is_open else {})}
 
     def _last_grounded(self) -> Outcome:
-        later = (self.grounded_covered, self.grounded_again)
+        later = (self.grounded_covered, *reversed(self.grounded_again))
         found = next((one for one in later if one is not None and one.error is None), self.grounded)
         return found or Outcome(error=_MISSING)
 
@@ -111,12 +115,15 @@ class Progress:
         self,
         storage: Storage,
         documents_key: str,
-        stages: Mapping[Stage, StageFiles],
+        stages: Sequence[tuple[Stage, StageFiles]],
         *,
         num_groups: int,
         not_asked: Mapping[str, Any] | None = None,
     ) -> None:
-        """`not_asked` is why documents that were read were not asked, where all of them share a reason."""
+        """`stages` are those that have begun, in their order.
+
+        `not_asked` is why documents that were read were not asked, where all of them share a reason.
+        """
         self._storage = storage
         self._documents_key = documents_key
         self._stages = stages
@@ -125,26 +132,23 @@ class Progress:
 
     def documents(self) -> Iterator[DocumentProgress]:
         """Yield all documents in their order. Raises NotFoundError where the store has lost a file."""
-        results = {stage: self._opened(self._stages.get(stage, StageFiles())) for stage in Stage}
+        results = _Results(self._storage, self._stages)
         for number, document in kept_documents(self._storage, self._documents_key):
             name = custom_id(number)
-            first, second_readings = self._first_answers(results[Stage.ASK], number)
+            first, second_readings = self._first_answers(results.of(Stage.ASK), number)
             yield DocumentProgress(
                 number=number,
                 document=document,
-                read=Outcome() if document.is_index else _outcome(results[Stage.READ].take(name)),
+                read=Outcome() if document.is_index else results.of(Stage.READ).outcome(name),
                 first=[first[group] for group in range(self._num_groups)] if len(first) == self._num_groups else (),
                 second_readings=second_readings,
-                grounded=_outcome(results[Stage.GROUND].take(name)),
-                again=self._answers(results[Stage.ASK_AGAIN], number),
-                grounded_again=_outcome(results[Stage.GROUND_AGAIN].take(name)),
-                covered=self._answers(results[Stage.ASK_COVERED], number),
-                grounded_covered=_outcome(results[Stage.GROUND_COVERED].take(name)),
+                grounded=results.of(Stage.GROUND).outcome(name),
+                again=[each.answers(number) for each in results.rounds(Stage.ASK_AGAIN)],
+                grounded_again=[each.outcome(name) for each in results.rounds(Stage.GROUND_AGAIN)],
+                covered={int(key): found for key, found in results.of(Stage.ASK_COVERED).answers(number).items()},
+                grounded_covered=results.of(Stage.GROUND_COVERED).outcome(name),
                 not_asked=self._not_asked,
             )
-
-    def _opened(self, files: StageFiles) -> _StageResults:
-        return _StageResults(self._storage, files)
 
     def _first_answers(
         self, results: _StageResults, number: int
@@ -159,22 +163,45 @@ class Progress:
                     found[group] = result_of(line)
         return first, second_readings
 
-    def _answers(self, results: _StageResults, number: int) -> dict[int, LineResult]:
-        found = {group: results.take(question_id(number, group)) for group in range(self._num_groups)}
-        return {group: result_of(line) for group, line in found.items() if line is not None}
+
+class _Results:
+    """The results of all stages, those of rounds once for each."""
+
+    def __init__(self, storage: Storage, stages: Sequence[tuple[Stage, StageFiles]]) -> None:
+        self._opened: dict[Stage, list[_StageResults]] = {}
+        for stage, files in stages:
+            self._opened.setdefault(stage, []).append(_StageResults(storage, files))
+        self._none = _StageResults(storage, StageFiles())
+
+    def of(self, stage: Stage) -> _StageResults:
+        """Return those of a stage that comes once."""
+        return next(iter(self.rounds(stage)), self._none)
+
+    def rounds(self, stage: Stage) -> Sequence[_StageResults]:
+        return self._opened.get(stage, ())
 
 
 class _StageResults:
+    """What lines of one batch came to, as long as they are asked for in their order."""
+
     def __init__(self, storage: Storage, files: StageFiles) -> None:
         self._both = [OrderedResults(storage, key) for key in (files.output_key, files.errors_key)]
 
     def take(self, name: str) -> Mapping[str, Any] | None:
         return self._both[0].take(name) or self._both[1].take(name)
 
+    def outcome(self, name: str) -> Outcome | None:
+        """Return what became of a line that the service wrote for itself."""
+        line = self.take(name)
+        return None if line is None else _outcome(line)
 
-def _outcome(line: Mapping[str, Any] | None) -> Outcome | None:
-    if line is None:
-        return None
+    def answers(self, number: int) -> dict[str, LineResult]:
+        """Return what a document's questions came to, by their keys."""
+        prefix = question_id(number, "")
+        return {key: result_of(line) for file in self._both for key, line in file.take_all(prefix)}
+
+
+def _outcome(line: Mapping[str, Any]) -> Outcome:
     body = (line.get("response") or {}).get("body") or {}
     error = line.get("error") or body.get("error")
     if error is None:

@@ -61,7 +61,7 @@ def of_document(job: ExtractJob, number: int, texts: Sequence[str]) -> Iterator[
 
 
 def again_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
-    """Yield the lines that ask again for what was doubtful."""
+    """Yield the lines of the next round of further questions."""
     return (_question(one, job, said) for one in documents for said in one.doubts)
 
 
@@ -81,8 +81,8 @@ def groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> It
 
 
 def again_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that have first and second answers looked for, of documents that were asked again."""
-    return (_grounding(one, keys) for one in documents if one.again)
+    """Yield the lines that have all answers looked for, of documents that were asked in the last round."""
+    return (_grounding(one, keys) for one in documents if one.again and one.again[-1])
 
 
 def covered_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
@@ -95,7 +95,7 @@ def _grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
     if one.document.is_index and keys.found is None:
         raise InputError("what was found for its questions was deleted; create the extraction anew")
     source = {"found_key": keys.found} if one.document.is_index else {"object_key": one.read.body["object_key"]}
-    later = {"second_readings": one.second_readings, "again": one.again, "covered": one.covered}
+    by_group = {"second_readings": one.second_readings, "covered": one.covered}
     body = {
         "model": PREPARE_MODEL,
         **source,
@@ -103,15 +103,16 @@ def _grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
         "name": one.document.name,
         "sha256": one.sha256,
         "first": [result.to_body() for result in one.first],
+        "again": [_bodies(results) for results in one.again],
         "usage": one.usage,
     }
-    body |= {name: _bodies(results) for name, results in later.items() if results}
+    body |= {name: _bodies(results) for name, results in by_group.items() if results}
     line = {"custom_id": custom_id(one.number), "method": "POST", "url": GROUND_ENDPOINT, "body": body}
     return orjson.dumps(line)
 
 
-def _bodies(results: Mapping[int, LineResult]) -> dict[str, Any]:
-    return {str(group): result.to_body() for group, result in results.items()}
+def _bodies(results: Mapping[int, LineResult] | Mapping[str, LineResult]) -> dict[str, Any]:
+    return {str(key): result.to_body() for key, result in results.items()}
 
 
 def _document(storage: Storage, object_key: str) -> Document | None:

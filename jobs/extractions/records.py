@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs import files
 from jobs.errors import ConflictError, GoneError, InputError
-from jobs.extractions.stages import STAGES, Stage, stages_of
+from jobs.extractions.stages import Stage, stage_of, stages_of
 from jobs.settings import MIB
 from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
@@ -61,7 +61,7 @@ def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
         return None
     if extraction.state == ExtractionState.COMPLETED or extraction.output_file_id is None:
         return records_file(session, extraction)
-    begun = [STAGES[stage.number] for stage in stages_of(session, extraction.id) if stage.num_lines]
+    begun = [stage_of(stage) for stage in stages_of(session, extraction.id) if stage.num_lines]
     bases = [base for stage, base in _FROM.items() if stage in begun]
     if not bases:  # it was cancelled while its only records were written
         return records_file(session, extraction)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 
 from extraction.passes.examples import Example
 from jobs import files
@@ -15,7 +16,7 @@ from jobs.extractions.examples import Examples
 from jobs.extractions.progress import DocumentProgress, Progress, StageFiles
 from jobs.extractions.questions import GroundingKeys
 from jobs.extractions.snapshot import KeptDocument, encoded, kept_documents
-from jobs.extractions.stages import STAGES, Stage
+from jobs.extractions.stages import Stage, stage_of
 from jobs.extractions.standing import Standing
 from jobs.files import NewFile, Purpose
 from jobs.settings import Settings
@@ -75,7 +76,8 @@ class StageLines:
             most = self._settings.max_line_bytes
             return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
         if stage in _LATER_QUESTIONS:
-            return _LATER_QUESTIONS[stage](progress, job)
+            # What a round has no room for stays unanswered, and its record says so.
+            return islice(_LATER_QUESTIONS[stage](progress, job), self._settings.max_batch_lines)
         plan_key = self._kept_key(self._standing.extraction.plan_file_id)
         return _GROUNDINGS[stage](
             progress, GroundingKeys(plan=plan_key, found=None if corpus is None else self._found_key())
@@ -84,7 +86,7 @@ class StageLines:
     def progress(self) -> Iterator[DocumentProgress]:
         """Yield each document with what the stages so far came to."""
         documents_key = self._kept_key(self._standing.extraction.documents_file_id)
-        found = {STAGES[stage.number]: self._files_of(stage) for stage in self._standing.begun}
+        found = [(stage_of(stage), self._files_of(stage)) for stage in self._standing.begun]
         num_groups, not_asked = len(self._standing.job.groups), self._standing.not_asked
         for one in Progress(
             self._storage, documents_key, found, num_groups=num_groups, not_asked=not_asked
@@ -94,7 +96,7 @@ class StageLines:
 
     def _found_key(self) -> str | None:
         """Return the object that has what was found for the questions of an index."""
-        batch_id = self._standing.begun[STAGES.index(Stage.ASK)].batch_id
+        batch_id = next(stage.batch_id for stage in self._standing.begun if stage_of(stage) is Stage.ASK)
         if batch_id is None:
             return None
         with self._work.reading() as session:

@@ -26,14 +26,14 @@ class Stage(StrEnum):
     READ = "read"  # bytes become a text with places
     ASK = "ask"  # the model is asked for every group of fields
     GROUND = "ground"  # what it said is looked for in the text; what is doubtful is named
-    ASK_AGAIN = "ask_again"  # the model is asked for that
+    ASK_AGAIN = "ask_again"  # the model is asked for that; with the next, a round, of which there may be several
     GROUND_AGAIN = "ground_again"
     ASK_COVERED = "ask_covered"  # the model is asked with what was found covered
     GROUND_COVERED = "ground_covered"
 
 
 STAGES = tuple(Stage)
-"""In their order, of which an extraction has those of its passes: a stage's place here is its number."""
+"""In their order, of which an extraction has those of its passes."""
 _GROUNDING = (Stage.GROUND, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
 _ENDPOINTS = {Stage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
 _LEAST_MINUTES = dict.fromkeys(_GROUNDING, 60)
@@ -45,6 +45,11 @@ def stages_for(passes: Passes) -> list[Stage]:
     again = (Stage.ASK_AGAIN, Stage.GROUND_AGAIN) if passes.again else ()
     covered = (Stage.ASK_COVERED, Stage.GROUND_COVERED) if passes.cover else ()
     return [Stage.READ, Stage.ASK, Stage.GROUND, *again, *covered]
+
+
+def stage_of(begun: ExtractionStage) -> Stage:
+    """Return which stage has begun."""
+    return STAGES[begun.number] if begun.name is None else Stage(begun.name)
 
 
 def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
@@ -95,9 +100,13 @@ def begin(
     Raises what creating a batch raises.
     """
     batch = None if lines is None else _submit(session, extraction, stage, lines, settings)
-    number = STAGES.index(stage)
-    batch_id = None if batch is None else batch.id
-    session.add(ExtractionStage(extraction_id=extraction.id, number=number, batch_id=batch_id, num_lines=num_lines))
+    mine = ExtractionStage.extraction_id == extraction.id
+    last = session.scalar(select(func.max(ExtractionStage.number)).where(mine))
+    # Without further rounds the number is the stage's place, as for earlier releases.
+    number = max(STAGES.index(stage), 0 if last is None else last + 1)
+    made = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
+    made.batch_id = None if batch is None else batch.id
+    session.add(made)
     extraction.num_tries = 0
     extraction.reason = None
     session.flush()

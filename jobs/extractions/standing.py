@@ -11,7 +11,7 @@ from extraction.course.job import ExtractJob
 from extraction.course.stored_plan import StoredPlan
 from jobs.errors import NotFoundError
 from jobs.extractions import lifecycle, stages
-from jobs.extractions.stages import STAGES, Stage
+from jobs.extractions.stages import Stage, stage_of
 from jobs.graphs.reasons import batch_problem
 from jobs.states import BatchState, ExtractionState
 from jobs.tables import Batch, Extraction, ExtractionStage, Tenant
@@ -38,10 +38,18 @@ class Standing:
         return self.plan.job()
 
     @property
-    def next_stage(self) -> Stage | None:
-        """Return the stage that has not begun; None: all there are, have."""
+    def next_stages(self) -> list[Stage]:
+        """Return the stage that comes next, none where all have begun.
+
+        Behind a round of asking again there are two: another round, and what comes where that has nothing to ask.
+        """
         all_of = stages.stages_for(self.job.passes)
-        return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
+        if not self.begun:
+            return all_of[:1]
+        last = stage_of(self.begun[-1])
+        behind = all_of[all_of.index(last) + 1 :][:1]
+        was_asked = last is Stage.GROUND_AGAIN and self.begun[-1].num_lines > 0
+        return [Stage.ASK_AGAIN, *behind] if was_asked else behind
 
     @property
     def open_stage(self) -> ExtractionStage | None:
@@ -67,7 +75,7 @@ class Standing:
     @property
     def not_asked(self) -> dict[str, str] | None:
         """Return the error of documents that were read, and not asked for it."""
-        if self.ended_early is None or STAGES[self.ended_early[0].number] is not Stage.READ:
+        if self.ended_early is None or stage_of(self.ended_early[0]) is not Stage.READ:
             return None
         reason = f"{problem_of(*self.ended_early)}, and nothing was asked after it"
         return {"code": f"batch_{self.ended_early[1].state}", "message": reason}
@@ -90,4 +98,4 @@ def look(session: Session, extraction_id: str) -> Standing:
 
 def problem_of(stage: ExtractionStage, batch: Batch) -> str:
     """Return what became of the batch of a stage that did not complete."""
-    return batch_problem(batch, of=f"stage {STAGES[stage.number]}")
+    return batch_problem(batch, of=f"stage {stage_of(stage)}")

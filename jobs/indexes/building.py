@@ -80,7 +80,7 @@ class Building:
         """Yield each document with what reading it came to."""
         index = self._standing.index
         assert index.documents_key is not None, "its first stage has begun"
-        found = {ExtractionStage.READ: self._files_of(Stage.READ)}
+        found = [(ExtractionStage.READ, self._files_of(Stage.READ))]
         for one in Progress(self._storage, index.documents_key, found, num_groups=0).documents():
             self._work.check()
             yield one

@@ -5,6 +5,7 @@ Pure. Users send none of them, yet every field is checked: what is written today
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ prepare` serves; `jobs.served_models` lets no model begin with a colon."""
 READ_ENDPOINT = "/v1/documents/read"
 GROUND_ENDPOINT = "/v1/documents/ground"
 CUT_ENDPOINT = "/v1/documents/cut"
+
+_KEY = re.compile(r"[0-9]+(-[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,8 @@ class GroundRequest:
     """In its place where an index was asked: of the results of looking for its passages."""
     second_readings: Mapping[str, Mapping[str, Any]] | None = None
     """The same of second readings, by the number of the group; None: there are none."""
-    again: Mapping[str, Mapping[str, Any]] | None = None
-    """The same of what was asked a second time; None: nothing was, so far."""
+    again: Sequence[Mapping[str, Mapping[str, Any]]] = ()
+    """The same of each round of further questions, by their keys: the number of a group, or 3-0 for a part of it."""
     covered: Mapping[str, Mapping[str, Any]] | None = None
     """The same of what was asked with the found values covered; None: nothing was, so far."""
 
@@ -128,6 +131,19 @@ def _answers_by_group(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
+def _rounds(name: str, value: Any) -> Sequence[Mapping[str, Mapping[str, Any]]]:
+    """Check rounds of answers by the keys of their questions; an earlier release knew one round, and gave it alone."""
+    rounds = [value] if type(value) is dict else value
+    if type(rounds) is not list:
+        raise BodyError(name, f"{name} must be a list of rounds", code="invalid_type")
+    for number, answers in enumerate(rounds):
+        for key, one in object_(f"{name}[{number}]", answers).items():
+            if not _KEY.fullmatch(key):
+                raise BodyError(name, f"{name} has the key {key[:40]!r}; give the number of a group, or 3-0 for a part")
+            _answer(f"{name}[{number}].{key}", one)
+    return rounds
+
+
 def _answer(name: str, value: Any) -> Mapping[str, Any]:
     """Check one answer: a text with its log-probabilities, or an error."""
     found: Mapping[str, Any] = object_(name, value)
@@ -162,7 +178,7 @@ _GROUND: dict[str, Check] = {
     "first": _answers,
     "usage": object_,
     "second_readings": _answers_by_group,
-    "again": _answers_by_group,
+    "again": _rounds,
     "covered": _answers_by_group,
 }
 _NAMED: dict[str, Check] = {"id": text, "name": text, "object_key": text}

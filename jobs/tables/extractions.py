@@ -130,6 +130,7 @@ class ExtractionStage(Base):
 
     extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"), primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    name: Mapped[str | None]  # null: an earlier release began it, which gave each stage a number of its own
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: there was nothing to do
     num_lines: Mapped[int]
     begun_at: Mapped[datetime] = mapped_column(server_default=func.now())

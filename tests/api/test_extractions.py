@@ -92,6 +92,17 @@ def test_an_extraction_is_made_worked_off_shown_and_read(http: httpx.Client, dep
     assert [json.loads(line)["fields"]["vendor"] for line in lines] == ["Ash Ltd", "Birch Ltd"]
 
 
+def test_each_round_of_asking_again_is_shown_as_stages(http: httpx.Client, deployment: Any) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in ("a", "b", "c")}}
+    made = ask(http, b"a: 1 ENDLESS\nb: 2 ENDLESS\nc: 3 ENDLESS", schema=schema)
+    work_off(deployment, made["id"])
+    shown = http.get(f"/v1/extractions/{made['id']}").json()
+    counts = [(stage["name"], stage["request_counts"]["total"]) for stage in shown["stages"]]
+    assert counts[:3] == [("read", 1), ("ask", 1), ("ground", 1)]
+    assert counts[3:] == [("ask_again", 2), ("ground_again", 1), ("ask_again", 2), ("ground_again", 1)]
+    assert shown["input_tokens"] == 7 * 5
+
+
 def test_results_are_read_page_by_page_and_no_cursor_but_a_pages_is_taken(http: httpx.Client, deployment: Any) -> None:
     made = ask(http, GOOD, GOOD, GOOD, again=False)
     url = f"/v1/extractions/{made['id']}/results"

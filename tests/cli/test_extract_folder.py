@@ -6,14 +6,19 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from cli.extracting.running import records, run_batches
 from cli.extracting.work import ExtractFolder, folder_of
+from cli.places.session import Session
+from cli.places.stage import Stage
 from extraction.course.job import ExtractJob, Passes, plan
 from jobs.errors import InputError
 from tests.cli.service import run
+from tests.jobs.extractions.answering import ENDLESS
+from tests.jobs.extractions.builders import LocalModel
 
 WIDE = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(6)}}
 
@@ -51,6 +56,29 @@ def test_other_readers_are_another_run(tmp_path: Path, monkeypatch: pytest.Monke
     before = folder(tmp_path, job())
     monkeypatch.setattr("cli.extracting.prepared.PARSERS", "plain 2")
     assert folder(tmp_path, job()).run != before.run
+
+
+def test_a_run_that_stopped_between_rounds_goes_on_and_leaves_nothing_of_them(tmp_path: Path) -> None:
+    class Stopping(LocalModel):
+        def run(self, stage: Stage) -> None:
+            if stage.run.root.name == "again-2":
+                raise KeyboardInterrupt
+            super().run(stage)
+
+    one = job()
+    work = folder(tmp_path, one)
+    (tmp_path / "a.txt").write_text("\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in WIDE["properties"]))
+    work.prepare([tmp_path / "a.txt"], on_each=lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        run_batches(one, work, cast(Session, Stopping()))
+    run_batches(one, work, cast(Session, LocalModel()))
+    *asked, last = work.rounds()
+    assert [stage.run.root.name for stage in asked] == ["again", "again-2", "again-3"]
+    assert last.lines.read_bytes() == b""
+    (record,) = records(one, work)
+    assert record["fields"] == {name: f"{name[-1]} {ENDLESS}" for name in WIDE["properties"]}
+    work.finish([], num_done=1, failed={})
+    assert not list(work.run.root.glob("again*"))
 
 
 def test_a_document_whose_name_is_no_utf_8_is_read_and_named_by_its_bytes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,52 +12,123 @@ import pytest
 from extraction.course import job
 from extraction.course.answers import Answers, LineResult
 from extraction.course.document import record_of, whole_reading
+from extraction.course.job import ExtractJob
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
-from extraction.fields.paths import spell
-from extraction.passes.asking_again import CUT, MISSING
-from extraction.passes.document_reading import DocumentReading
-from extraction.passes.excerpts import Window
+from extraction.fields.paths import Path, spell
+from extraction.passes.asking_again import CUT, MISSING, TOO_LONG, UNGROUNDED, asked_again, halves, parts
+from extraction.passes.document_reading import DocumentReading, Question
+from extraction.passes.excerpts import Window, likely_tokens
+from extraction.scoring.records import UNANSWERED, UNENDED
 
 TEXT = {"type": "string"}
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "object", "properties": {"x": TEXT, "y": TEXT, "z": TEXT}}, "b": TEXT},
 }
-JOB = job.plan(json.dumps(SCHEMA).encode(), quotes=False, params={}, max_fields=25)
+JOB = replace(
+    job.plan(json.dumps(SCHEMA).encode(), quotes=False, params={}, max_fields=25),
+    window=Window(max_tokens=4096, count=likely_tokens),
+)
 DOCUMENT = parse(b"one two three four", "a.txt", Limits())
+REFUSED = LineResult(error={"code": "context_length_exceeded", "message": "the prompt is too long"})
 CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
 
 
 def test_the_field_in_which_an_answer_ran_on_is_asked_again_behind_the_others() -> None:
-    reading = whole_reading(JOB, JOB.showing(DOCUMENT), Answers(first=[CUT_ANSWER]))
-    assert isinstance(reading, DocumentReading)
-    doubts = reading.doubts()[0]
-    assert doubts == {("a", "y"): CUT, ("a", "z"): MISSING, ("b",): MISSING}
-    assert [leaf.path for leaf in JOB.doubted(0, doubts).leaves] == [("b",), ("a", "z"), ("a", "y")]
-    request = JOB.again_request(0, "one two", doubts)
+    doubts = {("a", "y"): CUT, ("a", "z"): MISSING, ("b",): MISSING}
+    question = Question(group=0, doubts=doubts)
+    assert [leaf.path for leaf in JOB.asked_again(question).leaves] == [("b",), ("a", "z"), ("a", "y")]
+    request = JOB.again_request("one two", question)
     properties = request.response_format["json_schema"]["schema"]["properties"]
     assert (list(properties), list(properties["a"]["properties"])) == (["b", "a"], ["z", "y"])
 
 
-def test_a_second_answer_that_runs_on_there_too_has_all_the_others() -> None:
-    again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
-    answers = Answers(first=[CUT_ANSWER], again={0: again})
-    found: dict[str, Any] = record_of(JOB, JOB.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})
+def test_an_answer_that_was_cut_is_asked_again_in_halves_down_to_the_field_it_ran_on_in() -> None:
+    assert asked_after([]) == {"0-0": {("b",): MISSING, ("a", "z"): MISSING}, "0-1": {("a", "y"): CUT}}
+    rest, alone = LineResult(text='{"a": {"z": "three three'), LineResult(text='{"a": {"y": "two two two')
+    assert asked_after([{"0-0": rest, "0-1": alone}]) == {"0-0": {("b",): MISSING}, "0-1": {("a", "z"): CUT}}
+    third, fourth = LineResult(text='{"b": "four"}'), LineResult(text='{"a": {"z": "three"}}')
+    rounds = [{"0-0": rest, "0-1": alone}, {"0-0": third, "0-1": fourth}]
+    assert asked_after(rounds) == {}
+    found = record_after([CUT_ANSWER], rounds)
     assert found["fields"] == {"a": {"x": "one", "y": None, "z": "three"}, "b": "four"}
-    assert [each["path"] for each in found["evidence"] if each["review"] and each["value"] is None] == ["a.y"]
+    unsure = {each["path"]: each["reasons"] for each in found["evidence"] if each["review"]}
+    assert unsure == {"a.y": [f"{UNANSWERED}: {CUT}"]}
 
 
-def test_items_with_a_key_keep_what_was_not_asked_again_of_them() -> None:
-    item = {"k": {"type": "string", "x-tokenmill": {"key": True}}, "p": TEXT, "q": TEXT}
-    rows = {"type": "array", "items": {"type": "object", "properties": item}}
-    schema = {"type": "object", "properties": {"rows": rows}}
+def test_a_question_that_is_too_long_is_asked_in_halves_that_fit_more_of_the_document() -> None:
+    assert asked_after([], first=[REFUSED]) == {
+        "0-0": dict.fromkeys([("a", "x"), ("a", "y")], TOO_LONG),
+        "0-1": dict.fromkeys([("a", "z"), ("b",)], TOO_LONG),
+    }
+    first_half = LineResult(text='{"a": {"x": "one", "y": "two"}}')
+    assert list(asked_after([{"0-0": first_half, "0-1": REFUSED}], first=[REFUSED])) == ["0-0", "0-1"]
+    rounds = [
+        {"0-0": first_half, "0-1": REFUSED},
+        {"0-0": LineResult(text='{"a": {"z": "three"}}'), "0-1": REFUSED},
+    ]
+    assert asked_after(rounds, first=[REFUSED]) == {}
+    found = record_after([REFUSED], rounds)
+    assert found["fields"] == {"a": {"x": "one", "y": "two", "z": "three"}, "b": None}
+    assert {each["path"]: each["reasons"] for each in found["evidence"] if each["review"]} == {
+        "b": [f"{UNANSWERED}: {TOO_LONG}"]
+    }
+
+
+def test_a_document_without_any_answer_has_the_error_of_its_first_question() -> None:
+    rounds = [{"0-0": REFUSED, "0-1": REFUSED}]
+    assert record_after([REFUSED], rounds)["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_parts_of_a_large_question_have_the_size_of_a_leaf_after_few_rounds() -> None:
+    names = [f"f{number}" for number in range(369)]
+    schema = {"type": "object", "properties": dict.fromkeys(names, TEXT)}
+    large = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=len(names))
+    cut, rounds = LineResult(text="{"), list[dict[str, LineResult]]()
+    while asked := asked_after(rounds, first=[cut], of=large):
+        rounds.append(dict.fromkeys(asked, cut))
+    assert [len(answers) for answers in rounds] == [2, 4, 8, 16, 32, 64, 128, 256, 226]
+
+
+def test_items_with_a_key_are_asked_in_halves_that_it_joins_and_others_as_a_whole() -> None:
+    keyed = {"k": {"type": "string", "x-tokenmill": {"key": True}}, "p": TEXT, "q": TEXT}
+    schema = {"type": "object", "properties": {"rows": rows_of(keyed), "free": rows_of({"r": TEXT, "s": TEXT})}}
+    (group,) = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=25).groups
+    doubts = dict.fromkeys([leaf.path for leaf in group.leaves], MISSING)
+    assert [[".".join(path) for path in part] for part in parts(group, doubts)] == [
+        *(["rows.*.p"], ["rows.*.q"]),
+        ["free.*.r", "free.*.s"],
+    ]
+    asked = [[leaf.name for leaf in asked_again(group, half).leaves] for half in halves(group, doubts)]
+    assert asked == [["k", "p", "q"], ["r", "s"]]
+
+
+def test_items_keep_what_was_not_asked_again_of_them() -> None:
+    keyed = {"k": {"type": "string", "x-tokenmill": {"key": True}}, "p": TEXT, "q": TEXT}
+    schema = {"type": "object", "properties": {"rows": rows_of(keyed)}}
     planned = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=25)
     first = LineResult(text='{"rows": [{"k": "one", "p": "two", "q": "nowhere"}]}')
     again = LineResult(text='{"rows": [{"k": "one", "q": "three"}]}')
-    answers = Answers(first=[first], again={0: again})
-    found = record_of(planned, planned.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})
+    assert asked_after([], first=[first], of=planned) == {"0": {("rows", "*", "q"): UNGROUNDED}}
+    found = record_after([first], [{"0": again}], of=planned)
     assert found["fields"] == {"rows": [{"k": "one", "p": "two", "q": "three"}]}
+
+
+def test_a_list_that_was_cut_each_time_keeps_its_items_and_they_are_looked_at() -> None:
+    schema = {"type": "object", "properties": {"rows": rows_of({"r": TEXT})}}
+    planned = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=25)
+    cut = LineResult(text='{"rows": [{"r": "one"}, {"r": "two')
+    found = record_after([cut], [{"0": cut}], of=planned)
+    assert found["fields"] == {"rows": [{"r": "one"}]}
+    assert [each["reasons"] for each in found["evidence"] if each["review"]] == [[f"{UNENDED}: {CUT}"]]
+
+
+def test_what_a_release_before_halves_asked_whole_is_read_and_what_it_left_out_is_asked_in_halves() -> None:
+    again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
+    found = record_after([CUT_ANSWER], [{"0": again}])
+    assert found["fields"] == {"a": {"x": "one", "y": None, "z": "three"}, "b": "four"}
+    assert asked_after([{"0": again}]) == {"0": {("a", "y"): CUT}}
 
 
 REASONS = {("a", "x"): "short", ("a", "y"): "a reason that is long " * 3, ("b",): "one of middling length"}
@@ -75,10 +147,31 @@ TASK = "A first answer was doubtful{}. Look again."
     ],
 )
 def test_a_question_that_asks_again_tells_as_many_reasons_as_there_is_room_for(room: int, told: str) -> None:
-    asked = JOB.again_request(0, "one two", REASONS)
+    question = Question(group=0, doubts=REASONS)
+    asked = JOB.again_request("one two", question)
     longest = TASK.format(f" ({'; '.join(f'{spell(path)}: {reason}' for path, reason in REASONS.items())})")
     others = sum(len(message["content"]) + 16 for message in asked.messages) + 16 - len(longest)
     window = Window(max_tokens=others + len(TASK.format("")) + room, count=len)
-    request = replace(JOB, params={}, window=window).again_request(0, "one two", REASONS)
+    request = replace(JOB, params={}, window=window).again_request("one two", question)
     assert request.messages[-1]["content"] == asked.messages[-1]["content"].replace(longest, TASK.format(told))
     assert request.response_format == asked.response_format
+
+
+def rows_of(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "object", "properties": properties}}
+
+
+def asked_after(
+    rounds: list[dict[str, LineResult]], *, first: Sequence[LineResult] = (CUT_ANSWER,), of: ExtractJob = JOB
+) -> dict[str, dict[Path, str]]:
+    """Return the doubts of the next questions by their keys."""
+    reading = whole_reading(of, of.showing(DOCUMENT), Answers(first=first, again=rounds))
+    assert isinstance(reading, DocumentReading)
+    return {key: dict(each.doubts) for key, each in job.question_keys(reading.questions()).items()}
+
+
+def record_after(
+    first: Sequence[LineResult], rounds: list[dict[str, LineResult]], *, of: ExtractJob = JOB
+) -> dict[str, Any]:
+    answers = Answers(first=first, again=rounds)
+    return record_of(of, of.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})

@@ -157,7 +157,9 @@ def test_an_array_without_a_key_is_asked_again_as_a_whole() -> None:
     assert set(asked) == {("rows", "*", "a"), ("rows", "*", "b")}
     second = read_answer('{"rows": [{"a": "here", "b": "there"}]}', group, quotes=False)
     again = ground_readings(second.readings, group, "here there")
-    assert record(schema, merge(schema, settle(group, first, again, asked))) == {"rows": [{"a": "here", "b": "there"}]}
+    assert record(schema, merge(schema, [settle(group, first, again, asked), again])) == {
+        "rows": [{"a": "here", "b": "there"}]
+    }
 
 
 def test_the_second_answer_replaces_what_was_found_nowhere_and_joins_items_by_key() -> None:
@@ -165,7 +167,7 @@ def test_the_second_answer_replaces_what_was_found_nowhere_and_joins_items_by_ke
     again = found({"number": None, "lines": [{"article": "Nut", "quantity": None, "amount": 60.0}]})
     again = [each for each in again if each.path != ("lines", "*", "quantity")]
     asked = [("number",), ("lines", "*", "amount")]
-    fields = record(SCHEMA, merge(SCHEMA, settle(GROUP, first, again, asked)))
+    fields = record(SCHEMA, merge(SCHEMA, [settle(GROUP, first, again, asked), again]))
     assert (fields["number"], fields["net"]) == (None, 100.0)
     assert fields["lines"] == [{"article": "Nut", "quantity": 2, "amount": 60.0}]
 

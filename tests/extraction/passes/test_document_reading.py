@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from extraction.documents.layout import layout
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
 from extraction.fields.groups import groups
 from extraction.fields.schema import FieldSchema
+from extraction.passes.asking_again import asked_again
 from extraction.passes.document_reading import DocumentReading, read_group
 from extraction.passes.merging import record
 
@@ -36,7 +38,8 @@ def said(**values: object) -> str:
 def test_what_stands_nowhere_and_what_does_not_add_up_is_asked_again() -> None:
     first = read_group(said(vendor="Oak Inc", net=100.0, tax=19.0, total=100.0), GROUP, SHOWN, quotes=True)
     reading = DocumentReading(schema=SCHEMA, first=(first,))
-    doubts = reading.doubts()[0]
+    (question,) = reading.questions()
+    doubts = question.doubts
     assert list(doubts) == [("vendor",), ("net",), ("tax",), ("total",)]
     assert doubts["vendor",] == "the value was not found in the document"
     assert "net + tax == total" in doubts["total",]
@@ -44,19 +47,22 @@ def test_what_stands_nowhere_and_what_does_not_add_up_is_asked_again() -> None:
 
 def test_a_right_answer_is_not_asked_again() -> None:
     first = read_group(said(vendor="Ash Ltd", net=100.0, tax=19.0, total=119.0), GROUP, SHOWN, quotes=True)
-    assert DocumentReading(schema=SCHEMA, first=(first,)).doubts() == {}
+    assert DocumentReading(schema=SCHEMA, first=(first,)).questions() == []
 
 
 def test_a_cut_answer_keeps_what_it_says_and_is_asked_for_the_rest() -> None:
     whole = said(vendor="Ash Ltd", net=100.0, tax=19.0, total=119.0)
     first = read_group(whole[: whole.index('"tax"') + 8], GROUP, SHOWN, quotes=True)
     reading = DocumentReading(schema=SCHEMA, first=(first,))
-    asked = reading.doubts()[0]
-    assert list(asked) == [("tax",), ("total",)]
-    rest = GROUP.restrict([leaf for leaf in GROUP.leaves if leaf.path in asked])
-    again = read_group(said(tax=19.0, total=119.0), rest, SHOWN, quotes=True)
-    both = DocumentReading(schema=SCHEMA, first=(first,), again={0: again})
+    asked = reading.questions()
+    assert [list(question.doubts) for question in asked] == [[("total",)], [("tax",)]]
+    answers = [
+        read_group(text, asked_again(GROUP, each.doubts), SHOWN, quotes=True)
+        for each, text in zip(asked, (said(total=119.0), said(tax=19.0)), strict=True)
+    ]
+    both = replace(reading, rounds=(tuple(zip(asked, answers, strict=True)),))
     assert record(SCHEMA, both.merged()) == {"vendor": "Ash Ltd", "net": 100.0, "tax": 19.0, "total": 119.0}
+    assert (both.questions(), both.unanswered()) == ([], {})
 
 
 def test_spans_of_what_is_merged_are_of_the_documents_text() -> None:

@@ -18,6 +18,7 @@ from extraction.documents.document import Document
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
 from extraction.grounding.spans import Span
+from extraction.passes.document_reading import Question
 from extraction.passes.examples import Example
 from extraction.passes.excerpts import Showing, Window, pieces_of, spread, words_of
 from extraction.passes.likeness import choose_examples
@@ -63,7 +64,7 @@ def job(*, max_tokens: int, schema: object = SCHEMA, max_fields: int = 25) -> Ex
 def longest_prompt(asked: ExtractJob, text: str) -> int:
     """Return the tokens of the question that doubts every leaf of the first group, for one reason."""
     doubts = dict.fromkeys((leaf.path for leaf in asked.groups[0].leaves), "a second reading found another value there")
-    return num_tokens(replace(asked, window=None).again_request(0, text, doubts))
+    return num_tokens(replace(asked, window=None).again_request(text, Question(group=0, doubts=doubts)))
 
 
 def num_tokens(request: Request) -> int:

@@ -101,7 +101,7 @@ def through_all_passes() -> dict[str, Any]:
     again = ground_readings(
         read_answer(AGAIN, GROUP.restrict([SCHEMA.leaf(path) for path in asked])).readings, GROUP, SHOWN
     )
-    settled = settle(GROUP, first, again, asked)
+    settled = [settle(GROUP, first, again, asked), again]
     merged = merge(SCHEMA, [relocate(part, lambda start, end: (start - SHIFT, end - SHIFT)) for part in settled])
     return done_record(SCHEMA, merged, DOCUMENT, name="a.txt", sha256="00", usage={"input_tokens": 1})
 

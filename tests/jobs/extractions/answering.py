@@ -1,7 +1,8 @@
 """What workers do of an extraction's batches, without engine and processes: texts are read, and a model that copies.
 
 The model answers a field with what first stands behind its name in the document, uncovered; `FLAKY` it leaves out the
-first time. Asked for every value it lists what stands behind any name.
+first time. Asked for every value it lists what stands behind any name. An answer of several fields is cut in the first
+one that is `ENDLESS`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from workers.preparing.results import refused
 
 LEASE = timedelta(seconds=60)
 FLAKY = "FLAKY"
+ENDLESS = "ENDLESS"
 
 
 class LineFailure(Exception):
@@ -177,6 +179,8 @@ def completion(body: Mapping[str, Any]) -> dict[str, Any]:
     else:
         found = {name: _value(stated, name, is_second=is_second) for name in asked["schema"]["properties"]}
     content = json.dumps(found)
+    if len(found) > 1:
+        content = content.partition(ENDLESS)[0]
     return {
         "object": "chat.completion",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],

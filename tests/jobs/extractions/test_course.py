@@ -22,13 +22,20 @@ from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, CollectionDocument, Extraction, File
-from tests.jobs.extractions.answering import FLAKY, Answering
+from tests.jobs.extractions.answering import ENDLESS, FLAKY, Answering
 from tests.jobs.extractions.builders import records_of
 
 Run = Callable[[Extraction], Extraction]
 
 GOOD = "vendor: Ash Ltd\ntotal: 12.50"
+FIVE_FIELDS = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(5)}}
+ENDLESS_PAPER = "\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in FIVE_FIELDS["properties"])
 PAPERS = {"a.txt": GOOD, "b.txt": f"vendor: Birch {FLAKY} Ltd\ntotal: 3.00", "empty.txt": "", "c.txt": "CRASH\n" + GOOD}
+
+
+def begun_of(session: Session, extraction: Extraction) -> list[tuple[str, int]]:
+    begun = stages.stages_of(session, extraction.id)
+    return [(stages.stage_of(stage).value, stage.num_lines) for stage in begun]
 
 
 def test_every_document_has_a_record_in_its_order_with_its_fields_or_its_error(
@@ -59,6 +66,52 @@ def test_only_doubtful_documents_are_asked_again_and_their_tokens_are_counted(
     assert [stage.num_lines for stage in begun] == [2, 2, 2, 1, 1]
     assert [record["usage"]["input_tokens"] for record in records_of(session, storage, extraction)] == [7, 14]
     assert len(answering.asked) == 3
+
+
+def test_what_an_answer_left_out_is_asked_in_halves_each_round_two_stages(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, answering: Answering
+) -> None:
+    extraction = run(make_extraction({"a.txt": ENDLESS_PAPER, "b.txt": "field_0: 7"}, schema=FIVE_FIELDS))
+    assert begun_of(session, extraction)[2:] == [
+        *(("ground", 2), ("ask_again", 2), ("ground_again", 1)),
+        *(("ask_again", 4), ("ground_again", 1), ("ask_again", 2), ("ground_again", 1)),
+    ]
+    records = records_of(session, storage, extraction)
+    assert records[0]["fields"] == {name: f"{name[-1]} ENDLESS" for name in FIVE_FIELDS["properties"]}
+    assert [record["usage"]["input_tokens"] for record in records] == [7 * len(answering.asked) - 7, 7]
+
+
+def test_a_round_asks_as_much_as_a_batch_may_have_lines_and_records_tell_what_was_left_out(
+    session: Session, storage: Storage, make_extraction: Any, maker: sessionmaker[Session], answering: Answering
+) -> None:
+    extraction = make_extraction({"a.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS)
+    few = Extractions(maker, storage, Settings(max_batch_lines=1))
+    while few.advance(extraction.id) or extraction.state != ExtractionState.COMPLETED:
+        answering.work_off()
+        session.refresh(extraction)
+    assert begun_of(session, extraction)[3:] == [("ask_again", 1), ("ground_again", 1)] * 3
+    (record,) = records_of(session, storage, extraction)
+    assert [value is None for value in record["fields"].values()] == [True, True, True, False, True]
+    unsure = {each["path"]: each["reasons"] for each in record["evidence"] if each["review"]}
+    assert list(unsure) == [name for name, value in record["fields"].items() if value is None]
+
+
+def test_stages_that_an_earlier_release_began_have_no_names_and_are_gone_on_with(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
+) -> None:
+    extraction = make_extraction({"a.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS)
+    for _stage in STAGES[: STAGES.index(Stage.GROUND_AGAIN)]:
+        extractions.advance(extraction.id)
+        answering.work_off()
+    session.execute(text("UPDATE extraction_stage SET name = NULL"))
+    session.commit()
+    run(extraction)
+    assert [name for name, _num_lines in begun_of(session, extraction)] == [
+        *("read", "ask", "ground"),
+        *(["ask_again", "ground_again"] * 3),
+    ]
+    (record,) = records_of(session, storage, extraction)
+    assert None not in record["fields"].values()
 
 
 def test_without_asking_again_the_first_answer_is_all_there_is(
@@ -225,9 +278,9 @@ def test_two_workers_are_never_at_one_extraction(
     others: list[bool] = []
 
     class Watching(Extractions):
-        def _begin_stage(self, *given: Any) -> None:
+        def _begin_stage(self, *given: Any) -> bool:
             others.append(Extractions(maker, storage, settings).advance(extraction.id))
-            super()._begin_stage(*given)
+            return super()._begin_stage(*given)
 
     assert Watching(maker, storage, settings).advance(extraction.id) is True
     assert others == [False]

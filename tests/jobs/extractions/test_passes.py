@@ -21,7 +21,7 @@ from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, Extraction
-from tests.jobs.extractions.answering import FLAKY, Answering
+from tests.jobs.extractions.answering import ENDLESS, FLAKY, Answering
 from tests.jobs.extractions.builders import embedded_records, records_of
 
 Run = Callable[[Extraction], Extraction]
@@ -41,7 +41,7 @@ def features(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def names_of(session: Session, extraction: Extraction) -> list[str]:
-    return [STAGES[stage.number] for stage in stages.stages_of(session, extraction.id)]
+    return [stages.stage_of(stage) for stage in stages.stages_of(session, extraction.id)]
 
 
 def compared(record: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +70,46 @@ def test_the_embedded_run_and_the_server_have_the_same_records(
     found = records_of(session, storage, extraction)
     local = embedded_records(extraction, PAPERS, tmp_path / "papers")
     assert list(map(compared, local)) == list(map(compared, found))
+
+
+def test_rounds_of_asking_again_come_before_covering_and_have_the_same_records(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, tmp_path: Path
+) -> None:
+    names = [f"field_{number}" for number in range(5)]
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    papers = {"endless.txt": "\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in names), **PAPERS}
+    papers |= {"plain.txt": "field_0: 7\nfield_1: 8"}
+    extraction = run(make_extraction(papers, schema=schema, plan={"passes": ALL}))
+    begun = stages.stages_of(session, extraction.id)
+    assert [stage.number for stage in begun] == list(range(11))
+    assert names_of(session, extraction) == [
+        *("read", "ask", "ground", "ask_again", "ground_again", "ask_again", "ground_again"),
+        *("ask_again", "ground_again", "ask_covered", "ground_covered"),
+    ]
+    found = records_of(session, storage, extraction)
+    assert found[0]["fields"] == {name: f"{name[-1]} {ENDLESS}" for name in names}
+    assert set(features(found[0], "covered").values()) == {"nothing"}
+    local = embedded_records(extraction, papers, tmp_path / "papers")
+    assert list(map(compared, local)) == list(map(compared, found))
+
+
+def test_where_a_further_round_expires_the_records_are_those_of_the_round_before(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
+) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in ("a", "b", "c")}}
+    content = f"a: 1 {ENDLESS}\nb: 2 {ENDLESS}\nc: 3 {ENDLESS}"
+    extraction = make_extraction({"a.txt": content}, schema=schema, plan={"passes": Passes(cover=True)})
+    for _stage in ("read", "ask", "ground", "ask_again", "ground_again"):
+        extractions.advance(extraction.id)
+        answering.work_off()
+    extractions.advance(extraction.id)
+    answering.expires_after = 0
+    answering.work_off()
+    run(extraction)
+    assert "of stage ask_again is expired" in (extraction.reason or "")
+    assert names_of(session, extraction)[-4:] == ["ask_again", "ground_again", "ask_covered", "ground_covered"]
+    (record,) = records_of(session, storage, extraction)
+    assert (record["status"], list(record["fields"].values()).count(None)) == ("done", 2)
 
 
 def test_second_readings_are_lines_beside_the_first_and_speak_of_each_value(

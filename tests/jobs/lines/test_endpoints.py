@@ -73,10 +73,17 @@ def test_a_body_that_names_no_one_document_is_refused(body: dict[str, Any], para
 def test_answers_come_with_the_document_and_the_plan_that_they_are_of() -> None:
     asked = parse_request(GROUND_ENDPOINT, GROUND)
     assert isinstance(asked, GroundRequest)
-    assert asked.again is None
+    assert asked.again == ()
+    rounds = [{"1": {"text": "{}"}}, {"1-0": {"text": "{}"}, "1-1": {"text": "{}"}}]
+    again = parse_request(GROUND_ENDPOINT, GROUND | {"again": rounds})
+    assert isinstance(again, GroundRequest)
+    assert again.again == rounds
+
+
+def test_the_one_round_of_an_earlier_release_is_read() -> None:
     again = parse_request(GROUND_ENDPOINT, GROUND | {"again": {"1": {"text": "{}"}}})
     assert isinstance(again, GroundRequest)
-    assert again.again == {"1": {"text": "{}"}}
+    assert again.again == [{"1": {"text": "{}"}}]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +95,8 @@ def test_answers_come_with_the_document_and_the_plan_that_they_are_of() -> None:
         ({"first": [{"text": "{}", "error": {}}]}, "first[0]"),
         ({"first": [{"text": "{}", "logprobs": [1]}]}, "logprobs"),
         ({"again": {"one": {"text": "{}"}}}, "again"),
-        ({"again": []}, "again"),
+        ({"again": [{"1-": {"text": "{}"}}]}, "again"),
+        ({"again": "1"}, "again"),
     ],
 )
 def test_answers_of_another_shape_are_refused(changes: dict[str, Any], param: str) -> None:

@@ -58,12 +58,12 @@ def test_what_was_not_found_is_to_be_asked_again_and_the_second_answer_counts(
     batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first}])
     assert preparer.run_next()
     (doubt,) = library.bodies(batch_id)[0]["doubts"]
-    assert doubt["group"] == 0
+    assert doubt["group"] == "0"
     assert TEXT.decode() in doubt["messages"][-1]["content"]
     assert "city" in json.dumps(doubt["response_format"])
     assert "number" not in json.dumps(doubt["response_format"])
 
-    again = {"0": said(city="Paris")}
+    again = [{"0": said(city="Paris")}]
     batch_id = library.submit(GROUND_ENDPOINT, [document | {"first": first, "again": again}])
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
@@ -88,7 +88,7 @@ def test_answers_of_an_index_are_placed_in_the_document_of_the_passage_that_they
     (number, city) = body["record"]["evidence"]
     place = {"start": 15, "end": 19, "page": None, "box": None}
     assert number["spans"] == [{"document_id": "document_gone", "document": "a.txt", **place}]
-    assert (city["grounding"], [doubt["group"] for doubt in body["doubts"]]) == ("none", [1])
+    assert (city["grounding"], [doubt["group"] for doubt in body["doubts"]]) == ("none", ["1"])
 
 
 def test_documents_of_the_best_passages_are_taken_until_they_are_enough(
