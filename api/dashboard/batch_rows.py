@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +12,7 @@ from api.dashboard import formats
 from api.dashboard.live import Shown
 from api.dashboard.recent import Recent
 from api.schemas.batches import BatchObject
-from jobs.forecasts.outlooks import outlooks
+from jobs.forecasts.outlooks import Outlook, outlooks
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 
@@ -25,16 +24,22 @@ def all_shown_lately(
     session: Session, found: Sequence[Batch], settings: Settings, *, recent: Recent
 ) -> list[BatchObject]:
     """Return the same as `all_shown`; what a batch waits for, and until when, is asked anew as often as it is found."""
-    moved = tuple((batch.id, batch.state) for batch in found)
-    read = partial(outlooks, session, found, currency=settings.currency)
-    return with_outlooks(found, recent.get(("outlooks", moved), read, seconds=_OUTLOOK_SECONDS), settings)
+    batches = {("outlook", batch.id, batch.state): batch for batch in found}
+
+    def read(unknown: Sequence[tuple[str, str, str]]) -> list[Outlook]:
+        asked = [batches[key] for key in unknown]
+        told = outlooks(session, asked, currency=settings.currency)
+        return [told[batch.id] for batch in asked]
+
+    known = recent.get_all(list(batches), read, seconds=_OUTLOOK_SECONDS)
+    told = dict(zip((batch.id for batch in found), known, strict=True))
+    return with_outlooks(found, told, settings)
 
 
-def tenant_names(session: Session, found: Sequence[Batch]) -> dict[str, str]:
+def tenant_names(session: Session, batch_ids: Collection[str]) -> dict[str, str]:
     """Return the names of the batches' tenants, by batch."""
-    ids = {batch.tenant_id for batch in found}
-    names = {row.id: row.name for row in session.execute(select(Tenant.id, Tenant.name).where(Tenant.id.in_(ids)))}
-    return {batch.id: names[batch.tenant_id] for batch in found}
+    owned = select(Batch.id, Tenant.name).join(Tenant, Tenant.id == Batch.tenant_id).where(Batch.id.in_(batch_ids))
+    return {row.id: row.name for row in session.execute(owned)}
 
 
 def places(prefix: str, batch: BatchObject) -> dict[str, Shown]:

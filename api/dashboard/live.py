@@ -1,4 +1,4 @@
-"""Pages that are open: one look a second for all who have the same page before them, and what of it has changed.
+"""Pages that are open: one look a second at all of a kind, and for each who has one before them what has changed.
 
 Between two looks nobody holds a thread or a connection to Postgres.
 """
@@ -10,9 +10,10 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -40,6 +41,7 @@ MOST_PAGES = 60
 MAX_SECONDS = 600.0
 """Then the browser connects again, with its cookie: one whose key has ended sees no more."""
 
+S = TypeVar("S", bound=Hashable)
 Shown = str | tuple[str, str]
 """What stands at one place of a page: a text, or a text and its tone."""
 
@@ -59,9 +61,29 @@ class Look:
         return cls(values=values, layout=hashlib.sha256(repr(rows).encode()).hexdigest()[:LAYOUT_LENGTH])
 
 
-Looking = Callable[[Session], Look]
-Key = tuple[str, str | None, *tuple[Hashable, ...]]
-"""A page's name, the tenant whose it is (None: operators'), and what else makes it another: equal keys, equal looks."""
+GONE = Look(values={}, layout="gone")
+"""What a page shows is there no more: the browser finds out when it asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[S]):
+    """A page as somebody has it before them: equal ones, equal looks."""
+
+    page: str
+    """Its kind."""
+    tenant_id: str | None
+    """Whose it is; None: operators'."""
+    subject: S
+    """What a look at it has to know."""
+
+
+Looking = Callable[[Session, Sequence[S]], Sequence[Look]]
+"""Looks at all open pages of a kind at once: as many statements for many of them as for one."""
+
+
+def one_by_one(look: Callable[[Session, S], Look]) -> Looking[S]:
+    """Return how pages are looked at of which few are open."""
+    return lambda session, subjects: [look(session, subject) for subject in subjects]
 
 
 class Told:
@@ -76,11 +98,11 @@ class Told:
 
         What was never told comes first, then what was told longest ago. What has no room comes with the next look.
         """
+        if self._layout not in (None, look.layout):  # the browser had the other rows' values, or asks for the page anew
+            self._values = {}
         changed = self._changes(look.values)
         if not changed and self._layout == look.layout:
             return None
-        if self._layout not in (None, look.layout):  # the browser asks for the page anew, and has all of it then
-            self._values = dict(look.values)
         for name, shown in changed.items():
             self._values.pop(name, None)
             self._values[name] = shown
@@ -111,10 +133,14 @@ def _written_out(value: object) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    looking: Looking
+    looking: Looking[Any]
     latest: Look | None = None
     num_viewers: int = 0
     looked: anyio.Event = field(default_factory=anyio.Event)
+
+
+_Pages = list[tuple[View[Any], _Open]]
+"""Open ones of a kind."""
 
 
 class OpenPages:
@@ -122,25 +148,24 @@ class OpenPages:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._open: dict[Key, _Open] = {}
+        self._open: dict[View[Any], _Open] = {}
         self._begun = anyio.Event()
         self._num_looks = 0
         self.recent = Recent(now=lambda: self._num_looks * LOOK_SECONDS)
         """For looks, which come one after the other. Where they come more rarely, what they ask lately does, too."""
 
-    def require_room(self, key: Key) -> None:
+    def require_room(self, view: View[Any]) -> None:
         """Raise RateLimitError where whoever looks has MOST_PAGES other pages open."""
-        _, tenant_id, *_ = key
-        if key not in self._open and sum(other[1] == tenant_id for other in self._open) >= MOST_PAGES:
+        if view not in self._open and sum(other.tenant_id == view.tenant_id for other in self._open) >= MOST_PAGES:
             raise RateLimitError(
                 f"{MOST_PAGES} pages are open already, as many as may be. Close some.",
                 code="pages_exceeded",
                 retry_after_seconds=HEARTBEAT_SECONDS,
             )
 
-    async def watch(self, key: Key, looking: Looking) -> AsyncIterator[str | None]:
+    async def watch(self, view: View[S], looking: Looking[S]) -> AsyncIterator[str | None]:
         """Yield what has changed, whenever something has; None: nothing has for a while."""
-        with self._viewing(key, looking) as page:
+        with self._viewing(view, looking) as page:
             told = Told()
             quiet_since = anyio.current_time()
             while True:
@@ -153,8 +178,8 @@ class OpenPages:
                     await looked.wait()
 
     @contextmanager
-    def _viewing(self, key: Key, looking: Looking) -> Iterator[_Open]:
-        page = self._open.setdefault(key, _Open(looking))
+    def _viewing(self, view: View[S], looking: Looking[S]) -> Iterator[_Open]:
+        page = self._open.setdefault(view, _Open(looking))
         page.num_viewers += 1
         self._begun.set()
         try:
@@ -162,7 +187,7 @@ class OpenPages:
         finally:
             page.num_viewers -= 1
             if not page.num_viewers:
-                del self._open[key]
+                del self._open[view]
 
     async def keep_looking(self) -> None:
         """Look for as long as this runs; while no page is open it sleeps."""
@@ -187,35 +212,52 @@ class OpenPages:
         return spent_seconds
 
 
-def _look_at_all(services: Services, pages: Mapping[Key, _Open]) -> float:
-    """Look at pages in one transaction, and after one that failed in another; return the processor time that it took.
+def _look_at_all(services: Services, pages: Mapping[View[Any], _Open]) -> float:
+    """Look at pages in one transaction, and after what failed in another; return the processor time that it took.
 
     Where the database is away, the others are left for the next second.
     """
     began_at = time.thread_time()
-    left = deque(pages.items())
+    left = deque(_by_kind(pages))
     while left:
         try:
             with transaction(services.sessions) as session:
                 while left:
-                    key, page = left.popleft()
-                    page.latest = page.looking(session)
-                    session.expunge_all()  # the next page is to see rows as they are then
+                    looked_at = left.popleft()
+                    _look_at(session, looked_at)
+                    session.expunge_all()  # the next ones are to see rows as they are then
         except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
-            log.warning("open pages were not looked at pages=%d reason=%s", len(left) + 1, error)
+            log.warning("open pages were not looked at kinds=%d reason=%s", len(left) + 1, error)
             break
-        except InputError:  # what it shows is gone: the browser finds out when it asks again
-            page.latest = Look(values={}, layout="gone")
-        except Exception:
-            log.exception("an open page was not looked at page=%s", key)  # the others must be
+        except Exception as error:
+            if len(looked_at) > 1:
+                left.extend([one] for one in looked_at)  # one of them is at fault
+            elif isinstance(error, InputError):
+                looked_at[0][1].latest = GONE
+            else:
+                log.exception("an open page was not looked at page=%s", looked_at[0][0])  # the others must be
     return time.thread_time() - began_at
 
 
-def stream(pages: OpenPages, key: Key, looking: Looking) -> StreamingResponse:
+def _by_kind(pages: Mapping[View[Any], _Open]) -> Iterable[_Pages]:
+    kinds: dict[str, _Pages] = {}
+    for view, page in pages.items():
+        kinds.setdefault(view.page, []).append((view, page))
+    return kinds.values()
+
+
+def _look_at(session: Session, pages: _Pages) -> None:
+    (_, first), *_ = pages
+    looks = first.looking(session, [view.subject for view, _ in pages])
+    for (_, page), look in zip(pages, looks, strict=True):
+        page.latest = look
+
+
+def stream(pages: OpenPages, view: View[S], looking: Looking[S]) -> StreamingResponse:
     """Answer a page's changes as server-sent events. Raises RateLimitError."""
-    pages.require_room(key)
+    pages.require_room(view)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_written(pages.watch(key, looking)), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_written(pages.watch(view, looking)), media_type="text/event-stream", headers=headers)
 
 
 async def _written(changes: AsyncIterator[str | None]) -> AsyncIterator[str]:

@@ -6,10 +6,11 @@ For one thread at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -28,11 +29,17 @@ class Recent:
 
     def get(self, key: Hashable, read: Callable[[], T], *, seconds: float) -> T:
         """Return what is known of a key; read it where nothing is, or for longer than `seconds`."""
-        known = self._found.get(key)
-        if known is None or self._now() >= known.until:
-            known = self._found[key] = _Found(read(), self._now() + seconds)
-        value: T = known.value  # type: ignore[assignment]  # a key is of one kind of value
+        (value,) = self.get_all([key], lambda _: [read()], seconds=seconds)
         return value
+
+    def get_all(self, keys: Sequence[K], read: Callable[[Sequence[K]], Sequence[T]], *, seconds: float) -> list[T]:
+        """Return the same of each key; those of which too little is known are read together."""
+        now = self._now()
+        unknown = [key for key in dict.fromkeys(keys) if key not in self._found or now >= self._found[key].until]
+        if unknown:
+            values = zip(unknown, read(unknown), strict=True)
+            self._found |= {key: _Found(value, now + seconds) for key, value in values}
+        return [self._found[key].value for key in keys]  # type: ignore[misc]  # a key is of one kind of value
 
     def forget(self) -> None:
         """Drop what is too old to be returned."""

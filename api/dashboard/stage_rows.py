@@ -1,16 +1,22 @@
-"""The stages of an extraction or an index as rows of a table: what of them changes while one looks. Pure."""
+"""What of an extraction or an index changes while one looks: its state, and its stages as rows of a table. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from api.dashboard import formats
-from api.dashboard.live import Shown
-from api.schemas.extractions import StageObject
-from api.schemas.indexes import IndexStageObject
+from api.dashboard.live import Look, Shown
+from api.schemas.extractions import ExtractionObject, StageObject
+from api.schemas.indexes import IndexObject, IndexStageObject
 
 
-def stage_places(stages: Sequence[StageObject | IndexStageObject]) -> dict[str, Shown]:
+def staged_look(shown: ExtractionObject | IndexObject) -> Look:
+    """Return the page of what comes by stages: its state, and how far each of them is."""
+    values: dict[str, Shown] = {"state": (formats.state_name(shown.status), formats.tone(shown.status))}
+    return Look.of(values | _places(shown.stages), shown.status, len(shown.stages), shown.reason)
+
+
+def _places(stages: Sequence[StageObject | IndexStageObject]) -> dict[str, Shown]:
     """Return how far each is, by the name of its place."""
     values: dict[str, Shown] = {}
     for n, stage in enumerate(stages):

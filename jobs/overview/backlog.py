@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Select, func, select, text
 from sqlalchemy.orm import Session
 
 from jobs.forecasts.outlooks import KEPT_FOR
+from jobs.overview.owned import OwnedQuery, Owner
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, Priority
-from jobs.tables import Batch
 from jobs.tables.base import one_of
 
 LIVE_STATES = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
 IS_LIVE = one_of("batch.state", LIVE_STATES)
 """As the indexes of live batches have it: with values in place of these words Postgres may not know that they fit."""
-_FEW = 5
+FEW = 5
+"""Batches of each list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,14 @@ class ClassBacklog:
     """Until the last of them is expected to end; None where nobody knows."""
 
 
-def by_class(session: Session, tenant_id: str | None) -> Sequence[ClassBacklog]:
-    """Return every class that has open batches, the most urgent first."""
-    values = {"tenant_id": tenant_id, "kept_for": KEPT_FOR}
-    found = {row.priority: row for row in session.execute(_BY_CLASS, values)}
+def by_class(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[ClassBacklog]]:
+    """Return every class of which an owner has open batches, the most urgent first."""
+    rows = _BY_CLASS.rows(session, owners, kept_for=KEPT_FOR)
+    return {owner: _by_urgency(of_owner) for owner, of_owner in rows.items()}
+
+
+def _by_urgency(rows: Sequence[Any]) -> Sequence[ClassBacklog]:
+    found = {row.priority: row for row in rows}
     return [
         ClassBacklog(
             priority=row.priority,
@@ -50,43 +55,54 @@ def by_class(session: Session, tenant_id: str | None) -> Sequence[ClassBacklog]:
     ]
 
 
-def waiting_longest(session: Session, tenant_id: str | None) -> Sequence[Batch]:
-    """Return the oldest open batches that have no line done."""
-    nothing_done = (Batch.num_completed == 0) & (Batch.num_failed == 0)
-    return session.scalars(_live(tenant_id).where(nothing_done).order_by(Batch.created_at, Batch.id).limit(_FEW)).all()
+def waiting_longest(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[str]]:
+    """Return the ids of an owner's oldest open batches that have no line done."""
+    return _ids(_WAITING.rows(session, owners, most=FEW))
 
 
-def at_risk(session: Session, tenant_id: str | None) -> Sequence[Batch]:
-    """Return open batches that may miss their deadline, as `jobs.forecasts.risks` found, the nearest first."""
-    return session.scalars(
-        _live(tenant_id).where(Batch.at_risk_at.is_not(None)).order_by(Batch.expires_at, Batch.id).limit(_FEW)
-    ).all()
+def at_risk(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[str]]:
+    """Return the ids of those that may miss their deadline, as `jobs.forecasts.risks` found, the nearest first."""
+    return _ids(_AT_RISK.rows(session, owners, most=FEW))
 
 
-def failed_lately(session: Session, tenant_id: str | None, *, limit: int = _FEW) -> Sequence[Batch]:
-    """Return batches of the last day that have failed lines, or failed as a whole, the newest first."""
-    query = select(Batch).where(
-        Batch.deleted_at.is_(None),
-        Batch.created_at > func.now() - text("interval '1 day'"),
-        (Batch.num_failed > 0) | (Batch.state == BatchState.FAILED),
+def failed_lately(session: Session, owners: Collection[Owner], *, most: int = FEW) -> dict[Owner, Sequence[str]]:
+    """Return the ids of batches of the last day that have failed lines, or failed as a whole, the newest first."""
+    return _ids(_FAILED.rows(session, owners, most=most))
+
+
+def _ids(rows: Mapping[Owner, Sequence[Any]]) -> dict[Owner, Sequence[str]]:
+    return {owner: [row.id for row in of_owner] for owner, of_owner in rows.items()}
+
+
+def _few(which: str, *, order: str) -> OwnedQuery:
+    return OwnedQuery(
+        f"""
+        SELECT owner.id AS owner_id, batch.id
+        FROM {{owners}} CROSS JOIN LATERAL (
+            SELECT * FROM batch WHERE {which} AND {{is_theirs}} ORDER BY {order} LIMIT :most
+        ) AS batch
+        ORDER BY {order}
+        """,
+        table="batch",
     )
-    if tenant_id is not None:
-        query = query.where(Batch.tenant_id == tenant_id)
-    return session.scalars(query.order_by(Batch.created_at.desc(), Batch.id).limit(limit)).all()
 
 
-def _live(tenant_id: str | None) -> Select[Batch]:
-    query = select(Batch).where(text(IS_LIVE))
-    return query if tenant_id is None else query.where(Batch.tenant_id == tenant_id)
-
-
-_BY_CLASS = text(f"""
-    SELECT batch.priority, count(*) AS num_batches,
+_WAITING = _few(f"{IS_LIVE} AND num_completed = 0 AND num_failed = 0", order="batch.created_at, batch.id")
+_AT_RISK = _few(f"{IS_LIVE} AND at_risk_at IS NOT NULL", order="batch.expires_at, batch.id")
+_FAILED = _few(
+    "deleted_at IS NULL AND created_at > now() - interval '1 day' AND (num_failed > 0 OR state = 'failed')",
+    order="batch.created_at DESC, batch.id",
+)
+_BY_CLASS = OwnedQuery(
+    f"""
+    SELECT owner.id AS owner_id, batch.priority, count(*) AS num_batches,
         coalesce(sum(num_requests - num_completed - num_failed), 0) AS num_lines,
         coalesce(sum(reserved_tokens), 0) AS num_tokens,
         max(forecast.seconds - extract(epoch FROM now() - forecast.made_at)) AS seconds
-    FROM batch
+    FROM {{owners}} JOIN batch ON {{is_theirs}}
     LEFT JOIN forecast ON forecast.batch_id = batch.id AND forecast.made_at > now() - CAST(:kept_for AS interval)
-    WHERE {IS_LIVE} AND (CAST(:tenant_id AS text) IS NULL OR tenant_id = :tenant_id)
-    GROUP BY batch.priority
-""")
+    WHERE {IS_LIVE}
+    GROUP BY owner.id, batch.priority
+    """,
+    table="batch",
+)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from jobs.overview.backlog import failed_lately
@@ -52,7 +52,9 @@ def of_batch(session: Session, batch: Batch) -> Sequence[Failure]:
 
 def lately(session: Session, tenant_id: str | None) -> LatelyFailed:
     """Count what went wrong in the newest batches of the last day; of one that was refused, its invalid lines."""
-    batches = failed_lately(session, tenant_id, limit=MOST_BATCHES)
+    ids = failed_lately(session, [tenant_id], most=MOST_BATCHES)[tenant_id]
+    newest_first = select(Batch).where(Batch.id.in_(ids)).order_by(Batch.created_at.desc(), Batch.id)
+    batches = session.scalars(newest_first).all()
     found = [*_count(session, batches, looked_at=LOOKED_AT_LATELY), *_refused(batches)]
     return LatelyFailed(
         by_code=sorted(_joined(found), key=lambda one: (-one.num_lines, one.code)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
+
+from jobs.overview.owned import OwnedQuery, Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,17 +22,31 @@ class OpenReviews:
     """Whose values wait longest."""
 
 
-def open_reviews(session: Session, tenant_id: str | None) -> OpenReviews:
-    row = session.execute(_OPEN, {"tenant_id": tenant_id}).one()
+_NONE = OpenReviews(num_open=0, oldest_at=None, extraction_id=None)
+
+
+def open_reviews(session: Session, owners: Collection[Owner]) -> dict[Owner, OpenReviews]:
+    """Return what waits of each owner."""
+    return {owner: _open(rows) for owner, rows in _OPEN.rows(session, owners).items()}
+
+
+def _open(rows: Sequence[Any]) -> OpenReviews:
+    if not rows:
+        return _NONE
+    (row,) = rows
     return OpenReviews(num_open=int(row.num_open), oldest_at=row.oldest_at, extraction_id=row.extraction_id)
 
 
 # Of each extraction its open ones are counted in their index; a sample of what is sure is among them.
-_OPEN = text("""
-    SELECT coalesce(sum(num), 0) AS num_open, min(ended_at) AS oldest_at,
-        (array_agg(id ORDER BY ended_at))[1] AS extraction_id
-    FROM extraction CROSS JOIN LATERAL (
+_OPEN = OwnedQuery(
+    """
+    SELECT owner.id AS owner_id, sum(num) AS num_open, min(ended_at) AS oldest_at,
+        (array_agg(extraction.id ORDER BY ended_at))[1] AS extraction_id
+    FROM {owners} JOIN extraction ON {is_theirs} CROSS JOIN LATERAL (
         SELECT count(*) AS num FROM review WHERE review.extraction_id = extraction.id AND decided_at IS NULL
     ) AS open
-    WHERE extraction.state = 'completed' AND num > 0 AND (CAST(:tenant_id AS text) IS NULL OR tenant_id = :tenant_id)
-""")
+    WHERE extraction.state = 'completed' AND num > 0
+    GROUP BY owner.id
+    """,
+    table="extraction",
+)

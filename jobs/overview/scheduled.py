@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
+
+from jobs.overview.owned import OwnedQuery, Owner
 
 _MOST = 8
 
@@ -35,23 +37,33 @@ class NextRun:
     last_at: datetime | None
 
 
-def next_runs(session: Session, tenant_id: str | None, *, limit: int = _MOST) -> Sequence[NextRun]:
+def next_runs(session: Session, owners: Collection[Owner], *, limit: int = _MOST) -> dict[Owner, Sequence[NextRun]]:
     """Return schedules, those in trouble first, then by their next run."""
-    rows = session.execute(_NEXT_RUNS, {"tenant_id": tenant_id, "limit": limit}).mappings()
-    return [NextRun(**row) for row in rows]
+    rows = _NEXT_RUNS.rows(session, owners, limit=limit)
+    return {owner: [_next_run(**row._mapping) for row in of_owner] for owner, of_owner in rows.items()}
 
 
-_NEXT_RUNS = text("""
-    SELECT schedule.id AS schedule_id, schedule.name, pipeline.name AS pipeline, pipeline.id AS pipeline_id,
-        schedule.cron, schedule.time_zone, schedule.next_at, schedule.paused_at, schedule.pause_reason,
-        schedule.num_failures, schedule.num_skipped,
+def _next_run(*, owner_id: Owner, **values: Any) -> NextRun:
+    return NextRun(**values)
+
+
+_ORDER = "(schedule.num_failures > 0 OR schedule.num_skipped > 0) DESC, schedule.next_at NULLS LAST, schedule.id"
+_NEXT_RUNS = OwnedQuery(
+    f"""
+    SELECT owner.id AS owner_id, schedule.id AS schedule_id, schedule.name, pipeline.name AS pipeline,
+        pipeline.id AS pipeline_id, schedule.cron, schedule.time_zone, schedule.next_at, schedule.paused_at,
+        schedule.pause_reason, schedule.num_failures, schedule.num_skipped,
         last.id AS last_run_id, last.state AS last_state, last.reason AS last_reason, last.created_at AS last_at
-    FROM schedule JOIN pipeline ON pipeline.id = schedule.pipeline_id
+    FROM {{owners}}
+    CROSS JOIN LATERAL (
+        SELECT * FROM schedule WHERE deleted_at IS NULL AND {{is_theirs}} ORDER BY {_ORDER} LIMIT :limit
+    ) AS schedule
+    JOIN pipeline ON pipeline.id = schedule.pipeline_id
     LEFT JOIN LATERAL (
         SELECT id, state, reason, created_at FROM run
         WHERE run.schedule_id = schedule.id ORDER BY scheduled_for DESC LIMIT 1
     ) AS last ON TRUE
-    WHERE schedule.deleted_at IS NULL AND (CAST(:tenant_id AS text) IS NULL OR schedule.tenant_id = :tenant_id)
-    ORDER BY (schedule.num_failures > 0 OR schedule.num_skipped > 0) DESC, schedule.next_at NULLS LAST, schedule.id
-    LIMIT :limit
-""")
+    ORDER BY {_ORDER}
+    """,
+    table="schedule",
+)

@@ -237,6 +237,18 @@ def test_a_list_that_has_the_focus_waits_until_it_leaves(page: Page, site: str, 
     expect(first).to_contain_text(made)
 
 
+def test_a_page_that_is_newer_than_what_is_told_is_asked_for_once(page: Page) -> None:
+    asked = list[str]()
+    told = "".join(f"data: {json.dumps({'layout': 'older', 'values': {'0.lines': n}})}\n\n" for n in ("1", "2", "3"))
+    page.route("**/live/batches*", lambda route: route.fulfill(content_type="text/event-stream", body=told))
+    page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
+    with page.expect_response(lambda answer: answer.request.resource_type == "fetch"):
+        page.goto("/batches")
+    page.unroute("**/live/batches*")
+    assert [url.partition("?")[0].rpartition("/")[2] for url in asked] == ["batches"]
+    expect(page.locator("tbody tr").first.locator(".wide > span").first).to_have_text(re.compile(r"\d+ / \d+"))
+
+
 def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operator_key: str) -> None:
     window = open_window(browser, site, operator_key)
     page = window.page

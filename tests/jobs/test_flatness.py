@@ -122,7 +122,7 @@ WORK: dict[str, Callable[[Session], object]] = {
     "those before one in the middle": lambda session: listing.list_batches(
         session, None, BatchFilter(before="batch_1500")
     ),
-    "what is at risk": lambda session: backlog.at_risk(session, None),
+    "what is at risk": lambda session: backlog.at_risk(session, [None]),
     "the workers of a model": fleet_overview.by_model,
 }
 
@@ -135,8 +135,8 @@ def test_few_rows_are_looked_at_for(crowded: Engine, name: str) -> None:
 
 OF_OPEN: dict[str, Callable[[Session], object]] = {
     "the newest": lambda session: listing.list_batches(session, None, BatchFilter(shown=Shown.OPEN)),
-    "what waits longest": lambda session: backlog.waiting_longest(session, None),
-    "what is to do by class": lambda session: backlog.by_class(session, None),
+    "what waits longest": lambda session: backlog.waiting_longest(session, [None]),
+    "what is to do by class": lambda session: backlog.by_class(session, [None]),
     "who waits and who runs": shares.by_tenant,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import Request, Response
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from api.batches.answers import shown
 from api.dashboard.batch_rows import all_shown_lately, places
-from api.dashboard.live import Look, OpenPages, stream
+from api.dashboard.live import GONE, Look, OpenPages, View, stream
 from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
@@ -49,9 +50,8 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
 @router.get("/live/batches/{batch_id}", name="streamShownBatch")
 async def live(batch_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(
-        pages, ("batch", viewer.tenant_id, batch_id), partial(_look, services, pages.recent, viewer.tenant_id, batch_id)
-    )
+    view = View("batch", viewer.tenant_id, (viewer.tenant_id, batch_id))
+    return stream(pages, view, partial(_look_at, services, pages.recent))
 
 
 def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:
@@ -63,9 +63,16 @@ def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:
     return found[0]
 
 
-def _look(services: Services, recent: Recent, tenant_id: str | None, batch_id: str, session: Session) -> Look:
-    found = _find(session, tenant_id, batch_id)
-    return _look_of(all_shown_lately(session, [found], services.settings, recent=recent)[0])
+def _look_at(
+    services: Services, recent: Recent, session: Session, opened: Sequence[tuple[str | None, str]]
+) -> Sequence[Look]:
+    found = lifecycle.find_batches(session, {batch_id for _, batch_id in opened})
+    owners = {batch.id: batch.tenant_id for batch in found}
+    looks = {batch.id: _look_of(batch) for batch in all_shown_lately(session, found, services.settings, recent=recent)}
+    return [
+        looks[batch_id] if batch_id in owners and tenant_id in (None, owners[batch_id]) else GONE
+        for tenant_id, batch_id in opened
+    ]
 
 
 def _look_of(batch: BatchObject) -> Look:

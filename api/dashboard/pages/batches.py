@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -11,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from api.batches.answers import all_shown
 from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
-from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.live import Look, OpenPages, Shown, View, stream
 from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
@@ -19,8 +21,9 @@ from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.fields import ObjectId, Storable, StrictModel
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
+from jobs.batches.lifecycle import find_batches
 from jobs.overview import listing
-from jobs.overview.listing import BatchFilter
+from jobs.overview.listing import BatchFilter, BatchProgress
 from jobs.served_models import list_models
 
 router = page_router()
@@ -55,7 +58,7 @@ def show(
         viewer,
         "batches.html",
         batches=batches,
-        tenants=tenant_names(session, found) if viewer.is_operator else {},
+        tenants=tenant_names(session, [batch.id for batch in found]) if viewer.is_operator else {},
         look=_look_of(batches),
         query=query,
         filters=listing.Shown,
@@ -69,17 +72,40 @@ async def live(
     request: Request, *, viewer: ViewerDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
 ) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    key = ("batches", viewer.tenant_id, query.model_dump_json())
-    return stream(pages, key, partial(_look, services, pages.recent, viewer.tenant_id, query.wanted()))
+    view = View("batches", viewer.tenant_id, _List(viewer.tenant_id, query.wanted()))
+    return stream(pages, view, partial(_look_at, services, pages.recent))
 
 
-def _look(services: Services, recent: Recent, tenant_id: str | None, wanted: BatchFilter, session: Session) -> Look:
-    def read() -> Look:
-        found, _ = listing.list_batches(session, tenant_id, wanted)
-        return _look_of(all_shown_lately(session, found, services.settings, recent=recent))
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A page of the list."""
 
-    seen = ("batches", tenant_id, wanted, listing.progress(session, tenant_id, wanted))
-    return recent.get(seen, read, seconds=_UNCHANGED_SECONDS)
+    tenant_id: str | None
+    wanted: BatchFilter
+
+
+_Rows = tuple[BatchProgress, ...]
+
+
+def _look_at(services: Services, recent: Recent, session: Session, lists: Sequence[_List]) -> Sequence[Look]:
+    def read(others: Sequence[tuple[str, _Rows]]) -> Sequence[Look]:
+        ids = {row.id for _, rows in others for row in rows}
+        found = all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
+        shown = {batch.id: batch for batch in found}
+        return [_look_of([shown[row.id] for row in rows if row.id in shown]) for _, rows in others]
+
+    rows = _rows(session, lists)
+    return recent.get_all([("batches", rows[one]) for one in lists], read, seconds=_UNCHANGED_SECONDS)
+
+
+def _rows(session: Session, lists: Sequence[_List]) -> dict[_List, _Rows]:
+    """Return which batches each has, and how far they are."""
+    found: dict[_List, _Rows] = {}
+    for wanted in {one.wanted for one in lists}:
+        owners = [one.tenant_id for one in lists if one.wanted == wanted]
+        of_owners = listing.progress(session, owners, wanted)
+        found |= {_List(owner, wanted): of_owners[owner][: listing.PAGE] for owner in owners}
+    return found
 
 
 def _look_of(batches: list[BatchObject]) -> Look:

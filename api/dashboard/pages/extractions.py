@@ -8,17 +8,16 @@ from functools import partial
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
-from api.dashboard import formats
-from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.live import Look, OpenPages, View, one_by_one, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
-from api.dashboard.stage_rows import stage_places
+from api.dashboard.stage_rows import staged_look
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.extractions import ExtractionObject
 from api.services import Services, ServicesDep
 from extraction.scoring.verdicts import Reason
 from jobs.extractions import lifecycle, reviewed, reviews, stages
-from jobs.states import ExtractionState, Scope
+from jobs.states import Scope
 from jobs.tables import Collection, Extraction
 
 router = page_router()
@@ -44,7 +43,7 @@ def show_one(
         viewer,
         "extraction.html",
         extraction=shown,
-        look=_look_of(shown),
+        look=staged_look(shown),
         collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
         tallies=reviewed.tallies(session, found),
         reasons=Reason,
@@ -56,8 +55,8 @@ def show_one(
 async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    looking = partial(_look, services, tenant_id, extraction_id)
-    return stream(pages, ("extraction", tenant_id, extraction_id), looking)
+    view = View("extraction", tenant_id, (tenant_id, extraction_id))
+    return stream(pages, view, one_by_one(partial(_look, services)))
 
 
 @router.get("/reviews/{extraction_id}", name="showReview")
@@ -74,9 +73,9 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
     )
 
 
-def _look(services: Services, tenant_id: str, extraction_id: str, session: Session) -> Look:
-    found = lifecycle.get_extraction(session, tenant_id, extraction_id)
-    return _look_of(_shown(session, found, services))
+def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
+    found = lifecycle.get_extraction(session, *of)
+    return staged_look(_shown(session, found, services))
 
 
 def _shown(session: Session, extraction: Extraction, services: Services) -> ExtractionObject:
@@ -88,12 +87,3 @@ def _all_shown(session: Session, extractions: Sequence[Extraction], services: Se
     batches = stages.all_batches_of_each(session, found)
     currency = services.settings.currency
     return [ExtractionObject.of(each, found[each.id], batches[each.id], currency=currency) for each in extractions]
-
-
-def _look_of(shown: ExtractionObject) -> Look:
-    values: dict[str, Shown] = {"state": (formats.state_name(shown.status), _tone(shown.status))}
-    return Look.of(values | stage_places(shown.stages), shown.status, len(shown.stages), shown.reason)
-
-
-def _tone(state: ExtractionState) -> str:
-    return formats.tone(state.value)

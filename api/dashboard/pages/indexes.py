@@ -7,11 +7,10 @@ from functools import partial
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
-from api.dashboard import formats
-from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.live import Look, OpenPages, View, one_by_one, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
-from api.dashboard.stage_rows import stage_places
+from api.dashboard.stage_rows import staged_look
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.indexes import IndexObject
 from api.services import Services, ServicesDep
@@ -41,7 +40,7 @@ def show_one(
         viewer,
         "index.html",
         index=shown,
-        look=_look_of(shown),
+        look=staged_look(shown),
         collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
         is_open=shown.ended_at is None,
     )
@@ -51,18 +50,13 @@ def show_one(
 async def live(index_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("index", tenant_id, index_id), partial(_look, services, tenant_id, index_id))
+    return stream(pages, View("index", tenant_id, (tenant_id, index_id)), one_by_one(partial(_look, services)))
 
 
-def _look(services: Services, tenant_id: str, index_id: str, session: Session) -> Look:
-    return _look_of(_shown(session, lifecycle.find_index(session, tenant_id, index_id), services))
+def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
+    return staged_look(_shown(session, lifecycle.find_index(session, *of), services))
 
 
 def _shown(session: Session, index: PassageIndex, services: Services) -> IndexObject:
     begun = stages.stages_of(session, index.id)
     return IndexObject.of(index, begun, stages.batches_of(session, begun), currency=services.settings.currency)
-
-
-def _look_of(shown: IndexObject) -> Look:
-    values: dict[str, Shown] = {"state": (formats.state_name(shown.status), formats.tone(shown.status.value))}
-    return Look.of(values | stage_places(shown.stages), shown.status, len(shown.stages), shown.reason)

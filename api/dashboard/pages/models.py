@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
-from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
@@ -42,10 +42,10 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 @router.get("/live/models", name="streamModels")
 async def live(request: Request, *, viewer: ViewerDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("models", None), _look)
+    return stream(pages, View("models", None, None), one_by_one(_look))
 
 
-def _look(session: Session) -> Look:
+def _look(session: Session, _: None) -> Look:
     return _look_of(fleet.workers(session))
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from itertools import chain
 
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
 from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
-from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.live import Look, OpenPages, Shown, View, stream
 from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
@@ -25,14 +25,32 @@ from jobs.batches.lifecycle import find_batches
 from jobs.overview import backlog, failures, fleet, reviewing, scheduled, shares
 from jobs.overview.backlog import ClassBacklog
 from jobs.overview.fleet import ModelFleet
-from jobs.overview.listing import progress_of
+from jobs.overview.listing import BatchProgress, progress_of
+from jobs.overview.owned import Owner
 
 router = page_router()
-T = TypeVar("T")
 
 _LATELY_SECONDS = 5.0
 _FLEET_SECONDS = 0.9
 """All who look in one second see the same workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lately:
+    """What need not be asked at each look."""
+
+    waiting: Sequence[str]
+    """Ids of batches, as in the next two."""
+    at_risk: Sequence[str]
+    failed: Sequence[str]
+    tenants: dict[str, str]
+    """Names, by batch; empty where all are the viewer's own."""
+    shares: Sequence[shares.TenantShare]
+    schedules: Sequence[scheduled.NextRun]
+    reviews: reviewing.OpenReviews
+
+    def ids(self) -> Iterator[str]:
+        return chain(self.waiting, self.at_risk, self.failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +62,8 @@ class _Glance:
     at_risk: Sequence[BatchObject]
     failed: Sequence[BatchObject]
     fleet: Sequence[ModelFleet]
-    tenants: dict[str, str]
-    """Names, by batch; empty where all are the viewer's own."""
     quota: budgets.Quota | None
-    shares: Sequence[shares.TenantShare]
-    schedules: Sequence[scheduled.NextRun]
-    reviews: reviewing.OpenReviews
+    lately: _Lately
 
     def look(self) -> Look:
         values: dict[str, Shown] = {
@@ -60,7 +74,7 @@ class _Glance:
             "workers": formats.exact(sum(one.num_live for one in self.fleet)),
             "workers.lost": f"{lost} lost" if (lost := sum(one.num_lost for one in self.fleet)) else "",
             "running": formats.number(sum(one.num_running for one in self.fleet)),
-            "reviews": formats.exact(self.reviews.num_open),
+            "reviews": formats.exact(self.lately.reviews.num_open),
         }
         if self.quota is not None:
             values |= _budget(self.quota)
@@ -76,13 +90,13 @@ class _Glance:
         for kind, listed in (("w", self.waiting), ("r", self.at_risk), ("f", self.failed)):
             for n, batch in enumerate(listed):
                 values |= places(f"{kind}{n}", batch)
-        values |= schedule_places(self.schedules)
+        values |= schedule_places(self.lately.schedules)
         rows = [
             (one.priority for one in self.classes),
             *((batch.id for batch in listed) for listed in (self.waiting, self.at_risk, self.failed)),
             (one.model for one in self.fleet),
-            ((one.name, one.model) for one in self.shares),
-            ((one.schedule_id, one.last_run_id, one.paused_at) for one in self.schedules),
+            ((one.name, one.model) for one in self.lately.shares),
+            ((one.schedule_id, one.last_run_id, one.paused_at) for one in self.lately.schedules),
         ]
         return Look.of(values, *(tuple(names) for names in rows))
 
@@ -110,7 +124,7 @@ def _budget(quota: budgets.Quota) -> dict[str, Shown]:
 
 @router.get("/", name="showOverview")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
-    glance = _glance(services, Recent(), viewer.tenant_id, session)
+    (glance,) = _glances(services, Recent(), session, [viewer.tenant_id])
     errors = failures.lately(session, viewer.tenant_id)  # not live: it reads more than what else is on the page
     return render(request, viewer, "overview.html", glance=glance, look=glance.look(), errors=errors)
 
@@ -118,61 +132,66 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 @router.get("/live/overview", name="streamOverview")
 async def live(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    looking = partial(_look, services, pages.recent, viewer.tenant_id)
-    return stream(pages, ("overview", viewer.tenant_id), looking)
+    view = View("overview", viewer.tenant_id, viewer.tenant_id)
+    return stream(pages, view, partial(_look_at, services, pages.recent))
 
 
-def _look(services: Services, recent: Recent, tenant_id: str | None, session: Session) -> Look:
-    return _glance(services, recent, tenant_id, session).look()
+def _look_at(services: Services, recent: Recent, session: Session, owners: Sequence[Owner]) -> Sequence[Look]:
+    return [glance.look() for glance in _glances(services, recent, session, owners)]
 
 
-def _glance(services: Services, recent: Recent, tenant_id: str | None, session: Session) -> _Glance:
-    def lately(read: Callable[[Session, str | None], T]) -> T:
-        """Return what need not be asked at each look."""
-        return recent.get((read, tenant_id), partial(read, session, tenant_id), seconds=_LATELY_SECONDS)
-
-    def read_batches() -> list[BatchObject]:
-        return all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
-
-    listed = lately(_listed)
-    ids = sorted({*listed.waiting, *listed.at_risk, *listed.failed})
-    seen = ("glance", tenant_id, progress_of(session, ids))
-    shown = {batch.id: batch for batch in recent.get(seen, read_batches, seconds=_LATELY_SECONDS)}
-    return _Glance(
-        classes=backlog.by_class(session, tenant_id),
-        waiting=[shown[batch_id] for batch_id in listed.waiting if batch_id in shown],
-        at_risk=[shown[batch_id] for batch_id in listed.at_risk if batch_id in shown],
-        failed=[shown[batch_id] for batch_id in listed.failed if batch_id in shown],
-        fleet=recent.get("fleet", partial(fleet.by_model, session), seconds=_FLEET_SECONDS),
-        tenants=listed.tenants,
-        quota=None if tenant_id is None else budgets.quota(session, tenant_id),
-        shares=lately(_shares),
-        schedules=lately(scheduled.next_runs),
-        reviews=lately(reviewing.open_reviews),
-    )
+def _glances(services: Services, recent: Recent, session: Session, owners: Sequence[Owner]) -> list[_Glance]:
+    """Return what each of these sees: a tenant, or with None an operator."""
+    lately = recent.get_all([("lately", owner) for owner in owners], partial(_lately, session), seconds=_LATELY_SECONDS)
+    shown = _batches(services, recent, session, {batch_id for one in lately for batch_id in one.ids()})
+    classes = backlog.by_class(session, owners)
+    tenant_ids = [owner for owner in owners if owner is not None]
+    quotas = budgets.quotas(session, tenant_ids) if tenant_ids else {}
+    models = recent.get("fleet", partial(fleet.by_model, session), seconds=_FLEET_SECONDS)
+    return [
+        _Glance(
+            classes=classes[owner],
+            waiting=[shown[batch_id] for batch_id in one.waiting if batch_id in shown],
+            at_risk=[shown[batch_id] for batch_id in one.at_risk if batch_id in shown],
+            failed=[shown[batch_id] for batch_id in one.failed if batch_id in shown],
+            fleet=models,
+            quota=None if owner is None else quotas[owner],
+            lately=one,
+        )
+        for owner, one in zip(owners, lately, strict=True)
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """The ids of batches that are told of one by one."""
+def _batches(
+    services: Services, recent: Recent, session: Session, batch_ids: Collection[str]
+) -> dict[str, BatchObject]:
+    """Return batches, by their ids; those that have not got on are as they were seen lately."""
 
-    waiting: Sequence[str]
-    at_risk: Sequence[str]
-    failed: Sequence[str]
-    tenants: dict[str, str]
-    """Names, by batch; empty where all are one tenant's."""
+    def read(others: Sequence[tuple[str, BatchProgress]]) -> list[BatchObject | None]:
+        ids = [progress.id for _, progress in others]
+        found = all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
+        shown = {batch.id: batch for batch in found}
+        return [shown.get(batch_id) for batch_id in ids]
 
-
-def _listed(session: Session, tenant_id: str | None) -> _Listed:
-    waiting, at_risk = backlog.waiting_longest(session, tenant_id), backlog.at_risk(session, tenant_id)
-    failed = backlog.failed_lately(session, tenant_id)
-    return _Listed(
-        waiting=[batch.id for batch in waiting],
-        at_risk=[batch.id for batch in at_risk],
-        failed=[batch.id for batch in failed],
-        tenants=tenant_names(session, [*waiting, *at_risk, *failed]) if tenant_id is None else {},
-    )
+    keys = [("glance", progress) for progress in progress_of(session, batch_ids).values()]
+    found = recent.get_all(keys, read, seconds=_LATELY_SECONDS)
+    return {batch.id: batch for batch in found if batch is not None}
 
 
-def _shares(session: Session, tenant_id: str | None) -> Sequence[shares.TenantShare]:
-    return shares.by_tenant(session) if tenant_id is None else ()
+def _lately(session: Session, keys: Sequence[tuple[str, Owner]]) -> list[_Lately]:
+    owners = [owner for _, owner in keys]
+    waiting, at_risk = backlog.waiting_longest(session, owners), backlog.at_risk(session, owners)
+    failed, schedules = backlog.failed_lately(session, owners), scheduled.next_runs(session, owners)
+    reviews = reviewing.open_reviews(session, owners)
+    return [
+        _Lately(
+            waiting=waiting[owner],
+            at_risk=at_risk[owner],
+            failed=failed[owner],
+            tenants=tenant_names(session, [*waiting[None], *at_risk[None], *failed[None]]) if owner is None else {},
+            shares=shares.by_tenant(session) if owner is None else (),
+            schedules=schedules[owner],
+            reviews=reviews[owner],
+        )
+        for owner in owners
+    ]

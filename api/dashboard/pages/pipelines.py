@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
-from api.dashboard.live import Look, OpenPages, Shown, stream
+from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.schedule_rows import schedule_places
@@ -49,16 +48,16 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Respons
 async def live(request: Request, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("pipelines", tenant_id), partial(_look, tenant_id))
+    return stream(pages, View("pipelines", tenant_id, tenant_id), one_by_one(_look))
 
 
-def _look(tenant_id: str, session: Session) -> Look:
+def _look(session: Session, tenant_id: str) -> Look:
     return _look_of(*_found(session, tenant_id))
 
 
 def _found(session: Session, tenant_id: str) -> tuple[Sequence[NextRun], Sequence[Run]]:
-    found = scheduled.next_runs(session, tenant_id, limit=_MOST_SCHEDULES)
-    return found, lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
+    found = scheduled.next_runs(session, [tenant_id], limit=_MOST_SCHEDULES)
+    return found[tenant_id], lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
 
 
 def _look_of(found: Sequence[NextRun], runs: Sequence[Run]) -> Look:
@@ -108,10 +107,11 @@ def show_schedule(schedule_id: str, request: Request, session: ReadingDep, *, vi
 async def live_schedule(schedule_id: str, request: Request, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("schedule", tenant_id, schedule_id), partial(_look_at_schedule, tenant_id, schedule_id))
+    return stream(pages, View("schedule", tenant_id, (tenant_id, schedule_id)), one_by_one(_look_at_schedule))
 
 
-def _look_at_schedule(tenant_id: str, schedule_id: str, session: Session) -> Look:
+def _look_at_schedule(session: Session, of: tuple[str, str]) -> Look:
+    tenant_id, schedule_id = of
     schedule = schedules.get_schedule(session, tenant_id, schedule_id)
     runs = lifecycle.list_runs(session, tenant_id, schedule_id=schedule.id, limit=_MOST_RUNS).data
     return _look_of_one(schedule, runs)
@@ -138,15 +138,16 @@ def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: View
 async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, ("run", tenant_id, run_id), partial(_look_at_run, tenant_id, run_id))
+    return stream(pages, View("run", tenant_id, (tenant_id, run_id)), one_by_one(_look_at_run))
 
 
-def _look_at_run(tenant_id: str, run_id: str, session: Session) -> Look:
-    return _look_of_run(_shown(session, lifecycle.get_run(session, tenant_id, run_id)))
+def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
+    return _look_of_run(_shown(session, lifecycle.get_run(session, *of)))
 
 
 def _look_of_run(run: RunObject) -> Look:
-    return Look.of({}, run.model_dump_json())  # a step or its tokens more: the page is asked for anew
+    others = run.model_dump_json(exclude={"total_tokens", "cost_micros"})  # a step more: the page is asked for anew
+    return Look.of({"tokens": formats.exact(run.total_tokens)}, others)
 
 
 def _shown(session: Session, run: Run) -> RunObject:

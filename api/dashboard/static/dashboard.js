@@ -108,13 +108,20 @@ async function askAnew() {
   document.body.dataset.layout = fresh.body.dataset.layout;
 }
 
+// What is told may be of a few seconds ago, and the page newer: it is asked for once for each other layout that is told.
+let other = { layout: null, values: {} };
+
 function follow() {
   if (!stream || document.hidden || source) return;
   source = new EventSource(stream);
-  source.onmessage = (event) => {
+  source.onmessage = async (event) => {
     const told = JSON.parse(event.data);
-    if (told.layout !== document.body.dataset.layout) askAnew();
-    else for (const [name, shown] of Object.entries(told.values)) show(name, shown);
+    if (told.layout === document.body.dataset.layout) return Object.entries(told.values).forEach(([name, shown]) => show(name, shown));
+    if (told.layout === other.layout) return Object.assign(other.values, told.values);
+    const asked = (other = told);
+    await askAnew().catch(() => { if (other === asked) other = { layout: null, values: {} }; });
+    // what came meanwhile may be newer than the page
+    if (asked.layout === document.body.dataset.layout) Object.entries(asked.values).forEach(([name, shown]) => show(name, shown));
   };
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from types import SimpleNamespace
@@ -13,10 +14,23 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from api.dashboard.live import MAX_BYTES, MOST_PAGES, Key, Look, OpenPages, Told, _look_at_all, _Open, stream
+from api.dashboard.live import (
+    GONE,
+    MAX_BYTES,
+    MOST_PAGES,
+    Look,
+    OpenPages,
+    Told,
+    View,
+    _look_at_all,
+    _Open,
+    one_by_one,
+    stream,
+)
 from jobs.database import sessions
 from jobs.errors import NotFoundError, RateLimitError
 
+shows_nothing = one_by_one(lambda _session, _subject: Look(values={}))
 WIDE = {f"{row}.{what}": "no worker serves its model" for row in range(100) for what in ("why", "end")}
 
 
@@ -65,28 +79,27 @@ def test_one_value_that_no_message_holds_keeps_no_other_from_being_told() -> Non
     assert told.news(look) is None
 
 
-def test_a_page_with_other_rows_is_asked_for_anew_and_has_all_its_values_then() -> None:
-    told = Told()
-    told.news(Look(values=WIDE, layout="one"))
-    other = Look(values=WIDE | {"0.state": "lost"}, layout="two")
-    message = told.news(other)
-    assert message is not None
-    assert message.startswith('{"layout":"two"')
+def test_a_page_with_other_rows_is_told_all_its_values() -> None:
+    """The browser may have asked for it before they were as they are now."""
+    told, look = Told(), Look(values={"0.state": "live", "1.state": "live"}, layout="one")
+    told.news(look)
+    other = Look(values=look.values, layout="two")
+    assert told.news(other) == '{"layout":"two","values":{"0.state":"live","1.state":"live"}}'
     assert told.news(other) is None
 
 
 def test_one_tenant_opens_so_many_different_pages_and_no_more() -> None:
     pages = OpenPages(SimpleNamespace())  # type: ignore[arg-type]
-    looking = lambda _: Look(values={})  # noqa: E731
     with ExitStack() as opened:
         for number in range(MOST_PAGES):
-            stream(pages, ("batch", "tenant_a", number), looking)
-            opened.enter_context(pages._viewing(("batch", "tenant_a", number), looking))
+            view = View("batch", "tenant_a", number)
+            stream(pages, view, shows_nothing)
+            opened.enter_context(pages._viewing(view, shows_nothing))
         with pytest.raises(RateLimitError, match="60 pages are open already"):
-            stream(pages, ("batch", "tenant_a", "one more"), looking)
-        stream(pages, ("batch", "tenant_a", 0), looking)
-        stream(pages, ("batch", "tenant_b", 0), looking)
-    stream(pages, ("batch", "tenant_a", "one more"), looking)
+            stream(pages, View("batch", "tenant_a", -1), shows_nothing)
+        stream(pages, View("batch", "tenant_a", 0), shows_nothing)
+        stream(pages, View("batch", "tenant_b", 0), shows_nothing)
+    stream(pages, View("batch", "tenant_a", -1), shows_nothing)
 
 
 def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,31 +108,49 @@ def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pyte
 
     async def first_told() -> str | None:
         with anyio.fail_after(20):
-            async for told in pages.watch(("overview", None), lambda _: Look(values={})):
+            async for told in pages.watch(View("overview", None, None), shows_nothing):
                 return told
         raise AssertionError
 
     assert anyio.run(first_told) is None
 
 
-def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(deployment: Any) -> None:
-    def breaks(session: Session) -> Look:
-        session.execute(text("SELECT 1 / 0"))
-        raise AssertionError
-
-    def is_gone(_: Session) -> Look:
+def shown_by(name: str, session: Session) -> Look:
+    """Return a look at a page that shows a number, is gone, or cannot be looked at."""
+    if name == "gone":
         raise NotFoundError("there is no such batch")
+    return Look(values={"n": str(session.scalar(text("SELECT 1 / 0" if name == "broken" else "SELECT 7")))})
 
-    def reads(session: Session) -> Look:
-        return Look(values={"n": str(session.scalar(text("SELECT 7")))})
 
-    lookings = {"first": reads, "broken": breaks, "gone": is_gone, "last": reads}
-    pages: dict[Key, _Open] = {(name, None): _Open(looking) for name, looking in lookings.items()}
+NAMES = ("first", "broken", "gone", "last")
+READ = Look(values={"n": "7"})
+
+
+@pytest.mark.parametrize("kinds", [NAMES, ("same",) * 4])
+def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(kinds: Sequence[str], deployment: Any) -> None:
+    def look(session: Session, name: str) -> Look:
+        return shown_by(name, session)
+
+    pages = {View(kind, None, name): _Open(one_by_one(look)) for kind, name in zip(kinds, NAMES, strict=True)}
     services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
     _look_at_all(services, pages)
-    found = {name: page.latest for (name, *_), page in pages.items()}
-    read = Look(values={"n": "7"})
-    assert found == {"first": read, "broken": None, "gone": Look(values={}, layout="gone"), "last": read}
+    found = {view.subject: page.latest for view, page in pages.items()}
+    assert found == {"first": READ, "broken": None, "gone": GONE, "last": READ}
+
+
+def test_pages_of_a_kind_are_looked_at_together(deployment: Any) -> None:
+    asked: list[list[str]] = []
+
+    def look_at(_: Session, names: Sequence[str]) -> list[Look]:
+        asked.append(list(names))
+        return [Look(values={"name": name}) for name in names]
+
+    views = [View(kind, None, name) for kind in ("one", "other") for name in ("a", "b")]
+    pages = {view: _Open(look_at) for view in views}
+    services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
+    _look_at_all(services, pages)
+    assert asked == [["a", "b"], ["a", "b"]]
+    assert all(page.latest == Look(values={"name": view.subject}) for view, page in pages.items())
 
 
 def test_what_is_asked_lately_is_counted_in_looks(deployment: Any) -> None:

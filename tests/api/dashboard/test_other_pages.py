@@ -140,6 +140,7 @@ def test_schedules_and_runs_are_told_while_one_looks(nightly: Browser, browse: B
     run = nightly.call("POST", "/v1/runs", json={"pipeline": schedule["pipeline_id"]}).json()
     told = nightly.events(f"/live/pipelines/runs/{run['id']}")
     before = next(told)
+    assert before["values"] == {"tokens": "0"}
     nightly.call("POST", f"/v1/runs/{run['id']}/cancel")
     assert next(told)["layout"] != before["layout"]
     stranger = browse(deployment.new_key())

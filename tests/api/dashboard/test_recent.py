@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from api.dashboard.recent import Recent
@@ -25,3 +26,15 @@ def test_what_is_too_old_is_forgotten_and_nothing_else() -> None:
     moment[0] = 0.5
     assert recent.get("brief", lambda: next(numbers), seconds=1) == 2, "it was forgotten"
     assert recent.get("long", lambda: next(numbers), seconds=1) == 1
+
+
+def test_what_is_unknown_of_several_is_read_together() -> None:
+    recent, asked = Recent(now=lambda: 0.0), []
+
+    def read(keys: Sequence[str]) -> list[str]:
+        asked.append(list(keys))
+        return [key.upper() for key in keys]
+
+    assert recent.get_all(["a", "b", "a"], read, seconds=5) == ["A", "B", "A"]
+    assert recent.get_all(["c", "b"], read, seconds=5) == ["C", "B"]
+    assert asked == [["a", "b"], ["c"]]

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, select
 from sqlalchemy.orm import Session
 
+from api.dashboard.live import Look
+from api.dashboard.pages import batches, overview
+from api.dashboard.recent import Recent
 from benchmarks.dashboard import pages
 from benchmarks.dashboard.pages import Paths
 from benchmarks.dashboard.rows import Filled, Sizes, fill
 from jobs.extractions import stages
-from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage
+from jobs.overview.listing import BatchFilter
+from jobs.tables import Batch, BatchStage, Budget, Extraction, ExtractionStage
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
 
-MOST = 20
+MOST = 21
 """Statements of a page, sign-in included; there are more tenants, extractions, schedules and workers than these."""
 SIZES = Sizes(batches=400, workers=24, tenants=24, lines=2, largest=20, hours=2)
 
@@ -67,6 +72,25 @@ def test_statements_of_a_page_do_not_follow_what_it_shows(
         if len(sent) > MOST:
             too_many[path] = len(sent)
     assert too_many == {}
+
+
+def test_a_look_at_pages_of_all_tenants_asks_as_much_as_at_one(deployment: Any, filled: Filled) -> None:
+    services: Any = SimpleNamespace(settings=deployment.settings)
+    with Session(deployment.engine) as session:
+        tenant_ids = list(session.scalars(select(Budget.tenant_id).where(Budget.num_window_budgets > 0)))
+        lists = [batches._List(tenant_id, BatchFilter()) for tenant_id in tenant_ids]
+        looks: tuple[tuple[Callable[..., Sequence[Look]], Sequence[Any]], ...] = (
+            (overview._look_at, tenant_ids),
+            (batches._look_at, lists),
+        )
+        for look_at, subjects in looks:
+            with counted() as sent_for_all:
+                together = look_at(services, Recent(), session, subjects)
+            with counted() as sent_for_one:
+                (alone,) = look_at(services, Recent(), session, subjects[:1])
+            assert len(sent_for_all) <= len(sent_for_one) + 2 < MOST, "some have batches of more kinds"
+            assert len(together) == len(tenant_ids) > 10
+            assert together[0] == alone
 
 
 def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: Filled) -> None:

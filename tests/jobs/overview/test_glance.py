@@ -8,7 +8,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import tenants
-from jobs.overview import reviewing, shares
+from jobs.overview import backlog, listing, reviewing, shares
+from jobs.overview.listing import PAGE, BatchFilter, Shown
 from jobs.tables import Batch, Chunk
 
 
@@ -43,10 +44,45 @@ def test_values_that_nobody_has_decided_are_counted_of_the_tenant_or_of_all(sess
     for number, owner in enumerate(owners, start=1):
         session.execute(text(_EXTRACTION), {"id": f"extr_{number}", "tenant_id": owner, "number": number})
         session.execute(text(_REVIEWS), {"id": f"extr_{number}", "tenant_id": owner, "number": number})
-    mine, every = reviewing.open_reviews(session, owners[1]), reviewing.open_reviews(session, None)
+    found = reviewing.open_reviews(session, [*owners, "tenant_none", None])
+    mine, every = found[owners[1]], found[None]
+    assert found[owners[0]].num_open == 1
     assert (mine.num_open, mine.extraction_id) == (2, "extr_2")
     assert (every.num_open, every.extraction_id) == (3, "extr_2"), "it waits longest"
-    assert reviewing.open_reviews(session, "tenant_none").num_open == 0
+    assert found["tenant_none"].num_open == 0
+
+
+def test_batches_are_told_of_each_tenant_and_of_all(session: Session, make_batch: Callable[..., Batch]) -> None:
+    other, nobody = (tenants.create_tenant(session, name).id for name in ("other", "nobody"))
+    common = {"state": "in_progress", "model": "m", "num_requests": 10}
+    mine, theirs = make_batch(**common), make_batch(tenant_id=other, **common, priority="urgent")
+    begun = make_batch(**common, num_completed=4, num_failed=1)
+    owners = [mine.tenant_id, other, nobody, None]
+    waiting = backlog.waiting_longest(session, owners)
+    assert {owner: set(ids) for owner, ids in waiting.items()} == {
+        mine.tenant_id: {mine.id}, other: {theirs.id}, nobody: set(), None: {mine.id, theirs.id},
+    }  # fmt: skip
+    failed = backlog.failed_lately(session, owners)
+    assert failed == {mine.tenant_id: [begun.id], other: [], nobody: [], None: [begun.id]}
+    classes = backlog.by_class(session, owners)
+    found = {owner: [(one.priority, one.num_lines) for one in of_owner] for owner, of_owner in classes.items()}
+    assert found == {
+        mine.tenant_id: [("normal", 15)], other: [("urgent", 10)], nobody: [], None: [("urgent", 10), ("normal", 15)],
+    }  # fmt: skip
+
+
+def test_a_page_of_each_tenant_is_found_as_the_page_of_one(session: Session, make_batch: Callable[..., Batch]) -> None:
+    other = tenants.create_tenant(session, "other").id
+    for _ in range(PAGE + 2):
+        last = make_batch(state="in_progress", model="m")
+    make_batch(tenant_id=other, state="completed", model="m", num_failed=2)
+    owners = [last.tenant_id, other, None]
+    for wanted in (BatchFilter(), BatchFilter(shown=Shown.FAILED), BatchFilter(before=last.id), BatchFilter(model="x")):
+        found = listing.progress(session, owners, wanted)
+        for owner in owners:
+            page, has_more = listing.list_batches(session, owner, wanted)
+            assert [row.id for row in found[owner][:PAGE]] == [batch.id for batch in page]
+            assert (len(found[owner]) > PAGE) == has_more
 
 
 _EXTRACTION = """
