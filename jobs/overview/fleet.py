@@ -60,10 +60,28 @@ class ModelFleet:
     """Prompt and output, over the last minute that is counted."""
 
 
-def workers(session: Session) -> Sequence[WorkerSeen]:
-    """Return the workers that live, and those that were lost lately, by model and age."""
-    rows = session.execute(_WORKERS, {"within": LIVE_WITHIN, "lost_for": LOST_FOR}).mappings()
-    return [WorkerSeen(**row) for row in rows]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersCounted:
+    """How many workers there are."""
+
+    num_live: int
+    num_lost: int
+
+    @property
+    def num_all(self) -> int:
+        return self.num_live + self.num_lost
+
+
+def count_workers(session: Session) -> WorkersCounted:
+    """Count the workers that live, and those that were lost lately."""
+    row = session.execute(_COUNT, {"within": LIVE_WITHIN, "lost_for": LOST_FOR}).one()
+    return WorkersCounted(num_live=row.num_live, num_lost=row.num_lost)
+
+
+def workers(session: Session, *, skip: int = 0, most: int) -> Sequence[WorkerSeen]:
+    """Return workers, those that were lost first, then by model and age: at most so many, after those to skip."""
+    values = {"within": LIVE_WITHIN, "lost_for": LOST_FOR, "skip": skip, "most": most}
+    return [WorkerSeen(**row) for row in session.execute(_WORKERS, values).mappings()]
 
 
 def by_model(session: Session) -> Sequence[ModelFleet]:
@@ -87,14 +105,23 @@ _SEEN = """
     WHERE stopped_at IS NULL AND heartbeat_at > now() - CAST(:lost_for AS interval)
 """
 
+_COUNT = text(f"""
+    SELECT count(*) FILTER (WHERE is_live) AS num_live, count(*) FILTER (WHERE NOT is_live) AS num_lost {_SEEN}
+""")
+
+# What engines told is read of those alone that are on the page.
+_ORDER = "is_live, worker.model, started_at, worker.id"
 _WORKERS = text(f"""
     SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live, started_at, heartbeat_at, max_model_len,
-        coalesce(held.num, 0) AS num_leased, max_chunks AS num_slots,
+        num_leased, max_chunks AS num_slots,
         {_RUNNING} AS num_running, {_told("num_requests_waiting", "bigint")} AS num_waiting, {_CACHE_USE} AS cache_use,
         {_told("prefix_cache_hits_total", "double precision")}
             / nullif({_told("prefix_cache_queries_total", "double precision")}, 0) AS prefix_hits
-    {_SEEN}
-    ORDER BY worker.model, started_at, worker.id
+    FROM (
+        SELECT worker.*, is_live, coalesce(held.num, 0) AS num_leased {_SEEN}
+        ORDER BY {_ORDER} LIMIT :most OFFSET :skip
+    ) AS worker
+    ORDER BY {_ORDER}
 """)
 
 # Their speed is that of the last minute that is whole, of those that plots have.

@@ -249,6 +249,17 @@ def test_a_page_that_is_newer_than_what_is_told_is_asked_for_once(page: Page) ->
     expect(page.locator("tbody tr").first.locator(".wide > span").first).to_have_text(re.compile(r"\d+ / \d+"))
 
 
+def test_batches_are_read_on_a_phone_without_scrolling_sideways(browser: Browser, site: str, stack: Any) -> None:
+    page = open_window(browser, site, stack.api_key, PHONE).page
+    page.goto("/batches")
+    assert (
+        page.locator("table").evaluate("table => table.parentElement.scrollWidth - table.parentElement.clientWidth")
+        == 0
+    )
+    expect(page.locator("tbody tr").first.locator("td[data-label=Class]")).to_be_in_viewport()
+    page.context.close()
+
+
 def test_an_operator_sets_limits_and_budgets(browser: Browser, site: str, operator_key: str) -> None:
     window = open_window(browser, site, operator_key)
     page = window.page

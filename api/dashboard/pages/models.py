@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
@@ -12,20 +14,35 @@ from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.fields import StrictModel
 from api.services import ServicesDep
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.lines.endpoints import LineKind, paths_of
 from jobs.overview import fleet
-from jobs.overview.fleet import WorkerSeen
+from jobs.overview.fleet import WorkersCounted, WorkerSeen
 from jobs.served_models import list_models, offered_models
 from jobs.tables import Model
 
 router = page_router()
 
+_PAGE = 50
+"""Workers."""
+
+
+class WorkersQuery(StrictModel):
+    page: Annotated[int, Field(ge=1, le=1000)] = 1
+
 
 @router.get("/models", name="showModels")
-def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
-    workers = fleet.workers(session)
+def show(
+    request: Request,
+    session: ReadingDep,
+    *,
+    viewer: ViewerDep,
+    services: ServicesDep,
+    query: Annotated[WorkersQuery, Query()],
+) -> Response:
+    counted, workers = _read(session, query.page)
     models = list_models(session) if viewer.is_operator else offered_models(session)
     return render(
         request,
@@ -33,24 +50,34 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
         "models.html",
         models=[_described(model) for model in models],
         workers=workers,
-        look=_look_of(workers),
+        counted=counted,
+        page=query.page,
+        most=_PAGE,
+        look=_look_of(counted, workers),
         currency=services.settings.currency,
         shows_hosts=viewer.is_operator,
     )
 
 
 @router.get("/live/models", name="streamModels")
-async def live(request: Request, *, viewer: ViewerDep) -> Response:
+async def live(request: Request, *, viewer: ViewerDep, query: Annotated[WorkersQuery, Query()]) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, View("models", None, None), one_by_one(_look))
+    return stream(pages, View("models", None, query.page), one_by_one(_look))
 
 
-def _look(session: Session, _: None) -> Look:
-    return _look_of(fleet.workers(session))
+def _look(session: Session, page: int) -> Look:
+    return _look_of(*_read(session, page))
 
 
-def _look_of(workers: Sequence[WorkerSeen]) -> Look:
-    values: dict[str, Shown] = {}
+def _read(session: Session, page: int) -> tuple[WorkersCounted, Sequence[WorkerSeen]]:
+    return fleet.count_workers(session), fleet.workers(session, skip=(page - 1) * _PAGE, most=_PAGE)
+
+
+def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen]) -> Look:
+    values: dict[str, Shown] = {
+        "live": f"{counted.num_live:,} live",
+        "lost": (f"{counted.num_lost:,} lost", "bad") if counted.num_lost else ("", ""),
+    }
     for n, worker in enumerate(workers):
         values |= {
             f"{n}.state": ("live", "good") if worker.is_live else ("lost", "bad"),
@@ -60,7 +87,7 @@ def _look_of(workers: Sequence[WorkerSeen]) -> Look:
             f"{n}.slots": f"{worker.num_leased} / {worker.num_slots}",
             f"{n}.cache": formats.share(worker.cache_use, 1),
         }
-    return Look.of(values, *(worker.worker_id for worker in workers))
+    return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, *(worker.worker_id for worker in workers))
 
 
 def _described(model: Model) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -62,6 +63,26 @@ def test_workers_are_shown_without_their_machines(browse: Browse, deployment: An
     assert (f"{hostname} <" in all_of_it, "/v1/admin/workers/worker_x/drain" in all_of_it) == (True, True)
     with Session(deployment.engine) as session, session.begin():
         stop(session, "worker_x")  # other tests have the same database
+
+
+def test_workers_come_by_pages_those_that_were_lost_first(browse: Browse, deployment: Any) -> None:
+    ids = [f"worker_{n:02}" for n in range(51)]
+    with Session(deployment.engine) as session, session.begin():
+        for worker_id in ids:
+            register(session, worker_id=worker_id, model=f"org/{worker_id}", max_chunks=3, max_model_len=100)
+        session.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 minute' WHERE id = 'worker_50'"))
+    browser = browse(deployment.new_key())
+    first, second, beyond = (browser.get(f"/models?page={page}").text for page in (1, 2, 3))
+    assert ("org/worker_50" in first, "org/worker_48" in first, "org/worker_49" in first) == (True, True, False)
+    assert ("org/worker_49" in second, "org/worker_48" in second, "51 to 51" in second) == (True, False, True)
+    assert "There are fewer now" in beyond
+    told = next(browser.events("/live/models?page=2"))
+    assert (told["values"]["live"], told["values"]["lost"]) == ("50 live", ["1 lost", "bad"])
+    assert told["layout"] == re.search('data-layout="([^"]+)"', second).group(1)  # type: ignore[union-attr]
+    assert browser.get("/models?page=0").status_code == 400
+    with Session(deployment.engine) as session, session.begin():
+        for worker_id in ids:  # other tests have the same database
+            stop(session, worker_id)
 
 
 @pytest.fixture
